@@ -2,6 +2,7 @@
 
 python benchmarks/own_models.py --out own.json        all of them, in about ten minutes on one core
 python benchmarks/own_models.py --models lenet residual --repeats 5
+python benchmarks/own_models.py --compiled           and the usual loop through torch.compile, which needs a C++ compiler
 
 Every variant has the same seeded data, initial weights and row order and one thread. They take turns, one round each, so
 that what else the machine does falls on all of them. A figure is the least of the rounds' seconds of the processor.
@@ -197,10 +198,14 @@ def ours(todo: work.Work, lanes: str, module: nn.Module | None = None) -> tuple[
     return one_round, many
 
 
-def usual_round(todo: work.Work, module: nn.Module | None = None) -> Callable[[], dict[str, Tensor]]:
+def usual_round(
+    todo: work.Work, module: nn.Module | None = None, compiled: bool = False
+) -> Callable[[], dict[str, Tensor]]:
     x, y = work.data(todo)
     model = module or initial(todo.model)
     held = [TensorDataset(x[k], y[k]) for k in range(todo.clients)]
+    if compiled:
+        return compiled_round(todo, model, held)
 
     def one_round() -> dict[str, Tensor]:
         states = [usual.train(copy.deepcopy(model), rows, todo).state_dict() for rows in held]
@@ -209,11 +214,29 @@ def usual_round(todo: work.Work, module: nn.Module | None = None) -> Callable[[]
     return one_round
 
 
-def measured(name: str, clients: int, repeats: int, lanes: list[str]) -> dict[str, object]:
+def compiled_round(todo: work.Work, model: nn.Module, held: list[TensorDataset]) -> Callable[[], dict[str, Tensor]]:
+    """The usual loop in one model that takes each client's weights in turn, so that it is compiled once."""
+    begun = copy.deepcopy(model.state_dict())
+    torch._dynamo.reset()
+    model.compile(fullgraph=True)
+
+    def one_round() -> dict[str, Tensor]:
+        states = []
+        for rows in held:
+            model.load_state_dict(begun)
+            states.append(copy.deepcopy(usual.train(model, rows, todo).state_dict()))
+        return usual.weighted_mean(states, [todo.samples] * todo.clients)
+
+    return one_round
+
+
+def measured(name: str, clients: int, repeats: int, lanes: list[str], compiled: bool = False) -> dict[str, object]:
     """A row: thousands of samples a second of each variant, and the largest difference of any merged weight to the usual loop's."""
     todo = chosen(name, clients)
     rounds: dict[str, Callable[[], dict[str, Tensor]]] = {"usual": usual_round(todo)}
     row: dict[str, object] = {"model": name}
+    if compiled:
+        rounds["compiled"] = usual_round(todo, compiled=True)
     for setting in lanes:
         rounds[setting], many = ours(todo, setting)
         if setting == "auto":
@@ -240,12 +263,13 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--lanes", nargs="+", default=["1", "16", "auto"])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--compiled", action="store_true", help="the usual loop through torch.compile, too")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for name in options.models:
-        rows.append(measured(name, options.clients, options.repeats, options.lanes))
+        rows.append(measured(name, options.clients, options.repeats, options.lanes, options.compiled))
         print(json.dumps(rows[-1]), flush=True)
         if options.out:
             options.out.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))

@@ -15,8 +15,8 @@ from unskew.engine.server.scored import Scored
 from unskew.engine.server.used import Replies
 from unskew.errors import UsageError
 from unskew.experiments import tables, wording
-from unskew.experiments.claims import Claim, Trend
-from unskew.experiments.entries import entries_of
+from unskew.experiments.claims import Claim, Trend, margins
+from unskew.experiments.entries import Bounds, Entry, entries_of
 from unskew.experiments.files import read_experiment
 from unskew.experiments.parsing import parse_experiment
 from unskew.experiments.result import result_of
@@ -42,6 +42,11 @@ def run(seed, values):
         finished=True,
         scored_at=Scored(3, 4, own=False) if values[:1] == [0.1] else None,
     )
+
+
+def met(claim, score):
+    """By how much a claim is met in a row with these scores."""
+    return margins(claim, {"row": score})["row"]
 
 
 def test_numbers_are_those_of_the_runs():
@@ -98,27 +103,84 @@ def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
     claim = read_experiment("fedrdn-table1").claims[-1]
     score = {"FedAvg": 60.0, "FedAvg+FedRDN": 65.0, "FedBN": 70.0, "FedBN+FedRDN": 71.0}
     assert claim.methods == ("FedBN+FedRDN", "FedBN", "FedAvg+FedRDN", "FedAvg")
-    assert claim.margin(score) == pytest.approx(4)
-    assert claim.margin(score | {"FedBN+FedRDN": 78.0}) == pytest.approx(-3)
+    assert met(claim, score) == pytest.approx(4)
+    assert met(claim, score | {"FedBN+FedRDN": 78.0}) == pytest.approx(-3)
     calm = Claim("calmer", "A", ("B", "C"), measure="stability")
-    assert calm.margin({"A": 1.0, "B": 3.0, "C": 2.0}) == 1
+    assert met(calm, {"A": 1.0, "B": 3.0, "C": 2.0}) == 1
 
 
 def test_a_claim_is_about_the_best_of_the_others():
-    assert Claim("best", "A", ("B", "C")).margin({"A": 3.0, "B": 1.0, "C": 2.5}) == 0.5
+    assert met(Claim("best", "A", ("B", "C")), {"A": 3.0, "B": 1.0, "C": 2.5}) == 0.5
     less = Claim("least", "A", ("B",), less=(("C", "D"), ("E", "F")))
     score = {"A": 3.0, "B": 2.0, "C": 9.0, "D": 1.0, "E": 5.0, "F": 1.0}
-    assert less.margin(score) == 4 - 1  # the smaller of the two other leads, 8 and 4, less its own
+    assert met(less, score) == 4 - 1  # the smaller of the two other leads, 8 and 4, less its own
+
+
+def attacked(method, score, low, high, row="even", lower=False):
+    """An entry whose score is an attack's, with its interval over samples."""
+    one = Score(score, 0.0, 1)
+    bounds = Bounds(low, high, 50.0, 100.0)
+    return Entry(row, method, math.nan, one, one, one, one, one, 0.0, 0.0, math.nan, bounds, lower)
+
+
+def judge(claim, *entries, paper=SMALL):
+    experiment = parse_experiment("small", paper)
+    return verdicts_of(replace(experiment, claims=(claim,)), entries)[0]
+
+
+def test_a_margin_that_may_be_chance_is_unclear():
+    """Two of four records matched, where one in four was, were a claim reproduced."""
+    ahead = Claim("tells more", "FedAvg", ("Still",))
+    by_chance = judge(ahead, attacked("FedAvg", 50.0, 15.0, 85.0), attacked("Still", 25.0, 4.6, 69.9))
+    assert (by_chance.word, by_chance.margins) == ("unclear", {"even": 25.0})
+    assert judge(ahead, attacked("FedAvg", 90.0, 85.0, 94.0), attacked("Still", 50.0, 45.0, 55.0)).word == "reproduced"
+    refuted = judge(ahead, attacked("FedAvg", 50.0, 45.0, 55.0), attacked("Still", 90.0, 85.0, 94.0))
+    assert refuted.word == "not reproduced"
+    # the distances that count are those towards the other score, and they add up by their squares: 3 and 4 make 5
+    near = [attacked("FedAvg", 60.0, 57.0, 99.0), attacked("Still", 54.9, 10.0, 58.9)]
+    assert judge(ahead, *near).word == "reproduced"
+    assert judge(ahead, near[0], attacked("Still", 55.1, 10.0, 59.1)).word == "unclear"
+    assert judge(replace(ahead, by=5.0), *near).word == "unclear"
+    # a plain score beside an attack's adds nothing, and of two plain ones the means decide
+    plain = replace(near[1], bounds=None)
+    assert judge(ahead, near[0], plain).word == "reproduced"
+    assert judge(ahead, replace(near[0], bounds=None), replace(plain, ours=Score(59.9, 0, 1))).word == "reproduced"
+
+
+def test_of_an_attacks_error_the_distances_turn_with_the_sign():
+    nearer = Claim("comes nearer", "FedAvg", ("Still",))
+    ours = attacked("FedAvg", 0.10, 0.01, 0.11, lower=True)
+    assert judge(nearer, ours, attacked("Still", 0.13, 0.12, 0.9, lower=True)).word == "reproduced"
+    assert judge(nearer, ours, attacked("Still", 0.13, 0.09, 0.14, lower=True)).word == "unclear"
+
+
+def test_a_step_of_attacked_rows_may_be_unclear():
+    rows = replace(parse_experiment("small", SMALL).rows[0], name="odd")
+    falls = Trend("falls", "FedAvg", (("even", "odd"),))
+    experiment = parse_experiment("small", SMALL)
+    experiment = replace(experiment, claims=(falls,), rows=(*experiment.rows, rows))
+
+    def word(second):
+        return verdicts_of(experiment, [attacked("FedAvg", 60.0, 57.0, 99.0), second])[0].word
+
+    assert word(attacked("FedAvg", 54.9, 10.0, 58.9, row="odd")) == "reproduced"
+    assert word(attacked("FedAvg", 55.1, 10.0, 59.1, row="odd")) == "unclear"
+
+
+def test_rows_may_be_unclear_beside_others():
+    claim, found = Claim("a", "A", ("B",)), {"x": 3.0, "y": 1.0, "z": -1.0}
+    assert Verdict(claim, found, {}, frozenset("y")).word == "reproduced in 1 of 3 rows, unclear in 1"
+    assert Verdict(claim, found, {}, frozenset("xyz")).word == "unclear"
+    assert Verdict(claim, found, {}, frozenset("xy")).word == "reproduced in 0 of 3 rows, unclear in 2"
 
 
 def test_of_errors_the_lower_is_ahead_and_stability_is_no_error():
     """The paper's numbers are of the table's own measure, so a claim on stability has none."""
     claims = [Claim("less", "A", ("B",)), Claim("calmer", "A", ("B",), measure="stability")]
     experiment = SimpleNamespace(claims=claims, rows=[SimpleNamespace(name="r")], measure="mean10", metric="rmse")
+    common = {"row": "r", "lower": True, "bounds": None}
     entries = [
-        SimpleNamespace(
-            row="r", method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2), lower=True
-        )
+        SimpleNamespace(method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2), **common)
         for method, paper, ours, calm in (("A", 5.0, 2.0, 1.0), ("B", 7.0, 3.0, 4.0))
     ]
     less, calmer = verdicts_of(experiment, entries)
@@ -187,13 +249,13 @@ def test_a_claim_may_be_along_rows():
     falls = Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
     scores = {"large": {"A": 80.0, "B": 82.0}, "middle": {"A": 70.0, "B": 78.0}, "small": {"A": 71.0, "B": 77.0}}
     scores |= {"one": {"A": 50.0}, "two": {"A": 40.0, "B": math.nan}}
-    margins = falls.margins(scores)
-    assert margins == {"large to middle": 10, "middle to small": -1, "one to two": 10}
-    assert Verdict(falls, margins, {}).word == "reproduced in 2 of 3 steps"
+    found = margins(falls, scores)
+    assert found == {"large to middle": 10, "middle to small": -1, "one to two": 10}
+    assert Verdict(falls, found, {}).word == "reproduced in 2 of 3 steps"
     less = Trend("falls more than B", "A", (("large", "middle", "small"), ("one", "two")), against="B")
-    assert less.margins(scores) == {"large to middle": 6, "middle to small": -2}
-    assert falls.margins({k: v for k, v in scores.items() if k != "middle"})["large to small"] == 9
-    assert Verdict(falls, falls.margins({}), {}).word == "not run"
+    assert margins(less, scores) == {"large to middle": 6, "middle to small": -2}
+    assert margins(falls, {k: v for k, v in scores.items() if k != "middle"})["large to small"] == 9
+    assert Verdict(falls, margins(falls, {}), {}).word == "not run"
     with pytest.raises(UsageError, match="no row 'small'"):
         parse_experiment(
             "small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:')

@@ -43,6 +43,10 @@ def test_claims_that_nothing_tested_do_not_count():
     assert wording.counted(result(claims=both)) == (1, 3)
     assert wording.summary(result(claims=both)) == "1 of 3 claims reproduced"
     assert wording.summary(result(claims=[claim("not run")])) == "no claim tested"
+    unclear = [claim("reproduced", a=1), claim("unclear", a=1), claim("reproduced in 1 of 2 rows, unclear in 1", a=1)]
+    assert wording.summary(result(claims=unclear)) == "1 of 3 claims reproduced, 1 unclear"
+    assert wording.judged(result(claims=unclear[2:])).startswith("Unclear: ")
+    assert wording.judged(result(claims=both)) == ""
 
 
 def test_versions_are_named_where_another_one_made_runs():

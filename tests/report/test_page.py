@@ -217,6 +217,13 @@ def test_a_printed_page_cuts_no_row_and_no_figure_and_shows_what_is_folded(text)
     assert 'addEventListener("beforeprint"' in text
 
 
+def test_on_a_wide_screen_headings_wrap_before_the_last_column_is_cut(text):
+    """Of "What leaves each client" the guarantee lay off the card's edge at 1280 pixels."""
+    wide = text[: text.index("@media (max-width: 700px)")]
+    assert "white-space: normal" in re.search(r"thead th \{([^}]*)", wide).group(1)
+    assert "thead th { white-space: nowrap }" not in wide
+
+
 def test_print_wraps_every_heading_and_cell_that_could_push_a_column_off_the_sheet(text):
     """U5: on Letter paper headings on one line cut the columns of p-values and guarantees, and words broke anywhere."""
     rules = printed(text)
@@ -228,5 +235,3 @@ def test_print_wraps_every_heading_and_cell_that_could_push_a_column_off_the_she
     assert "max-width: 24ch" in rules[".wide-scroll table tbody th"]
     assert "white-space: normal" in rules[".wide-scroll table td"]
     assert "overflow: visible" in rules[".wide-scroll"]
-    on_screen = text[: text.index("@media print")]
-    assert ".left thead th { white-space: nowrap }" in on_screen  # the rule that the printed one must outweigh

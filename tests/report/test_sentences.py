@@ -257,7 +257,7 @@ def test_cards_hold_the_key_numbers():
 def test_the_partition_in_words():
     assert partition.sentence(changed(run("a", 3), federation=FEDERATION)) == (
         "digits, classes:2, seed 3: 3 clients, each with 20 to 1,000 training samples (median 30) from 2.0 of the 4 "
-        "classes on average. The test set has 1,234 samples. The darker a cell, the more samples of the class the "
+        "classes on average. The test set has 1,234 samples. The stronger a cell’s colour, the more samples of the class the "
         "client has."
     )
 

@@ -13,6 +13,9 @@ from annotated_types import Ge
 Scores = Mapping[str, Mapping[str, float]]
 """The scores of what was run, by row and method, in points."""
 
+Terms = list[tuple[int, str, str]]
+"""What a margin is a sum of: (1 or -1, row, method) of each score."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -39,19 +42,26 @@ class Claim:
         """Every method that the claim mentions."""
         return (self.better, *self.than, *(method for pair in self.less for method in pair))
 
-    def margins(self, scores: Scores) -> dict[str, float]:
+    def terms(self, scores: Scores) -> dict[str, Terms]:
         """The margin in each row that has all the methods the claim mentions; empty if it compares with nothing."""
         if not self.than:
             return {}
         complete = _complete_rows(scores, self.methods)
-        return {row: self.margin(score) for row, score in complete.items() if not self.rows or row in self.rows}
+        return {
+            row: [(sign, row, method) for sign, method in self._terms(score)]
+            for row, score in complete.items()
+            if not self.rows or row in self.rows
+        }
 
-    def margin(self, score: Mapping[str, float]) -> float:
-        """By how many points the claim is met in one row, given every method's score; negative where it is refuted."""
-        lead = score[self.better] - max(score[method] for method in self.than)
-        if self.measure == "stability":
-            lead = min(score[method] for method in self.than) - score[self.better]
-        return min(score[a] - score[b] for a, b in self.less) - lead if self.less else lead
+    def _terms(self, score: Mapping[str, float]) -> list[tuple[int, str]]:
+        """One row's, given every method's score."""
+        better = -1 if self.measure == "stability" else 1
+        rival = max(self.than, key=lambda method: better * score[method])
+        lead = [(better, self.better), (-better, rival)]
+        if not self.less:
+            return lead
+        a, b = min(self.less, key=lambda pair: score[pair[0]] - score[pair[1]])
+        return [(1, a), (-1, b), *((-sign, method) for sign, method in lead)]
 
 
 @dataclass(frozen=True)
@@ -81,12 +91,23 @@ class Trend:
         """Every row that the claim mentions."""
         return tuple(row for rows in self.along for row in rows)
 
-    def margins(self, scores: Scores) -> dict[str, float]:
-        """How many points the score falls, by step `a to b` from one row that was run to the next."""
+    def terms(self, scores: Scores) -> dict[str, Terms]:
+        """By how much the score falls, by step `a to b` from one row that was run to the next."""
         complete = _complete_rows(scores, self.methods)
-        lead = {r: s[self.falls] - (s[self.against] if self.against else 0.0) for r, s in complete.items()}
-        sequences = [[row for row in rows if row in lead] for rows in self.along]
-        return {f"{a} to {b}": lead[a] - lead[b] for rows in sequences for a, b in pairwise(rows)}
+        sequences = [[row for row in rows if row in complete] for rows in self.along]
+        return {f"{a} to {b}": self._terms(a, b) for rows in sequences for a, b in pairwise(rows)}
+
+    def _terms(self, a: str, b: str) -> Terms:
+        compared = [(1, self.falls), *([(-1, self.against)] if self.against else [])]
+        return [(sign * side, row, method) for side, row in ((1, a), (-1, b)) for sign, method in compared]
+
+
+def margins(claim: Claim | Trend, scores: Scores) -> dict[str, float]:
+    """By how many points a claim is met, by row or step; negative where it is refuted."""
+    return {
+        place: sum(sign * scores[row][method] for sign, row, method in terms)
+        for place, terms in claim.terms(scores).items()
+    }
 
 
 def _complete_rows(scores: Scores, methods: Sequence[str]) -> Scores:

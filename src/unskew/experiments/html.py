@@ -39,6 +39,8 @@ def document(result: TableResult) -> str:
         lines=[(line, colours[line[1]], i and line[0] == lines[i - 1][0]) for i, line in enumerate(lines)],
         note=wording.note(result),
         claims=[(claim, wording.margins(claim, result["unit"])) for claim in result["claims"]],
+        judged=wording.judged(result),
+        published=wording.has_paper_numbers(result),
         privacy=wording.privacy(result),
         epsilon=wording.EPSILON,
         sweeps=_sweeps(result, colours),

@@ -67,7 +67,8 @@ def _claims(result: TableResult) -> str:
         [claim["text"], claim["verdict"], wording.margins(claim, result["unit"]) or "not run"]
         for claim in result["claims"]
     ]
-    return f"## Claims\n\n{_table(head, lines)}"
+    rule = wording.judged(result)
+    return f"## Claims\n\n{_table(head, lines)}" + (f"\n\n{rule}" if rule else "")
 
 
 def _logs(result: TableResult) -> str:

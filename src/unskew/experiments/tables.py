@@ -62,6 +62,8 @@ def plain(result: TableResult) -> str:
     for claim in result["claims"]:
         margins = wording.margins(claim, result["unit"])
         text.append(f"{claim['verdict']:<28}{claim['text']}" + (f"  ({margins})" if margins else ""))
+    if rule := wording.judged(result):
+        text.append(rule)
     for row, method, release, readings in wording.privacy(result):
         text += ["", f"{row}, {method}: {release}"]
         text += [f"  epsilon {epsilon:>9}  {reading}" for epsilon, reading in readings]

@@ -177,6 +177,12 @@ def source(result: TableResult) -> str:
     return "paper" if result["paper"] else "table"
 
 
+def judged(result: TableResult) -> str:
+    """What is said where a verdict is unclear; "" where none is."""
+    unclear = any("unclear" in claim["verdict"] for claim in result["claims"])
+    return "Unclear: the 95 % intervals of the attacks' scores leave open whether the claim holds." if unclear else ""
+
+
 def counted(result: TableResult) -> tuple[int, int]:
     """(claims reproduced in every row that was run, claims that could be tested)."""
     tested = [claim for claim in result["claims"] if claim["margins"]]
@@ -184,9 +190,12 @@ def counted(result: TableResult) -> tuple[int, int]:
 
 
 def summary(result: TableResult) -> str:
-    """`3 of 4 claims reproduced`."""
+    """`3 of 4 claims reproduced`, and how many are unclear."""
     held, tested = counted(result)
-    return f"{held} of {plural(tested, 'claim')} reproduced" if tested else "no claim tested"
+    if not tested:
+        return "no claim tested"
+    unclear = sum(claim["verdict"] == "unclear" for claim in result["claims"])
+    return f"{held} of {plural(tested, 'claim')} reproduced" + (f", {unclear} unclear" if unclear else "")
 
 
 def notes(result: TableResult) -> list[str]:

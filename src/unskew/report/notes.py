@@ -28,7 +28,8 @@ def note(summaries: Summaries) -> str:
         rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
     lines = [
         f"{_measured(metric)}, {over}. {rounds}",
-        "clients: the global model on each client's own test rows. personal: each client's own model on the same rows.",
+        "clients (global@client): the global model on each client's own test samples. "
+        "personal (personal@client): each client's own model on the same samples.",
     ]
     if sum(not s.reference for s in summaries) > 1:
         ranks = "the last round" if by_last else "the mean of the last 10 rounds"

@@ -15,7 +15,7 @@ LEFT, TOP = 64.0, 24.0
 
 
 def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> str:
-    """Owners down, receivers across; the darker a cell, the earlier of `rounds` rounds. "" without clients.
+    """Owners down, receivers across; the stronger a cell's colour, the earlier of `rounds` rounds. "" without clients.
 
     measured: {"share": of all pairs, "since": [K, K] first round in which the row's client reached the column's, 0 for
     never, "names": [K]}.
@@ -34,6 +34,6 @@ def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> 
     shown = f"the first {K} clients" if max(len(measured["names"]), len(measured["since"])) > K else f"{K} clients"
     parts += [text(LEFT, 12, f"{shown}: who receives →", "axis"), text(LEFT - 8, TOP + 10, "whose ↓", "axis", "end")]
     share = f"{100 * measured['share']:.1f} % of pairs"
-    words = f"{share}; dark: since an early round, light: since a late one, empty: never"
+    words = f"{share}; strong: since an early round, faint: since a late one, empty: never"
     parts.append(text(LEFT, TOP + K * cell + 18, words if width == WIDE else share))
     return svg(width, TOP + K * cell + 28, f"Exposure: {words}", parts)

@@ -34,7 +34,7 @@ class _Map:
 
 
 def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
-    """Clients across, classes down; the darker a cell, the more samples. Below them, how many samples each client has.
+    """Clients across, classes down; the stronger a cell's colour, the more samples. Below them, how many samples each client has.
 
     federation: as in federation.json. Where every pixel or token has a label, a cell is the share of the client's pixels in
     percent. Shows the first 200 clients; "" if the federation names no labels, or counts none.

@@ -45,8 +45,8 @@ def sentence(run: RunData) -> str:
     cells = (
         f"Every {each[0]} is labelled: a cell is the class’s share of the client’s training {each[0]}s, in percent."
         if each
-        else "The darker a cell, the more samples of the tenth, or class, the client has."
+        else "The stronger a cell’s colour, the more samples of the tenth, or class, the client has."
         if "target" in federation
-        else "The darker a cell, the more samples of the class the client has."
+        else "The stronger a cell’s colour, the more samples of the class the client has."
     )
     return f"{who}, each with {min(sizes):,} to {max(sizes):,} training {what}{of_classes}.{test} {cells}"
