@@ -60,7 +60,7 @@ class Reproduction:
         return tables.plain(self.result) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
-        """By claim: `reproduced`, `reproduced in 2 of 3 rows`, `not reproduced` or `not run`; empty after a dry run."""
+        """By claim: `reproduced`, `reproduced in 2 of 3 rows`, `not reproduced`, `unclear` or `not run`; empty after a dry run."""
         return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
 
 
