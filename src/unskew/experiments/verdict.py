@@ -65,12 +65,12 @@ def _verdict(experiment: Experiment, claim: Claim | Trend, entries: Sequence[Ent
             for scores in (ours, papers):
                 scores[entry.row][entry.method] *= -1
     of_paper = margins(claim, papers)
-    found = margins(claim, ours)
+    by_place = margins(claim, ours)
     return Verdict(
         claim,
-        found,
-        {place: of_paper.get(place, math.nan) for place in found},
-        frozenset() if claim.measure else _unclear(claim, found, ours, {(e.row, e.method): e for e in entries}),
+        by_place,
+        {place: of_paper.get(place, math.nan) for place in by_place},
+        frozenset() if claim.measure else _unclear(claim, by_place, ours, {(e.row, e.method): e for e in entries}),
     )
 
 
@@ -80,7 +80,7 @@ def _turned(claim: Claim | Trend, entry: Entry) -> bool:
 
 
 def _unclear(
-    claim: Claim | Trend, found: Mapping[str, float], scores: Scores, entries: Mapping[tuple[str, str], Entry]
+    claim: Claim | Trend, by_place: Mapping[str, float], scores: Scores, entries: Mapping[tuple[str, str], Entry]
 ) -> frozenset[str]:
     """The places whose margin's 95 % interval holds the least margin at which the claim is met.
 
@@ -96,7 +96,7 @@ def _unclear(
             if _turned(claim, entry) == (sign > 0):  # what is taken off, or is better when lower
                 less, more = more, less
             below, above = math.hypot(below, less), math.hypot(above, more)
-        if (below or above) and found[place] - below <= claim.by <= found[place] + above:
+        if (below or above) and by_place[place] - below <= claim.by <= by_place[place] + above:
             unclear.add(place)
     return frozenset(unclear)
 
