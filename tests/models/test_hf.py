@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import pickle
 import sys
 from pathlib import Path
@@ -324,6 +325,89 @@ def test_a_layer_that_nobody_asks_neither_trains_nor_has_to_be_there(folders, tm
         for rank in (0, 2):
             module = models.build(f"hf(path={str(path)!r}, lora_rank={rank})", (T,), CLASSES)
             assert not [n for n, _ in module.named_parameters() if "pooler" in n]
+
+
+def test_padding_is_the_folders_unless_it_is_given_and_samples_may_be_as_long_as_the_model_reads(folders):
+    for kind, more, padding in (("bert", "", 0), ("bert", ", padding=3", 3), ("gpt2", "", None)):
+        assert models.build(f"hf(path={str(folders / kind)!r}{more})", (16,), CLASSES)[0].padding == padding
+
+
+def test_an_adapter_has_the_settings_that_it_was_given(folders):
+    """It is scaled by alpha over its rank."""
+    text = f"hf(path={str(folders / 'bert')!r}, lora_rank=2, lora_alpha=6.0, lora_dropout=0.2, targets=('query',))"
+    adapters = {n: m for n, m in models.build(text, (T,), CLASSES).named_modules() if hasattr(m, "lora_A")}
+    assert len(adapters) == 2
+    assert all(n.endswith("query") for n in adapters)
+    for m in adapters.values():
+        assert (m.r["default"], m.scaling["default"], m.lora_dropout["default"].p) == (2, 3.0, 0.2)
+
+
+def test_weights_in_several_files_are_read_by_their_index(folders, tmp_path):
+    import transformers as t
+
+    t.AutoModel.from_pretrained(folders / "bert").save_pretrained(tmp_path / "m", max_shard_size="10KB")
+    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 2
+    assert (tmp_path / "m" / folder.INDEX).exists()
+    whole, parts = (pretrained.loaded(str(p), causal=False).state_dict() for p in (folders / "bert", tmp_path / "m"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[n], parts[n]) for n in whole)
+
+
+def test_reading_a_model_leaves_the_program_as_it_was(folders, tmp_path):
+    """torch's generator, also where layers are drawn for nothing, and what the program logs."""
+    import transformers as t
+
+    t.BertForMaskedLM(t.BertConfig.from_pretrained(folders / "bert")).save_pretrained(
+        tmp_path / "m"
+    )  # without a pooler
+    before, logged = torch.random.get_rng_state(), logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    module = pretrained.loaded(str(tmp_path / "m"), causal=False)
+    pretrained.adapted(module, rank=2, alpha=2.0, dropout=0.0, targets=())
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert logging.root.manager.disable == logging.NOTSET
+    logging.disable(logged)
+
+
+def head_of(place: Path, kind: str) -> str:
+    """A tiny decoder, `phi`, whose head has a bias, or `cohere`, which halves its answers."""
+    import transformers as t
+
+    few = {
+        "vocab_size": WORDS,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    kinds = {
+        "phi": lambda: t.PhiForCausalLM(t.PhiConfig(**few)),
+        "cohere": lambda: t.CohereForCausalLM(t.CohereConfig(**few, logit_scale=0.5, bos_token_id=1, eos_token_id=1)),
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = kinds[kind]()
+        if kind == "phi":
+            nn.init.normal_(model.lm_head.bias)
+        model.save_pretrained(place)
+    return str(place)
+
+
+def test_a_head_with_a_bias_keeps_it(folders, tmp_path):
+    import transformers as t
+
+    path = head_of(tmp_path / "m", "phi")
+    module = models.build(f"hf(path={path!r}, answers='next')", (T,), WORDS - 5).eval()
+    ids = torch.as_tensor(X[1:4:2])  # without padding
+    with torch.no_grad():
+        theirs = t.AutoModelForCausalLM.from_pretrained(path).eval()(ids).logits[:, -1, : WORDS - 5]
+        torch.testing.assert_close(module(ids.float()), theirs, atol=1e-5, rtol=0)
+
+
+def test_a_head_that_is_more_than_a_dense_layer_is_refused(folders, tmp_path):
+    path = head_of(tmp_path / "m", "cohere")
+    with pytest.raises(UsageError, match=r"E137 the model in .* does more to its answers than a dense layer"):
+        models.build(f"hf(path={path!r}, answers='next')", (T,), WORDS)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
