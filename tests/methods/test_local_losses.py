@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
 from tests.fixtures import COUNTS, G, Y, Z, assert_close, batch, client, onehot, out
 from unskew.core.keys import key
+from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.bsm import BSM
 from unskew.methods.fedbr import project
+from unskew.methods.fedcp import FedCP
 from unskew.methods.feddecorr import correlated
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedfa import FedFA, spread
 from unskew.methods.fedlc import FedLC
 from unskew.methods.fedntd import FedNTD, not_true
+from unskew.methods.fedpcl import FedPCL
 from unskew.methods.fedproto import FedProto
 from unskew.methods.fedrs import FedRS
+from unskew.methods.floco import Floco
 from unskew.methods.moon import MOON, contrast
 from unskew.methods.propfair import PropFair
 from unskew.tasks.classification import Classification
@@ -224,11 +231,48 @@ def test_logits_are_corrected_by_class_counts_once(pair):
         registry.parse("+".join(pair))
 
 
-@pytest.mark.parametrize("text", ["flea+fedntd", "flea+moon", "flea+fedgen", "flea+feddpms", "flea+fedmix"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "flea+fedntd",
+        "flea+moon",
+        "flea+fedgen",
+        "flea+feddpms",
+        "flea+fedmix",
+        "flea+fedkd",
+        "flea+fml",
+        "flea+fedphp",
+        "flea+fedcp",
+    ],
+)
 def test_a_teacher_that_would_not_see_the_mixture_is_refused(text):
     """M11: the student saw FLea's mixture and the teacher the sample alone, 31 % apart."""
     with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* FLea's mixture"):
         registry.parse(text)
+
+
+@pytest.mark.parametrize("masks", ["bsm", "fedlc", "fedetf", "fedrod", "fedvls", "rebafl(eps=0)"])
+def test_fedrs_beside_a_mask_of_the_classes_that_it_would_scale_is_refused(masks):
+    """The pair trained to the bits of the mask alone, under a name of its own."""
+    for text in (f"{masks}+fedrs", f"fedrs(alpha=0)+{masks}"):
+        with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* masks the classes a client lacks"):
+            registry.parse(text)
+
+
+@dataclass(frozen=True)
+class Doubling(Part):
+    name: ClassVar[str] = "doubling"
+
+    def logits(self, z, b, c):
+        return 2 * z
+
+
+@pytest.mark.parametrize("own", [FedCP(), FedPCL(), Floco()], ids=lambda part: part.name)
+def test_logits_that_a_loss_of_its_own_would_not_see_are_not_changed(own):
+    """FedLC beside FedCP trained to the bits of FedCP alone."""
+    for other in (Doubling(), FedLC()):
+        with pytest.raises(UsageError, match=r"E107 .* its loss is of logits that it makes itself"):
+            Method(own, other)
 
 
 @pytest.mark.parametrize("mixing", ["flea", "fedmix", "naivemix", "feddata", "feddpms"])

@@ -77,6 +77,9 @@ class Declared(Configured):
     """How the merge weighs clients. None leaves it to the other Parts; if none decides, it is by number of samples."""
     proximal: float = 0.0
     """The mu of a term mu/2 ||w - w_t||^2 in its loss, which contracts the local update; FedNova corrects for it."""
+    own_logits: ClassVar[bool] = False
+    """Its loss is of logits that it makes itself, in place of the model's, so that a Part whose `logits` changes those would do
+    nothing and is refused."""
     by_steps: ClassVar[Literal["", "client", "server"]] = ""
     """Who divides how far clients moved by what their local steps add up to: the client, or the server, which knows only what
     it has and what was sent. Beside it nothing but these steps may lie between the two; other Parts are refused."""

@@ -10,7 +10,7 @@ from unskew.core.client import Fed
 from unskew.core.guarded import is_own
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.protection import reads_samples, unprotected
-from unskew.core.roles import ROLES, not_only_steps
+from unskew.core.roles import ROLES, at_odds
 from unskew.core.values import Share
 from unskew.core.written import check_part
 from unskew.errors import UsageError, excerpt
@@ -51,7 +51,7 @@ class Method:
 
     def _check_beside(self, p: Part) -> None:
         for other in self.parts:
-            if reason := p.clashes.get(other.name) or not_only_steps(p, other):
+            if reason := p.clashes.get(other.name) or at_odds(p, other):
                 raise UsageError("E107", f"'{p.name}' and '{other.name}' cannot be combined: {reason}.")
 
     @property

@@ -35,10 +35,17 @@ def roles_of(part: Part) -> list[str]:
     return [role.name for role in ROLES if role.has(part)]
 
 
-def not_only_steps(part: Part, other: Part) -> str:
-    """Why a Part that divides by local steps cannot stand beside another, as the end of a sentence; "" if it can."""
-    if not part.by_steps:
-        return ""
+def at_odds(part: Part, other: Part) -> str:
+    """Why what a Part says of itself does not go with a hook of another, as the end of a sentence; "" if it does."""
+    if part.own_logits and overrides(other, "logits"):
+        return (
+            "its loss is of logits that it makes itself, and what the other makes of the model's would change nothing"
+        )
+    return _not_only_steps(part, other) if part.by_steps else ""
+
+
+def _not_only_steps(part: Part, other: Part) -> str:
+    """Why a Part that divides by local steps cannot stand beside another; "" if it can."""
     moved = "it divides how far a client moved by its local steps, and with the other"
     if overrides(other, "starts"):
         return f"{moved} the steps begin elsewhere than at the model that the client is sent"

@@ -30,6 +30,7 @@ class FedCP(Part):
 
     lam: Annotated[float, Ge(0), Le(1_000_000), "weight of what keeps features near the received model's"] = 5.0
     name = "fedcp"
+    own_logits = True
     family = "personalised"
     against = ("labels",)
     use_when = (
@@ -39,6 +40,7 @@ class FedCP(Part):
     needs = "a head for each class"
     divides = True
     personal = True
+    clashes = {"flea": "it would compare features of FLea's mixture with those of the sample alone"}
 
     def refuse(self, fed: Fed) -> str | None:
         if text := fed.net.untrained_head(alone=True):

@@ -28,6 +28,7 @@ class FedKD(OwnModel):
     use_when = "Clients want models of their own and a common one besides, and neither is to learn from the other while it knows little."
     tasks = ("classification",)
     needs = "probabilities of classes"
+    clashes = {"flea": "its two models would see FLea's mixture and the sample alone"}
 
     def weights(self, fed: Fed) -> Weights:
         D, draw = fed.features, key(fed.seed, self.name, "hidden")

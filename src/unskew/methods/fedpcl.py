@@ -27,6 +27,7 @@ class FedPCL(Part):
 
     tau: Annotated[float, Gt(0), Le(1000), "temperature that divides the products of features and means"] = 0.07
     name = "fedpcl"
+    own_logits = True
     family = "representation"
     against = ("features",)
     use_when = "Weights must not leave, models differ, and class means of features may: start from pretrained models."

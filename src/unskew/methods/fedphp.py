@@ -39,6 +39,7 @@ class FedPHP(Remembered):
     tasks = ("classification",)
     needs = "probabilities of classes"
     neutral = {"lam": 0.0}
+    clashes = {"flea": "its student would see FLea's mixture and its teacher the sample alone"}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return super().client_init(w, fed) | {"z": torch.zeros(())}

@@ -8,6 +8,7 @@ Differs from the paper: the head may have a bias, which is scaled too. Its code 
 applies its scale more than once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +17,11 @@ from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
 from unskew.methods.bsm import MIXTURES
+
+MASKS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls")
+_MASKED = (
+    "the other masks the classes a client lacks, the only ones that this would scale; fedrs(soft=True) scales more"
+)
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,13 @@ class FedRS(Part):
     tasks = ("classification",)
     needs = "class counts"
 
-    clashes = dict.fromkeys(
-        MIXTURES, "it scales down the classes a client lacks, which the other brings into its batches"
-    )
+    @property
+    def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Mixtures; and unless it scales rare classes too, Parts that mask all the classes it would scale."""
+        others = dict.fromkeys(
+            MIXTURES, "it scales down the classes a client lacks, which the other brings into its batches"
+        )
+        return others if self.soft else others | dict.fromkeys(MASKS, _MASKED)
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         have_C = c.counts / c.counts.max().clamp(min=1) if self.soft else (c.counts > 0).to(z.dtype)

@@ -36,6 +36,7 @@ class Floco(Part):
         0.0
     )
     name = "floco"
+    own_logits = True
     family = "personalised"
     against = ("labels",)
     use_when = "Labels differ by client, and both a common head and one of each client's own count; heads are small."

@@ -31,6 +31,7 @@ class FML(OwnModel):
     use_when = "Clients want models of their own, and a common one besides; training costs twice as much."
     tasks = ("classification",)
     needs = "probabilities of classes"
+    clashes = {"flea": "its two models would see FLea's mixture and the sample alone"}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         z_own = c.run_training(self.own(w), out.own.x)

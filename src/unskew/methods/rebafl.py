@@ -57,8 +57,13 @@ class ReBaFL(Part):
         """Mixtures, unless `eps` makes the prior uniform whatever a client holds."""
         if self.eps == 1 and self.form == "smoothing":
             return {}
-        return dict.fromkeys(
+        others = dict.fromkeys(
             MIXTURES, "it corrects by the client's own labels, and the other brings labels into its batches"
+        )
+        return (
+            others
+            if self.eps
+            else others | {"fedrs": "with eps=0 it masks the classes a client lacks, which fedrs would scale"}
         )
 
     def refuse(self, fed: Fed) -> str | None:
