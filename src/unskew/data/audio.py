@@ -21,6 +21,8 @@ from unskew.errors import DataError
 if TYPE_CHECKING:
     import torch
 
+RANGE_DB = 80.0
+"""How far below the loudest value of a sound the least one lies."""
 FLOOR = 1e-10
 """Power that counts as silence; an audible frame of a waveform in [-1, 1] has more."""
 
@@ -34,7 +36,7 @@ def log_mel(
     *,
     low_hz: float = 0.0,
     high_hz: float | None = None,
-    range_db: float = 80.0,
+    range_db: float = RANGE_DB,
 ) -> np.ndarray:
     """The spectrogram of a mono waveform [N], float32 [mels, 1 + N // hop], in decibels from 0 to `range_db`.
 

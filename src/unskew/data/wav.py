@@ -68,16 +68,16 @@ def spectrogram(file: Path | io.BytesIO, format: Format, name: str = "") -> np.n
     if rate != format.rate:
         common = math.gcd(rate, format.rate)
         wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
-    size = _samples(format)
+    size = samples_kept(format)
     return log_mel(np.pad(wave, (0, max(0, size - len(wave))))[:size], format.rate, mels=MELS, window=format.window)
 
 
 def shape_of(format: Format) -> tuple[int, int]:
     """The shape of a file's spectrogram, [64, T]."""
-    return MELS, 1 + _samples(format) // format.window
+    return MELS, 1 + samples_kept(format) // format.window
 
 
-def _samples(format: Format) -> int:
+def samples_kept(format: Format) -> int:
     """How many samples of a waveform are kept."""
     return max(round(format.seconds * format.rate), format.window)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from unskew import models
 from unskew.data.federation import Federation
 from unskew.engine import predictions
 from unskew.engine.export import several
+from unskew.engine.export.described import from_files
 from unskew.engine.export.whole import Whole
 from unskew.engine.predictions import Trained
 from unskew.models.blocks import outputs
@@ -55,7 +57,10 @@ def _inputs(whole: Whole, federation: Federation, dtype: str, scaled: str) -> di
     constants, form = whole.inputs, predictions.facts(federation).get("form")
     if whole.layout:
         passed = "by name" if whole.layout.named else "one after another"
-        return {"passed": passed, "inputs": [{**f, "scaled": scaled} for f in several.facts(whole.layout, constants)]}
+        ways = [
+            {**f, **_files(form or {}, f["name"]), "scaled": scaled} for f in several.facts(whole.layout, constants)
+        ]
+        return {"passed": passed, "inputs": ways}
     mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
     facts = {
         "name": "x",
@@ -66,7 +71,13 @@ def _inputs(whole: Whole, federation: Federation, dtype: str, scaled: str) -> di
         "std": std,
         "scaled": scaled,
     }
-    return {"inputs": {**facts, **({"form": form} if form else {})}}
+    return {"inputs": {**facts, **({"form": form, **_files(form)} if form else {})}}
+
+
+def _files(form: Mapping[str, Any], name: str = "") -> dict[str, str]:
+    """How files became samples, or an input of this name, where they did."""
+    text = from_files(form, name)
+    return {"from_files": text} if text else {}
 
 
 def _meaning(federation: Federation) -> str:
