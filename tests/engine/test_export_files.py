@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.signal import resample_poly
+from torch import nn
 
 import unskew
 from unskew.data import inputs
@@ -98,6 +99,27 @@ def test_rows_are_made_as_the_export_says(tmp_path):
     mine = torch.tensor([[20.0, 1, 1, 0, 0], [23.0, 0, 0, 1, 0]])
     _, ours = inputs.read(tmp_path / "t.csv", result.federation.intake.form)
     np.testing.assert_allclose(graph(mine).softmax(1).numpy(), result.predict_proba(ours[:2]), atol=1e-6)
+
+
+class ImageAndAge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3 * 8 * 8 + 1, 2)
+
+    def forward(self, image, age):
+        return self.head(torch.cat([image.flatten(1), age[:, None]], 1))
+
+
+def test_a_file_and_the_column_beside_it_are_made_as_the_export_says(tmp_path):
+    (tmp_path / "set").mkdir()
+    for i in range(12):
+        Image.fromarray(RNG.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(tmp_path / "set" / f"{i}.png")
+    rows = [f"{i}.png,{20 + 7 * i % 12},{'ab'[i % 2]}" for i in range(12)]
+    (tmp_path / "set" / "t.csv").write_text("\n".join(["file,age,label", *rows]))
+    _, _, takes = exported(f"{tmp_path}/set(size=8,x='image,age')", tmp_path / "e", model=ImageAndAge())
+    made = {each["name"]: each["from_files"] for each in takes}
+    assert made["age"] == "'age' as it is"
+    assert made["image"].startswith("the first image of a file, in red, green and blue")
 
 
 def test_each_of_several_inputs_says_how_it_is_made():
