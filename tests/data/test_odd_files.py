@@ -324,3 +324,59 @@ def test_an_array_that_an_archive_holds_twice_is_refused(tmp_path):
     path = archive(tmp_path / "a.npz", ("x.npy", npy(x)), ("y.npy", npy(y)), ("y.npy", npy(1 - y)))
     with pytest.raises(DataError, match=r"E401 .*a\.npz holds two arrays called 'y'; save it again with one of them"):
         data.read(path)
+
+
+def wav(samples, rate=8000, kind=1, again=b""):
+    """A .wav of one channel or several, [N] or [N, channels]. kind: 3 of floats, 6 of A-law; again: what a second piece holds."""
+    channels, size = samples.shape[1] if samples.ndim > 1 else 1, samples.dtype.itemsize
+    head = struct.pack("<HHIIHH", kind, channels, rate, rate * channels * size, channels * size, 8 * size)
+    chunks = [(b"fmt ", head), (b"data", samples.tobytes()), *([(b"data", again)] if again else [])]
+    body = b"WAVE" + b"".join(name + struct.pack("<I", len(content)) + content for name, content in chunks)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def tone(seconds, rate=8000):
+    return (9000 * np.sin(np.arange(round(seconds * rate)) * 2764 / rate)).astype("<i2")
+
+
+def sounds(root, *more, n=6):
+    """The set of these files, each a .wav, beside others of one second."""
+    for name in "ab":
+        (root / name).mkdir()
+        for i in range(n):
+            (root / name / f"{i}.wav").write_bytes(wav(tone(1 + i / 1000)))
+    for i, content in enumerate(more):
+        (root / "b" / f"more-{i}.wav").write_bytes(content)
+    return data.read(str(root))
+
+
+def test_what_is_cut_of_sounds_resampled_or_silent_is_told(tmp_path):
+    """Of 20 s of a sound 16 were cut away, and sounds of half the rate had empty bands, without a word."""
+    away = np.stack([tone(1), -tone(1)], 1)
+    read = sounds(tmp_path, wav(tone(20)), wav(tone(4.5)), wav(tone(1, 4000), 4000), wav(tone(1, 44_100), 44_100), wav(away))  # fmt: skip
+    assert [note for note in read.intake.notes if "sound" in note[1]] == [
+        ("scaled", "sounds became log-mel spectrograms of 4 s at 8,000 Hz"),
+        ("left out", "what comes after 4 s of 2 sounds, up to 20 s long"),
+        ("note", "sounds of other rates were resampled to 8,000 Hz: 1 of 4,000 Hz, 1 of 44,100 Hz; those of a lower rate have nothing in the upper bands"),
+        ("note", "1 sound without anything to hear"),
+    ]  # fmt: skip
+
+
+def test_of_sounds_of_one_kind_nothing_more_is_told(tmp_path):
+    said = [text for _, text in sounds(tmp_path).intake.notes if "sound" in text]
+    assert said == ["sounds became log-mel spectrograms of 1.005 s at 8,000 Hz"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (wav(np.where(np.arange(900) == 5, np.nan, 0.5).astype("<f4"), kind=3), "E405 .*more-0.wav holds nan, which is no number; correct it"),
+        (wav(np.where(np.arange(900) == 5, np.inf, 0.5).astype("<f4"), kind=3), "E405 .*more-0.wav holds inf, which is no number"),
+        (wav(tone(1), again=bytes(8)), "E401 .*more-0.wav cannot be read as a .wav file: its sound is in several pieces, .*; save it again"),
+        (wav(np.zeros(900, np.uint8), kind=6), r"E401 .*more-0.wav cannot be read as a .wav file: Unknown wave file format: ALAW; save it again, as PCM of 16 bits, or take it away\.$"),
+    ],
+)  # fmt: skip
+def test_sounds_that_cannot_be_read_are_named(tmp_path, content, told):
+    """NaN was told of a sample by its number, and of two pieces the last one was read."""
+    with pytest.raises(DataError, match=told):
+        sounds(tmp_path, content)

@@ -25,7 +25,7 @@ from unskew.data.intake.several import names_in
 from unskew.data.intake.tables import wished
 from unskew.data.intake.tree import SOUNDS, File, Tree, empty_folders, tree_of
 from unskew.data.rows import chosen
-from unskew.data.wav import Format, format_of, shape_of, spectrogram
+from unskew.data.wav import Format, Heard, format_of, heard, shape_of, sounds_told
 from unskew.errors import DataError
 
 
@@ -132,8 +132,8 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     format = format_of([f.path for f in ordered.files if f.part == "train"])
     files = [f.path for f in ordered.files]
     streamed: list[Note] = []
-    x, _ = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format), streamed)
-    scaled: list[Note] = [("scaled", f"sounds became {format}")]
+    x, sounds = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format), streamed)
+    scaled = sounds_told(sounds, format)
     if not ordered.beside:  # each of several inputs is judged by itself
         scaled.append(("scaled", "spectrograms were standardised"))
     dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, *scaled, *streamed))
@@ -141,9 +141,10 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     return _formed(dataset, {"kind": "sounds", **asdict(format)}, ordered)
 
 
-def _sound(file: Path, format: Format) -> tuple[np.ndarray, None]:
-    """The spectrogram of a file with a channel, [1, 64, T]."""
-    return spectrogram(file, format)[None], None
+def _sound(file: Path, format: Format) -> tuple[np.ndarray, Heard]:
+    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
+    pixels, what = heard(file, format)
+    return pixels[None], what
 
 
 def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:

@@ -7,6 +7,7 @@ import io
 import math
 import struct
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import IO, Any
 import numpy as np
 
 from unskew.data.audio import log_mel
+from unskew.data.checks import check_numbers
+from unskew.data.intake.notes import Note, counted, some
 from unskew.errors import DataError
 
 MOST_HZ = 22_050
@@ -57,19 +60,51 @@ def format_for(lengths: Sequence[tuple[int, int]]) -> Format:
     return Format(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
 
 
+@dataclass(frozen=True)
+class Heard:
+    """What a file was. seconds: how long; rate: samples per second; silent: whether nothing is to be heard in what is kept."""
+
+    seconds: float
+    rate: int
+    silent: bool
+
+
 def spectrogram(file: Path | io.BytesIO, format: Format, name: str = "") -> np.ndarray:
     """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its end.
 
     name: of a file in memory. Raises DataError as `waveform` does.
     """
+    return heard(file, format, name)[0]
+
+
+def heard(file: Path | io.BytesIO, format: Format, name: str = "") -> tuple[np.ndarray, Heard]:
+    """(the spectrogram of a file, what the file was); arguments as of `spectrogram`."""
     from scipy.signal import resample_poly
 
     wave, rate = waveform(file, name)
+    seconds = len(wave) / rate
     if rate != format.rate:
         common = math.gcd(rate, format.rate)
         wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
     size = samples_kept(format)
-    return log_mel(np.pad(wave, (0, max(0, size - len(wave))))[:size], format.rate, mels=MELS, window=format.window)
+    kept = np.pad(wave, (0, max(0, size - len(wave))))[:size]
+    pixels = log_mel(kept, format.rate, mels=MELS, window=format.window)
+    return pixels, Heard(seconds, rate, not pixels.any())
+
+
+def sounds_told(sounds: Sequence[Heard], format: Format) -> list[Note]:
+    """What became of sounds that are longer than others, of other rates, or silent."""
+    notes: list[Note] = [("scaled", f"sounds became {format}")]
+    if n := sum(one.seconds > format.seconds + 1 / format.rate for one in sounds):
+        longest = f"{'up to ' if n > 1 else ''}{max(one.seconds for one in sounds):.4g} s long"
+        notes.append(("left out", f"what comes after {format.seconds:g} s of {counted(n, 'sound')}, {longest}"))
+    if others := Counter(one.rate for one in sounds if one.rate != format.rate):
+        rates = some([f"{n:,} of {rate:,} Hz" for rate, n in others.most_common()], 4)
+        low = "; those of a lower rate have nothing in the upper bands" if min(others) < format.rate else ""
+        notes.append(("note", f"sounds of other rates were resampled to {format.rate:,} Hz: {rates}{low}"))
+    if n := sum(one.silent for one in sounds):
+        notes.append(("note", f"{counted(n, 'sound')} without anything to hear"))
+    return notes
 
 
 def shape_of(format: Format) -> tuple[int, int]:
@@ -105,7 +140,9 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
             warnings.filterwarnings("error", "Reached EOF prematurely")  # what is there would be taken for all of it
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        raise DataError("E401", f"{name} cannot be read as a .wav file: {str(error).rstrip('.')}.") from error
+        why = str(error).partition(". ")[0].rstrip(".")
+        text = f"{name} cannot be read as a .wav file: {why}; save it again, as PCM of 16 bits, or take it away"
+        raise DataError("E401", f"{text}.") from error
     if not LEAST_HZ <= rate <= HIGHEST_HZ:
         expected = f"expected {LEAST_HZ:,} to {HIGHEST_HZ:,}"
         raise DataError("E401", f"{name} cannot be read as a .wav file: {rate:,} samples per second, {expected}.")
@@ -115,6 +152,7 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
         wave = (wave.astype(np.float32) - middle) / (128 if info.min == 0 else -float(info.min))
     if not wave.size:
         raise DataError("E403", f"{name} holds no sound.")
+    check_numbers(wave, name)
     return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
 
 
@@ -139,11 +177,15 @@ def _compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
 def _check_chunks(wav: IO[bytes]) -> None:
     """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises ValueError."""
     kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
+    pieces = 0
     order = ">" if kind == b"RIFX" else "<"
     while kind != b"RF64" and len(head := wav.read(8)) == 8:
         name, size = struct.unpack(f"{order}4sI", head)
         if not name.decode("latin-1").isprintable():
             raise ValueError("a chunk in it has no name")
+        pieces += name == b"data"
+        if pieces > 1:
+            raise ValueError("its sound is in several pieces, of which one would be read")
         if name == b"fmt ":
             _, channels, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", wav.read(16))
             if not bits or frame != channels * ((bits + 7) // 8):

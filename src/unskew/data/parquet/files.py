@@ -20,7 +20,7 @@ from unskew.data.parquet.forms import Packed
 from unskew.data.parquet.groups import RowGroups
 from unskew.data.parquet.reading import files_of
 from unskew.data.parquet.several import Shards
-from unskew.data.wav import RIFF, Format, format_for, shape_of, spectrogram, waveform
+from unskew.data.wav import RIFF, Format, Heard, format_for, heard, shape_of, sounds_told, waveform
 from unskew.errors import DataError
 
 SOUNDS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
@@ -71,7 +71,7 @@ def samples_in(
         notes += sizes_told(seen, into["size"], into["fit"], into["bits"])
         notes += mixed_depths(seen, None, into["bits"])
     else:
-        notes.append(("scaled", f"sounds became {Format(into['rate'], into['seconds'], into['window'])}"))
+        notes += sounds_told(seen, Format(into["rate"], into["seconds"], into["window"]))
     return x
 
 
@@ -89,6 +89,7 @@ def _format(table: Shards, column: str) -> Format:
     return format_for(each(range(table.trained), look))
 
 
-def _sound(file: io.BytesIO, name: str, format: Format) -> tuple[np.ndarray, None]:
-    """The spectrogram of a file with a channel, [1, 64, T]."""
-    return spectrogram(file, format, name)[None], None
+def _sound(file: io.BytesIO, name: str, format: Format) -> tuple[np.ndarray, Heard]:
+    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
+    pixels, what = heard(file, format, name)
+    return pixels[None], what
