@@ -14,7 +14,7 @@ from unskew.arguments import Argument
 from unskew.attacks import catalogue
 from unskew.config import Settings
 from unskew.errors import PAGES
-from unskew.markdown import table
+from unskew.markdown import block, table
 
 ROOMS = {
     "1": "Wrong use",
@@ -85,7 +85,7 @@ def _attack(name: str) -> str:
     rows = ((f"`{a.name}`", _values(a), _shown(a.default), _plain(a.meaning)) for a in arguments.of(kind))
     settings = table(("setting", "value", "default", "meaning"), rows)
     asks = f"It asks: {kind.asks} The adversary: {kind.adversary}."
-    return f"\n## {name}\n\n{first}\n\n{asks}\n\n```text\n{rest.strip()}\n```\n\n{settings}\n"
+    return f"\n## {name}\n\n{first}\n\n{asks}\n\n{block(rest.strip())}\n\n{settings}\n"
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -1,20 +1,42 @@
-"""Tables in Markdown: of the pages in docs/ that are made from the code, and of cards."""
+"""Tables and blocks of text in Markdown: of the pages in docs/ that are made from the code, and of cards."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from unskew import arguments
 from unskew.errors import printable
 
+WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>|!]")
 
 
 def escaped(text: str) -> str:
     """A text that Markdown shows as it is, in one line: names of classes and data may be somebody else's."""
     return SPECIAL.sub(r"\\\g<0>", printable(text))
+
+
+def block(text: str, width: int = 88, filled: int = 120) -> str:
+    """Lines of a docstring as a block of text that a page shows without cutting lines off; "" without any.
+
+    Prose, which was filled to `filled` columns, is filled to `width`. A line that could have held the next one's first word
+    ended on purpose and still ends there; indented lines, such as formulas, stay as they are.
+    """
+    lines: list[str] = []
+    last = ""
+    for line in text.strip("\n").splitlines():
+        prose = bool(line.strip()) and not line[0].isspace()
+        goes_on = prose and last and len(last) + 1 + len(line.split()[0]) > filled
+        if goes_on:
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+        last = line if prose else ""
+    kept = [line if line[:1].isspace() else textwrap.fill(line, width, **WHOLE_WORDS) for line in lines]
+    return "```text\n{}\n```".format("\n".join(kept)) if kept else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

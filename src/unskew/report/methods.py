@@ -13,6 +13,7 @@ from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.protection import reads_samples, sums_released
 from unskew.core.trip import Trip
 from unskew.core.values import Share
+from unskew.markdown import block
 from unskew.privacy.dpsgd import DPSGD
 
 
@@ -29,7 +30,7 @@ def page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
         f"{title} {part.name}",
         first,
         inspect.cleandoc(vars(kind).get("__doc__") or ""),
-        f"```text\n{rest.strip()}\n```" if rest.strip() else "",
+        block(rest.strip()),
         f"**When to use it.** {part.use_when}" if part.use_when else "",
         f"{title}# Hooks",
         _hooks(part),
