@@ -14,7 +14,7 @@ def test_prose_is_filled_anew_and_nothing_is_lost():
     shown = lines(f"{FULL}\nwhich goes on.")
     assert all(len(line) <= 40 for line in shown)
     assert " ".join(shown) == f"{FULL} which goes on."
-    assert shown[-1].endswith("end which goes on.")
+    assert lines(f"{FULL}\nwhich goes on.", 50)[-1] == "word word word end which goes on."
 
 
 def test_lines_that_ended_on_purpose_and_formulas_stay():
