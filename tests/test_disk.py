@@ -204,6 +204,10 @@ def test_what_is_asked_for_goes_into_a_pipe_or_a_device_and_through_a_link(tmp_p
     assert os.read(reader, 99) == b"xy"
     os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
+    with open(tmp_path / "opened", "ab", buffering=0) as opened:  # as a shell opens what stands behind >>
+        opened.write(b"before ")
+        disk.write_output(Path(f"/dev/fd/{opened.fileno()}"), "after")
+    assert (tmp_path / "opened").read_text() == "before after"
     before = os.stat(os.devnull)
     disk.write_output(Path(os.devnull), b"xy")
     assert os.stat(os.devnull).st_ino == before.st_ino
