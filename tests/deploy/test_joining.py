@@ -11,9 +11,11 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.cli import admit
+from unskew.cli.join import heard
 from unskew.deploy import asking, bounds, connecting, doctor, terminal
 from unskew.deploy.handshake import Finding
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
+from unskew.errors import UsageError
 
 FINE = [Finding("network", False, "no server yet"), Finding("data", True, "40 samples")]
 
@@ -241,3 +243,40 @@ def test_a_ticket_signed_again_for_another_authority_is_another_ticket(tmp_path,
     replace(ticket, host="evil.example").write(tmp_path / "t")
     done = run(tmp_path, "--ticket", "t", "--coordinator", fingerprint(home))
     assert (done.code, "altered" in done.err, began) == (2, True, [])
+
+
+def test_what_goes_back_is_the_public_key_and_both_fingerprints_are_told(tmp_path, home):
+    """Into the folder that was asked for. Without the coordinator's fingerprint people are told what to compare."""
+    ticket, prints = str(home.ticket_file("a")), home.fingerprints
+    for folder, given in (("first place", ()), ("second", ("--coordinator", fingerprint(home)))):
+        done = call("join", ticket, "--folder", folder, *given, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert f"send    {folder}/a.pub to the coordinator" in done.out
+        key = Joined.open(tmp_path / folder).key.public
+        assert (tmp_path / folder / "a.pub").read_text().startswith(key.text)
+        assert done.out.count(key.fingerprint) == 1
+        assert ("Have the coordinator read these out" in done.out) == (not given)
+    assert not (tmp_path / "site").exists()
+    done = call("join", ticket, "--folder", "first place", cwd=tmp_path)
+    assert done.code == 2
+    done = call("join", ticket, "--folder", "a third", cwd=tmp_path)
+    assert done.out.splitlines()[-1] == "next    unskew site check --data PATH --folder 'a third'"
+    told = json.loads(call("join", ticket, "--folder", "fourth", "--json", cwd=tmp_path).out)
+    key = Joined.open(tmp_path / "fourth").key.public
+    assert told == {"site": "a", "public": "fourth/a.pub", "fingerprint": key.fingerprint, **prints}
+
+
+def test_nobody_is_asked_where_nobody_may_be_asked(monkeypatch):
+    """A service that starts a site has perhaps a terminal, and nobody at it."""
+    asked = []
+    monkeypatch.setattr("typer.prompt", lambda text: asked.append(text) or "typed")
+    monkeypatch.setattr(terminal, "is_there", lambda: True)
+    assert heard("AB:CD", asks=True)() == "AB:CD"
+    assert not asked
+    assert heard("", asks=True)() == "typed"
+    with pytest.raises(UsageError, match=r"E503 .*add --coordinator FINGERPRINT"):
+        heard("", asks=False)()
+    monkeypatch.setattr(terminal, "is_there", lambda: False)
+    with pytest.raises(UsageError, match=r"E503 .*add --coordinator FINGERPRINT"):
+        heard("", asks=True)()
+    assert len(asked) == 1

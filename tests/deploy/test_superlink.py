@@ -17,7 +17,7 @@ from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from unskew.deploy import commands, superlink
-from unskew.deploy.bundle import APP_HASH, ORDER
+from unskew.deploy.bundle import APP, APP_HASH, ORDER
 from unskew.deploy.identity import Private
 from unskew.deploy.superlink import Refused, SuperLink, Task, Unavailable
 from unskew.deploy.tickets import Coordinator
@@ -133,7 +133,7 @@ def test_a_run_begins_with_the_name_of_its_order_and_code_that_does_nothing(home
     assert SuperLink(home).start("0123") == 41
     ((_, request),) = made.all[0].asked
     assert user_config_from_proto(request.override_config) == {ORDER: "0123"}
-    assert request.fab.hash_str == APP_HASH
+    assert (request.fab.hash_str, request.fab.content) == (APP_HASH, APP)
 
 
 def test_the_state_of_a_run_is_that_of_its_number(home, made):

@@ -34,7 +34,7 @@ clientapp = "unskew.deploy.worker:main"
 def _archive() -> bytes:
     """The same bytes each time: without times, and not compressed."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("pyproject.toml"), _PROJECT)
     return buffer.getvalue()
 
