@@ -224,6 +224,12 @@ def test_on_a_wide_screen_headings_wrap_before_the_last_column_is_cut(text):
     assert "thead th { white-space: nowrap }" not in wide
 
 
+def test_a_part_of_the_page_is_one_landmark(text):
+    """A table that scrolls inside a section had its name, too, so that readers of landmarks heard every section twice."""
+    assert 'class="wide-scroll" tabindex="0" role="group"' in text
+    assert 'role="region"' not in text
+
+
 def test_print_wraps_every_heading_and_cell_that_could_push_a_column_off_the_sheet(text):
     """U5: on Letter paper headings on one line cut the columns of p-values and guarantees, and words broke anywhere."""
     rules = printed(text)
