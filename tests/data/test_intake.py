@@ -105,6 +105,7 @@ def test_more_than_twenty_classes_of_masks_need_names(spoil):
     ("shape", "line"),
     [
         ((20, 32, 32, 3), r"x\.transpose\(0, 3, 1, 2\)"),
+        ((20, 32, 32, 2), r"x\.transpose\(0, 3, 1, 2\)"),
         ((20, 16, 24, 1), r"x\.transpose\(0, 3, 1, 2\)"),
         ((20, 28, 28), r"x\[:, None\]"),
         ((20,), r"x\[:, None\]"),

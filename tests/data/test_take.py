@@ -402,6 +402,33 @@ def test_a_list_of_samples_with_labels_is_a_set():
     assert len(taken.y) + len(taken.y_test) == 40
 
 
+@pytest.mark.parametrize(("x", "y"), [("x", "y"), ("image", "label"), ("features", "Target")])
+@pytest.mark.parametrize("kind", [int, torch.tensor, str])
+def test_a_list_of_samples_that_are_dictionaries_is_a_set(x, y, kind):
+    """Each was taken for a client, which ended in a TypeError, or for nothing that can be read."""
+    taken = data.take([{x: torch.tensor(row), y: kind(int(label))} for row, label in zip(X, Y)])
+    assert isinstance(taken, Dataset)
+    assert len(taken.y) + len(taken.y_test) == 40
+    pairs = data.take([(torch.tensor(row), int(label)) for row, label in zip(X, Y)])
+    assert isinstance(pairs, Dataset)
+    assert np.array_equal(taken.x, pairs.x)
+    assert np.array_equal(taken.y, pairs.y)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([{"a": 1.0, "b": 2.0, "label": 0}] * 4, "E403 .*Rows of a table go into a DataFrame"),
+        ({"a": (X, 1), "b": (X, Y)}, r"E404 the labels of 'a' are 1; give one for each sample, \[N\]"),
+        ({"data": X, "target": Y}, r"E403 .*of scikit-learn's data give \(data.data, data.target\)"),
+        ((X, 2 * (Y > 0) - 1), r"E404 .* is -1; 2 classes need labels from 0 to 1, such as numpy.unique\(y, "),
+    ],
+)
+def test_what_is_nearly_a_set_is_refused_with_what_to_write(given, told):
+    with pytest.raises(DataError, match=told):
+        data.take(given)
+
+
 @pytest.mark.parametrize("factor", [255, 1 / 255])
 def test_a_test_set_on_another_scale_is_noted(factor):
     """A test set of 0 to 255 beside training samples of 0 to 1 was scored without a word."""

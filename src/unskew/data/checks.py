@@ -45,9 +45,11 @@ def check_labels(
         if len(wrong):
             row, *place = wrong[0].tolist()
             where = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
+            below = labels.ndim == 1 and labels[row] < 0
+            renumber = ", such as numpy.unique(y, return_inverse=True)[1]" if below else ""
             raise DataError(
                 "E404",
-                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}.",
+                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}{renumber}.",
             )
 
 

@@ -163,7 +163,7 @@ def _pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
             return item[inputs[0]], item[key]
         raise DataError(
             "E403",
-            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label', or give (a dictionary of inputs, label).",
+            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label', or give (a dictionary of inputs, label). Rows of a table go into a DataFrame.",
         )
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]

@@ -11,7 +11,7 @@ import numpy as np
 from unskew.errors import DataError
 
 LEAST_SIDE = 8
-COLOURS = (1, 3, 4)
+COLOURS = (1, 2, 3, 4)
 
 
 def check_layout(name: str, x: np.ndarray, masks: bool = False) -> None:

@@ -35,7 +35,7 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test)); a
     dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a list of
-    pairs of a sample and its label; a pair (train, test) or a dictionary of train and test; or a list or dictionary of
+    pairs of a sample and its label, or of dictionaries that name both; a pair (train, test) or a dictionary of train and test; or a list or dictionary of
     clients, each with any of these, which is then divided as it came, also as (clients, test).
     label, site: columns of a table. target: the number to predict: a column of a table, or what the labels are called.
     Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
@@ -280,7 +280,8 @@ def _clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
         if not (isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)):
             raise DataError(
                 "E403",
-                f"a dictionary of clients should hold a set for each, such as (x, y); '{name}' is a {type(one).__name__}.",
+                f"a dictionary of clients should hold a set for each, such as (x, y); '{name}' is a {type(one).__name__}. "
+                "Arrays by name are called x and y; of scikit-learn's data give (data.data, data.target).",
             )
     return data
 

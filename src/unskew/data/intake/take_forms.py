@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data.intake.targets import label_of
 from unskew.data.packed import are_inputs
 from unskew.errors import DataError
 
@@ -70,7 +71,10 @@ def is_pair(data: Any) -> bool:
 
 
 def is_sample(data: Any) -> bool:
-    """Whether it is a sample with its label: a pair whose second part is one number or word."""
+    """Whether it is a sample with its label, one number or word: a pair, or a dictionary that names them."""
+    if isinstance(data, Mapping):
+        label = data.get(label_of(data))
+        return len(data) > 1 and label is not None and np.ndim(label) == 0
     if not (isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 0):
         return False
     return hasattr(data[0], "shape") or has_several_inputs(data[0])

@@ -30,7 +30,7 @@ BITS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 def label_of(columns: Mapping[str, Any]) -> str:
     """The column that usual names say holds the labels, "" if none does."""
-    lower = {c.lower(): c for c in columns}
+    lower = {str(c).lower(): c for c in columns}
     return next((lower[n] for n in LABELS if n in lower), "")
 
 
