@@ -79,6 +79,15 @@ def test_centralised_is_fedavg_on_one_client_that_holds_all_training_samples():
     assert given.train[0].tolist() == run.federation.train[0].tolist()
 
 
+def test_nobody_is_absent_from_centralised_training():
+    """M14: in a comparison it was so; `unskew run centralised` trained in the rounds in which one client answered."""
+    result = unskew.run(
+        "centralised", "digits", availability="bernoulli:0.2", rounds=4, epochs=1, model="mlp", clients=3
+    )
+    assert result.replies.used == 4
+    assert result.settings.availability == "full"
+
+
 def test_a_reference_is_written_and_read_like_a_method():
     assert resolve.parts_of("centralised", {"flea": {"alpha": 1}}) == Method()
     assert resolve.parts_of("fedprox", {"fedprox": {"mu": 0.5}}).parts[0].mu == 0.5

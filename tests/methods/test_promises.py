@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 
+import unskew
 from unskew.core import Noise, Part, Share
 from unskew.core.method import Method
 from unskew.core.trip import Trip
@@ -154,3 +156,22 @@ def test_a_hook_that_fails_in_a_combination_is_no_refusal():
     (combined,) = check.check_method(ByLoss(), [check.combines_with_other_methods])
     assert not combined.ok
     assert combined.detail.startswith("with fedbn, the hook `merge` of 'byloss' failed")
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep", "fedper+fedrdn"])
+def test_a_division_that_leaves_nothing_to_share_is_refused(method):
+    """FedPer of a model that is all head was local training to the bit, and led the tables as FedPer."""
+    alone = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    settings = {"model": alone, "rounds": 1, "epochs": 1, "clients": 3, "workers": 1}
+    with pytest.raises(
+        UsageError, match="E108 'fed.*' cannot run here: clients would keep every weight that they train"
+    ):
+        unskew.run(method, "digits", **settings)
+    for shares in ("gpfl", "local", "fedproto(aggregate_weights=False)"):
+        assert unskew.run(shares, "digits", **settings).t == 1
+
+
+def test_a_frozen_body_is_nothing_to_share():
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU()).requires_grad_(False)
+    with pytest.raises(UsageError, match="E108 'fedper' cannot run here: clients would keep every weight"):
+        unskew.run("fedper", "digits", model=nn.Sequential(body, nn.Linear(16, 10)), rounds=1)

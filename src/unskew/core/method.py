@@ -127,6 +127,11 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: {text}; declare 'empirical' or 'none'.")
             if _changes_nothing(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
+            if _trains_alone(p, fed):
+                text = "clients would keep every weight that they train, so that each trains alone"
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: {text}; take a model with layers to share, or local."
+                )
         self._check_scaled_once(fed)
         if self.samples_apart:
             self._check_samples_apart(self.samples_apart, fed)
@@ -279,3 +284,11 @@ def _changes_nothing(p: Part, fed: Fed) -> bool:
     if not hooks & {"keeps", "freezes"} or (not p.divides and (hooks - {"keeps", "freezes"} or p.weighting)):
         return False
     return not any(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.trainable, *fed.net.buffers))
+
+
+def _trains_alone(p: Part, fed: Fed) -> bool:
+    """Whether a Part divides the model and nothing is left to share, as where its head is all that a client trains; a
+    reference means it so."""
+    if not p.divides or p.family == "reference" or p.trips or p.shares(fed):
+        return False
+    return all(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.trainable, *fed.net.buffers))

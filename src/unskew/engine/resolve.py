@@ -105,6 +105,7 @@ def resolve(
     Raises UsageError for settings that cannot work together or do not fit the data, DataError for data that nobody can
     train on.
     """
+    settings = settings.replace(availability="full") if pools(settings) else settings  # its one client stands for all
     method = method_of(settings, method)
     run = run_on(federation_of(settings, method, data, model), settings, method, model, metrics)
     check_room(method, run.fed)
@@ -192,9 +193,7 @@ def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict
 
 def in_full(settings: Settings) -> Settings:
     """The same settings with the arguments of `set` written into the method."""
-    if settings.method == _CENTRALISED:
-        return settings
-    return settings.replace(method=written(settings.method, settings.set), set={})
+    return settings if pools(settings) else settings.replace(method=written(settings.method, settings.set), set={})
 
 
 def compared(settings: Settings) -> Settings:
