@@ -164,7 +164,7 @@ def test_a_division_that_leaves_nothing_to_share_is_refused(method):
     alone = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     settings = {"model": alone, "rounds": 1, "epochs": 1, "clients": 3, "workers": 1}
     with pytest.raises(
-        UsageError, match="E108 'fed.*' cannot run here: clients would keep every weight that they train"
+        UsageError, match=r"E108 'fed.*' cannot run here: clients would keep every weight that they train"
     ):
         unskew.run(method, "digits", **settings)
     for shares in ("gpfl", "local", "fedproto(aggregate_weights=False)"):
