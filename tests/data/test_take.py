@@ -419,7 +419,7 @@ def test_a_list_of_samples_that_are_dictionaries_is_a_set(x, y, kind):
     ("given", "told"),
     [
         ([{"a": 1.0, "b": 2.0, "label": 0}] * 4, "E403 .*Rows of a table go into a DataFrame"),
-        ({"a": (X, 1), "b": (X, Y)}, r"E404 the labels of 'a' are 1; give one for each sample, \[N\]"),
+        ({"a": (X, 1), "b": (X, Y)}, r"E404 the labels of 'a' are 1; give one a sample, \[N\]"),
         ({"data": X, "target": Y}, r"E403 .*of scikit-learn's data give \(data.data, data.target\)"),
         ((X, 2 * (Y > 0) - 1), r"E404 .* is -1; 2 classes need labels from 0 to 1, such as numpy.unique\(y, "),
     ],

@@ -80,7 +80,7 @@ def test_centralised_is_fedavg_on_one_client_that_holds_all_training_samples():
 
 
 def test_nobody_is_absent_from_centralised_training():
-    """M14: in a comparison it was so; `unskew run centralised` trained in the rounds in which one client answered."""
+    """In a comparison it was so; `unskew run centralised` trained in the rounds in which one client answered."""
     result = unskew.run(
         "centralised", "digits", availability="bernoulli:0.2", rounds=4, epochs=1, model="mlp", clients=3
     )

@@ -236,9 +236,7 @@ def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | Packed
     y = [array_of(labels) for _, labels in by_client.values()]
     for name, samples_, labels in zip(by_client, x, y):
         if not labels.ndim:
-            raise DataError(
-                "E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one for each sample, [N]."
-            )
+            raise DataError("E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample, [N].")
         if samples_.shape[1:] != x[0].shape[1:]:
             first = next(iter(by_client))
             raise DataError(
