@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from torch import nn
 
 import unskew
@@ -138,8 +139,24 @@ def test_masks_are_written_as_an_array(tmp_path):
     np.save(tmp_path / "x.npy", x)
     given = ["predict", "r", "x.npy", "--model", "net.py:make"]
     assert call(*given, cwd=tmp_path).err.startswith("E109 this run's model predicts masks")
-    assert call(*given, "--out", "m.npy", cwd=tmp_path).code == 0
+    done = call(*given, "--out", "m.npy", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "")
     assert (np.load(Path(tmp_path / "m.npy")) == ours.predict(x)).all()
+
+
+def test_which_file_a_mask_is_of_is_printed(tmp_path):
+    """The array holds no names, and a folder's files come in the order of their paths."""
+    for kind in ("images", "masks"):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+    for i in range(8):
+        pixels = np.random.default_rng(i).integers(0, 256, (8, 8)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "set/images" / f"{i}.png")
+        Image.fromarray((pixels > 99).astype(np.uint8)).save(tmp_path / "set/masks" / f"{i}.png")
+    settings = {**SETTINGS, "model": "unet(base=2,levels=2)", "clients": 2, "skew": "iid"}
+    unskew.run("fedavg", f"{tmp_path}/set(size=8)", name="r", folder=tmp_path, **settings)  # type: ignore[arg-type]
+    done = call("predict", "r", "set", "--out", "m.npy", cwd=tmp_path)
+    assert done.out.splitlines() == ["place,input", *(f"{i},images/{i}.png" for i in range(8))]
+    assert np.load(tmp_path / "m.npy").shape == (8, 8, 8)
 
 
 def test_a_table_of_predictions_quotes_what_it_must():

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from unskew import data
+from unskew.data import inputs
 from unskew.data.intake.images import picture
 from unskew.errors import DataError
 
@@ -380,3 +381,52 @@ def test_sounds_that_cannot_be_read_are_named(tmp_path, content, told):
     """NaN was told of a sample by its number, and of two pieces the last one was read."""
     with pytest.raises(DataError, match=told):
         sounds(tmp_path, content)
+
+
+FORM = {"kind": "images", "size": 8, "fit": "pad", "bits": 16}
+
+
+def test_masks_are_not_predicted_from(tmp_path):
+    """Of a folder as it was for training, masks were answered as if they were images, and a row of the answer was anybody's."""
+    for kind in ("images", "masks"):
+        (tmp_path / "set" / "lyon" / kind).mkdir(parents=True)
+        for i in range(2):
+            Image.new("L", (8, 8), i).save(tmp_path / "set" / "lyon" / kind / f"{i}.png")
+    names, x = inputs.read(tmp_path / "set", FORM)
+    assert (names, len(x)) == (["lyon/images/0.png", "lyon/images/1.png"], 2)
+    assert inputs.read(tmp_path / "set/lyon/masks", FORM)[0] == ["0.png", "1.png"]
+
+
+def test_a_class_that_is_called_as_masks_are_is_predicted_from(tmp_path):
+    for name in ("label", "other"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / name / "0.png")
+    assert inputs.read(tmp_path, FORM)[0] == ["label/0.png", "other/0.png"]
+
+
+def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_path):
+    """Each patient's slices had the names of the others'."""
+    nib = pytest.importorskip("nibabel")
+    for patient in ("p1", "p2"):
+        (tmp_path / patient).mkdir()
+        for name in ("scan", "scan_seg"):
+            nib.save(nib.Nifti1Image(np.ones((4, 4, 2), np.int16), np.eye(4)), tmp_path / patient / f"{name}.nii")
+    form = {"kind": "volumes", "size": 8, "axis": "axial"}
+    assert inputs.read(tmp_path, form)[0] == [f"p{p}/scan.nii slice {i}" for p in (1, 2) for i in (0, 1)]
+    assert inputs.read(tmp_path / "p1/scan_seg.nii", form)[0] == ["scan_seg.nii slice 0", "scan_seg.nii slice 1"]
+
+
+def test_a_volume_with_a_number_that_is_none_is_named(tmp_path):
+    nib = pytest.importorskip("nibabel")
+    values = np.ones((4, 4, 2), np.float32)
+    for name, value in (("a/0", 0), ("a/1", 1), ("b/0", 2), ("b/1", np.nan)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        values[0, 0, 0] = value
+        nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / f"{name}.nii.gz")
+    with pytest.raises(DataError, match=r"E405 .*b/1\.nii\.gz holds nan, which is no number"):
+        data.read(f"{tmp_path}(size=8)")
+
+
+def test_two_classes_of_one_name_are_refused():
+    with pytest.raises(DataError, match="E404 arrays: two classes are called 'cat'; give each a name of its own"):
+        data.arrays(RNG.random((12, 3)), np.arange(12) % 3, classes=["cat", "dog", "cat"])

@@ -40,6 +40,8 @@ def command(arguments: Arguments) -> None:
         warnings.simplefilter("always", UserWarning)
         if result.federation.masks:
             _write_masks(arguments.out, result, x, client)
+            if names != [str(i) for i in range(len(names))]:  # as of an array, whose order is known
+                print(predicted.places_as_csv(names), end="")
         elif result.federation.several:
             p = result.predict_proba(x, client)
             _write(arguments.out, predicted.several_as_csv(names, result.federation.classes, p))

@@ -116,10 +116,9 @@ def _holds_nifti(path: Path) -> bool:
     return False
 
 
-def unlabelled(source: Path | Series, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
-    """(what each slice is called, the slices [N, 1, size, size]) of a volume, to predict from."""
+def unlabelled(source: Path | Series, name: str, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
+    """(what each slice is called, the slices [N, 1, size, size]) of a volume of this name, to predict from."""
     x = slices(_volume(source), axis, size)
-    name = source.name if isinstance(source, Path) else str(source)
     return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
 
 

@@ -11,7 +11,7 @@ a medical volume, or a folder of them      its slices, cut and resized as the tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,17 @@ from unskew.data.intake.features import numbers_as
 from unskew.data.intake.images import each, picture
 from unskew.data.intake.listing import listing_of
 from unskew.data.intake.notes import some
+from unskew.data.intake.paired import has_masks
 from unskew.data.intake.sheets import read_csv
 from unskew.data.intake.tables import CSV, ending
-from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, kind_of, tree_of
+from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, File, Tree, kind_of, tree_of
 from unskew.data.intake.worded import inputs_as
 from unskew.data.layout import Layout
 from unskew.data.packed import rows_of
 from unskew.data.parquet.places import ENDING, holds_parquet
 from unskew.data.parquet.unlabelled import READ, rows_in
 from unskew.data.volumes.exports import found, holds_dicom
+from unskew.data.volumes.layout import in_masks, is_mask
 from unskew.data.wav import Format, spectrogram
 from unskew.errors import DataError, excerpt
 
@@ -158,19 +160,29 @@ def _spectrograms(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
 
 def _volumes(path: Path, form: Mapping[str, Any]) -> Read:
     dicom = kind_of(path) not in VOLUMES and not (path.is_dir() and tree_of(path, VOLUMES).files)
-    sources = [one.series for one in found(path)[0]] if dicom else _files(path, VOLUMES)[0]
-    read = each(sources, lambda i: unlabelled(sources[i], form["axis"], int(form["size"])))
+    series = [one.series for one in found(path)[0]] if dicom else []
+    sources, called = (series, list(map(str, series))) if dicom else _files(path, VOLUMES)
+    read = each(sources, lambda i: unlabelled(sources[i], called[i], form["axis"], int(form["size"])))
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
 
 def _files(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[str]]:
-    """(the files of these kinds, each one's path below the folder)."""
+    """(the files of these kinds without masks, each one's path below the folder)."""
     if path.is_file():
         return [path], [path.name]
-    files = [f.path for f in tree_of(path, kinds).files]
+    files = [f.path for f in _without_masks(tree_of(path, kinds))]
     if not files:
         raise DataError("E403", f"{excerpt(str(path))} holds no file to predict from.")
     return files, [str(file.relative_to(path)) for file in files]
+
+
+def _without_masks(tree: Tree) -> Sequence[File]:
+    """The files of a folder without masks that lie beside images as in training; all of them where no other is left."""
+    beside = has_masks(tree)
+    images = [
+        file for file in tree.files if not (beside and in_masks(file)) and not (file.kind in VOLUMES and is_mask(file))
+    ]
+    return images or tree.files
 
 
 READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Read]] = {

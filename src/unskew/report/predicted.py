@@ -46,6 +46,15 @@ def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> st
     return text.getvalue()
 
 
+def places_as_csv(names: Sequence[str]) -> str:
+    """`place,input`: where in an array of masks, from 0, that of each sample is."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["place", "input"])
+    rows.writerows([str(place), cell(name)] for place, name in enumerate(names))
+    return text.getvalue()
+
+
 def cell(text: str) -> str:
     """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe before it.
 

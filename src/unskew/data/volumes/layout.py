@@ -67,7 +67,7 @@ def layout_of(tree: Tree, image: str = "", labelled: bool = False) -> Layout:
     """
     _check_links(tree)
     if has_masks(tree):
-        files = tuple(f for f in tree.files if not _in_images(f) or f.stem.endswith(image))
+        files = tuple(f for f in tree.files if in_masks(f) or f.stem.endswith(image))
         paired, notes = pairs(Tree(tree.root, files, tree.folders, ()))
         scans = [Scan(p.image.path, _patient(p.image), p.site, p.image.part, p.mask.path) for p in paired]
         return Layout(tuple(scans), (), (*tree.notes, *notes))
@@ -99,8 +99,9 @@ def _check_links(tree: Tree) -> None:
             )
 
 
-def _in_images(file: File) -> bool:
-    return not any(plain(name) in MASKS for name in file.folders)
+def in_masks(file: File) -> bool:
+    """Whether a file lies in a folder that is called as those of masks are."""
+    return any(plain(name) in MASKS for name in file.folders)
 
 
 def is_mask(file: File) -> bool:

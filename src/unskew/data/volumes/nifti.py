@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data.checks import check_numbers
 from unskew.data.volumes.volume import Volume
 from unskew.errors import DataError
 
@@ -26,7 +27,7 @@ _SECOND = (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c")
 def nifti(path: Path) -> Volume:
     """The volume in a file.
 
-    Raises DataError: E401 for one that is damaged or too large; E403 for one that is no single volume of numbers, and
+    Raises DataError: E401 for one that is damaged or too large; E405 for NaN and infinity; E403 for one that is no single volume of numbers, and
     where nibabel is not installed.
     """
     library = _nibabel(path)
@@ -38,6 +39,7 @@ def nifti(path: Path) -> Volume:
         stored = "".join(library.aff2axcodes(image.affine)) if known else ""
         turned = library.as_closest_canonical(image)
         values = np.asarray(turned.dataobj, dtype=np.float32)
+        check_numbers(values, str(path))
         affine = np.asarray(turned.affine, dtype=np.float64)
         x, y, z = map(float, library.affines.voxel_sizes(affine))
     except DataError:
