@@ -425,8 +425,3 @@ def test_a_volume_with_a_number_that_is_none_is_named(tmp_path):
         nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / f"{name}.nii.gz")
     with pytest.raises(DataError, match=r"E405 .*b/1\.nii\.gz holds nan, which is no number"):
         data.read(f"{tmp_path}(size=8)")
-
-
-def test_two_classes_of_one_name_are_refused():
-    with pytest.raises(DataError, match="E404 arrays: two classes are called 'cat'; give each a name of its own"):
-        data.arrays(RNG.random((12, 3)), np.arange(12) % 3, classes=["cat", "dog", "cat"])

@@ -61,8 +61,6 @@ def read_labels(
     """
     parts = [_flat(name, array_of(y), ndim) for y in ys if y is not None]
     names = None if classes is None else tuple(str(c) for c in classes)
-    if names and (twice := next((one for i, one in enumerate(names) if one in names[:i]), None)) is not None:
-        raise DataError("E404", f"{name}: two classes are called {excerpt(twice)}; give each a name of its own.")
     notes: list[Note] = []
     if _several(name, parts, ndim):
         y, *test = [part.astype(bool) for part in parts]
