@@ -140,6 +140,14 @@ def test_areas_and_rates_by_hand():
     assert tpr.tolist() == [0.5, 0.5, 1, 1]
 
 
+def test_an_area_of_few_samples_is_not_known_for_certain():
+    """One marked sample below one unmarked, as in every second draw, had the interval [0, 0], and a doubt about the attack."""
+    low, high = rates.interval_of_auc(np.array([0.0]), np.array([1.0]), np.random.default_rng(0))
+    assert (low, high) == (0.0, pytest.approx(0.793, abs=1e-3))
+    low, high = rates.interval_of_auc(np.arange(10, 20), np.arange(10), np.random.default_rng(0))
+    assert (low, high) == (pytest.approx(0.722, abs=1e-3), 1.0)
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.001])
 def test_rates_of_a_score_that_says_nothing_are_those_of_chance(rate):
     """With 100 strangers 2.1 % of members passed at "1 %" and 1.0 % at "0.1 %", whose intervals held neither rate in a third and

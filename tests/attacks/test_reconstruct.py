@@ -128,6 +128,11 @@ def test_a_marker_can_be_seen_on_what_is_behind_it(background, colour):
     assert int((marked != x).sum()) == 5 * 9
 
 
+def test_one_sample_has_an_accuracy_and_no_area(flea):
+    (score,) = Context(marker=3, own=(60,), steps=5, samples=1).attempt(flea, 0).scores
+    assert (score.metric, score.n) == ("accuracy", 1)
+
+
 def test_a_marker_is_found_in_activations(flea):
     scores = of(flea, Context(marker=3, own=(200,), steps=60))
     assert scores["200 own samples", "AUC"] > 0.9

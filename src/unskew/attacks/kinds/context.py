@@ -165,8 +165,8 @@ def _scores(share: str, of: str, sure: np.ndarray, marks: Tensor, plan: tuple[in
     """Accuracy and AUC; on raw inputs the marker is seen at a glance. plan: seed, whether these are the main scores."""
     seed, main = plan
     carry, n = marks.numpy().astype(bool), len(sure)
+    accuracy = Score(share, of, "accuracy", *_accuracy(sure, marks), 0.5, 1.0, n, main)
+    if carry.all() or not carry.any():  # of one sample
+        return [accuracy]
     low, high = rates.interval_of_auc(sure[carry], sure[~carry], numpy_key(seed, "interval"))
-    return [
-        Score(share, of, "accuracy", *_accuracy(sure, marks), 0.5, 1.0, n, main),
-        Score(share, of, "AUC", rates.auc(sure[carry], sure[~carry]), low, high, 0.5, 1.0, n),
-    ]
+    return [accuracy, Score(share, of, "AUC", rates.auc(sure[carry], sure[~carry]), low, high, 0.5, 1.0, n)]

@@ -76,7 +76,7 @@ class Match(Attack):
         trials = list(self._trials(scene, visit, strangers, seed))
         if not trials:
             text = f"no class of which a client of {scene.path} released a mean has samples that no client holds"
-            raise UsageError("E154", "; ".join(remarks) or f"{text}, so nothing can be told from its members.")
+            raise UsageError("E151", "; ".join(remarks) or f"{text}, so nothing can be told from its members.")
         hits = {ONE: sum(t.hit(t.z[0]) for t in trials), ALL: sum(t.hit(t.z.mean(0)) for t in trials)}
         scores = [
             Score(f"{part.name}/z", of, "top-1 match", *share_of(n, len(trials)), 0.5, 1.0, len(trials), main=of == ALL)

@@ -167,7 +167,7 @@ class Prototype(Attack):
             text = (
                 f"in the last round of {scene.path} no client sent a count above 0 of a class of which it has a sample"
             )
-            raise UsageError("E154", f"{text}, so there is no prototype to attack.")
+            raise UsageError("E151", f"{text}, so there is no prototype to attack.")
         chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
         sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
         move = torch.stack([moves[pairs[i][0].client][pairs[i][1]] for i in chosen])
