@@ -17,6 +17,8 @@ from unskew.core.keys import key
 from unskew.models.initial import initialise
 
 BATCH, LOOK, RATE = 64, 25, 2e-3
+LEAST, NEAR = 0.05, 2.0
+"""Deviations, and the largest mean, of inputs that a network learns as they are."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,17 @@ def fit(lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tens
 def fit_inputs(
     lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The same of a network that answers with inputs. It learns them in the unit in which those of the lesson go from 0 to 1:
-    steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach."""
-    low, high = lesson.x.amin(), lesson.x.amax()
-    span = torch.where(high > low, high - low, 1.0)
-    answer = fit(replace(lesson, x=(lesson.x - low) / span), module, loss)
-    return lambda sent: low + span * answer(sent)
+    """The same of a network that answers with inputs, which it learns in deviations from their mean where they are far from one.
+
+    Steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach. Numbers like those of images from 0 to
+    1 are learnt as they are.
+    """
+    mean, std = lesson.x.mean(), lesson.x.std(correction=0)
+    if float(mean.abs()) <= NEAR and LEAST <= float(std) <= NEAR:
+        return fit(lesson, module, loss)
+    unit = torch.where(std > 0, std, 1.0)
+    answer = fit(replace(lesson, x=(lesson.x - mean) / unit), module, loss)
+    return lambda sent: mean + unit * answer(sent)
 
 
 def scale(sent: Tensor) -> tuple[Tensor, Tensor]:
