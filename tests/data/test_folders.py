@@ -419,7 +419,15 @@ def test_archives_as_people_save_them(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=X, y_train=np.array(["no", "yes"])[Y], extra=np.zeros(3))
     d = data.npz(tmp_path / "a.npz")
     assert (len(d.y), len(d.y_test), d.classes) == (16, 4, ("no", "yes"))
-    assert "left out: arrays that are no columns: extra" in notes(d)
+    assert "left out: arrays that are no columns: extra [3]" in notes(d)
+
+
+@pytest.mark.parametrize("wards", [np.arange(5), np.zeros((6, 2)), np.arange(7)])
+def test_a_column_of_the_test_set_of_another_length_is_refused(tmp_path, wards):
+    """It was left out without a word, and the test samples then belonged to no ward."""
+    np.savez(tmp_path / "a.npz", x=X, y=Y, x_test=X[:6] + 1, y_test=Y[:6], ward=Y, ward_test=wards)
+    with pytest.raises(DataError, match=r"E403 .*the array 'ward_test' is \[.*\] for 6 test samples; give one value"):
+        data.npz(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("part", ["", "_train"])

@@ -93,10 +93,14 @@ def _set(
     columns, left_out = _columns(archive, part, len(y), tested)
     notes = [*others]
     if left_out:
-        notes.append(("left out", f"arrays that are no columns: {some(left_out)}"))
+        shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
+        notes.append(("left out", f"arrays that are no columns: {some(shapes)}"))
     in_both: dict[str, np.ndarray] | None = None
     if tested:
-        test_columns, _ = _columns(archive, "_test", len(test[1]), tested)
+        test_columns, unlike = _columns(archive, "_test", len(test[1]), tested)
+        if wrong := next((k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns), ""):
+            text = f"the array '{wrong}' is {list(archive[wrong].shape)} for {len(test[1])} test samples"
+            raise DataError("E403", f"{path}: {text}; give one value per sample, or leave it out.")
         in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
     return arrays(
         x, y, *test, name=name, classes=classes, columns=columns, test_columns=in_both, notes=notes, target=target,
