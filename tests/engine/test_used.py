@@ -53,6 +53,16 @@ def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
     assert f"{2 * K} of {3 * K} replies were used" in result.table()
 
 
+def test_a_setting_of_the_method_is_suspected_beside_the_learning_rate():
+    """With lr=0.05 and pfedme(rate=1000) the learning rate alone was called too high."""
+    with pytest.raises(
+        NothingUsed, match=r"most likely because lr=0.05 or a setting in pfedme\(rate=1000.0\) is too high"
+    ):
+        unskew.run("pfedme(rate=1000)", check.federation(), **FAST)
+    with pytest.raises(NothingUsed, match="most likely because lr=1 is too high"):
+        unskew.run("pfedme", check.federation(), **FAST, lr=1.0, weight_decay=1e20)
+
+
 @dataclass(frozen=True)
 class Forgetful(Part):
     """Its clients' private state turns infinite in round 1, while what they send is sound."""

@@ -185,8 +185,9 @@ def likely_cause(run: Run, replies: Replies) -> str:
         return f"{where} values that are no numbers: either {text}."
     if run.settings.lr > LARGE_RATE:
         return f"training diverges, most likely because {rate} is too high; try lr=0.01."
+    high = f"{rate} or a setting in {run.method}" if "(" in str(run.method) else rate
     return (
-        f"training diverges, most likely because {rate} is too high for this model and these data; try a tenth of it."
+        f"training diverges, most likely because {high} is too high for this model and these data; try a tenth of it."
     )
 
 
