@@ -35,6 +35,34 @@ def test_the_pages_of_kept_results_say_what_is_kept():
     assert (folder / "README.md").read_text() == markdown.index(results, "docs/results", kept.written_in(folder))
 
 
+def scores_of(results):
+    """(last, best, mean of ten) of every method in every row, in the mean over a page's rows, and over what a Part is on top of."""
+    for result in results:
+        groups: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
+        for entry in result["entries"]:
+            scores = tuple(entry[name]["mean"] for name in ("last", "best", "mean10"))
+            method, on_top = entry["method"], entry["method"].partition("+")[2]
+            if None not in scores:
+                for group in (("row", entry["row"], method), ("method", method), ("on top", on_top)):
+                    groups.setdefault(group, []).append(scores)
+        for group in groups.values():
+            yield tuple(f"{sum(column) / len(column):.1f}" for column in zip(*group))
+
+
+def test_scores_that_are_written_together_are_those_of_one_kept_run():
+    """Best / mean of ten, and last / best / mean of ten, in what was written by hand about the results."""
+    folder = ROOT / "docs" / "results"
+    known = set(scores_of(kept.results_in(folder)))
+    known |= {(best, mean10) for _, best, mean10 in known}
+    written = [
+        tuple(found.split(" / "))
+        for name in ("claims.md", "untold.md")
+        for found in re.findall(r"\d\d\.\d(?: / \d\d\.\d){1,2}", re.sub(r" ± \d+\.\d", "", (folder / name).read_text()))
+    ]
+    assert len(written) > 60
+    assert set(written) <= known
+
+
 def test_every_error_code_in_the_code_has_a_page():
     used = {
         c

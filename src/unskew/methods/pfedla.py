@@ -12,7 +12,8 @@ Differs from the paper: public code (FL-bench) has a row a_k for each tensor, mo
 training moved, and adds that movement to theta_k instead of to u_k; clients of one round see each other's new models there,
 from the next round on here. HeurpFedLA, which spares clients the download of some layers, is not here.
 The rate is that of public code, at which shares hardly move in tens of rounds: on `digits` with dirichlet:0.1, 10 clients and
-30 rounds, what clients are sent scored 92.7 % with 0.005, as FedAvg did, 96.8 % with 1 and 99.2 % with 10.
+30 rounds, what clients are sent scored 92.6 % with 0.005, as FedAvg did, 97.1 % with 1 and 99.3 % with 10, on all test
+samples after the last round, in the mean of three seeds.
 """
 
 from dataclasses import dataclass
