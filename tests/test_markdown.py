@@ -24,6 +24,31 @@ def test_lines_that_ended_on_purpose_and_formulas_stay():
     assert lines(f"{FORMULA}\nwith") == [FORMULA, "with"]  # prose after a long formula is no part of it
 
 
+def test_statements_with_labels_and_equations_are_not_joined_to_what_stands_before_them():
+    """`without samples it sends u_k back Test:   a client's own score` had become one line of pFedLA's page."""
+    first = "Client: trains what it was sent, " + "x " * 39 + "last;   sends it"
+    assert len(first) > 115
+    shown = block(f"{first}\nTest:   its score.\n{FULL}.\nw <- w + d_k\nMore.").splitlines()[1:-1]
+    assert shown[2:4] == ["        sends it", "Test:   its score."]
+    assert shown[-2:] == ["w <- w + d_k", "More."]
+    full = "Test:   " + "y " * 55 + "z"
+    assert (
+        block(f"{full}\nIt is prose with a line of its own.").splitlines()[-2] == "It is prose with a line of its own."
+    )
+    going_on = block(f"Differs from the paper: {FULL}\ns_b = m, too.", 40).splitlines()[1:-1]
+    assert " ".join(going_on) == f"Differs from the paper: {FULL} s_b = m, too."
+
+
+def test_statements_of_a_line_are_divided_where_gaps_are_and_stand_below_each_other():
+    shown = lines("Client: g <- g + 1;   w <- w - lr (g + mu w)      S: steps")
+    assert shown == ["Client: g <- g + 1;", "        w <- w - lr (g + mu w)", "        S: steps"]
+    assert lines("Client: g <- g + 1;   w <- w - lr (g + mu w)      S: steps", 50)[0].endswith(
+        "g + 1;   w <- w - lr (g + mu w)"
+    )
+    equation = lines("s = a + b + c + d + e + f + g + h + i + j + k")
+    assert [line[:5] for line in equation] == ["s = a", "    i"]
+
+
 def test_long_words_are_not_broken():
     assert lines("see " + "a-b" * 20) == ["see", "a-b" * 20]
 
