@@ -35,8 +35,8 @@ def test_statements_with_labels_and_equations_are_not_joined_to_what_stands_befo
     assert (
         block(f"{full}\nIt is prose with a line of its own.").splitlines()[-2] == "It is prose with a line of its own."
     )
-    going_on = block(f"Differs from the paper: {FULL}\ns_b = m, too.", 40).splitlines()[1:-1]
-    assert " ".join(going_on) == f"Differs from the paper: {FULL} s_b = m, too."
+    prose = f"Differs from the paper: {FULL}"
+    assert block(f"{prose}\ns_b = m, too.", 400).splitlines()[1:-1] == [f"{prose} s_b = m, too."]
 
 
 def test_statements_of_a_line_are_divided_where_gaps_are_and_stand_below_each_other():
