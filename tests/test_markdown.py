@@ -35,6 +35,8 @@ def test_statements_with_labels_and_equations_are_not_joined_to_what_stands_befo
     assert (
         block(f"{full}\nIt is prose with a line of its own.").splitlines()[-2] == "It is prose with a line of its own."
     )
+    stages = [f"Stage I   {FULL}", "Stage II  trains on."]
+    assert block("\n".join(stages), 400).splitlines()[1:-1] == stages
     prose = f"Differs from the paper: {FULL}"
     assert block(f"{prose}\ns_b = m, too.", 400).splitlines()[1:-1] == [f"{prose} s_b = m, too."]
 

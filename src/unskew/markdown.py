@@ -11,8 +11,8 @@ from unskew import arguments
 from unskew.errors import printable
 
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-LABEL = re.compile(r"[A-Z][\w ,'.-]{0,28}: +|[a-z_]\w{0,11}: {2,}")
-"""What begins a statement of a docstring: `Client:`, `Up, once:`."""
+LABEL = re.compile(r"[A-Z][\w ,'.-]{0,28}: +|[a-z_]\w{0,11}: {2,}|[A-Z]\w*(?: \w+)? {2,}")
+"""What begins a statement of a docstring: `Client:`, `Up, once:`, `Stage II  `."""
 EQUATION = re.compile(r"\S{1,12} (?:<-|=) ")
 OF_PROSE = ("Differs from the paper:", "Differs from the papers:", "Privacy:", "Guarantee:")
 """Labels of paragraphs."""
