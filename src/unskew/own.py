@@ -29,6 +29,16 @@ _FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
 """A file among the Parts of a method, or before the function of a model."""
 
 
+def where(path: Path) -> str:
+    """For a sentence about a file that is not there: the folder that its path counts from; "" for an absolute path."""
+    if path.is_absolute():
+        return ""
+    try:
+        return f" in {Path.cwd()}, where this was started"
+    except FileNotFoundError:
+        return " in a folder that has been removed"
+
+
 def module(file: str | Path) -> ModuleType:
     """Import a file under a name that nothing else has, so that a user's `random.py` does not replace Python's.
 
@@ -36,7 +46,7 @@ def module(file: str | Path) -> ModuleType:
     """
     path = Path(file)
     if not path.is_file():
-        raise UsageError("E111", f"there is no file {file}.")
+        raise UsageError("E111", f"there is no file {file}{where(path)}.")
     name = f"unskew_own_{path.stem}_{_digest(str(path.resolve()).encode())}"
     _forget_changed(path)
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.calling import call
 from unskew.cli import watch
+from unskew.comparison import plan
+from unskew.disk import slug
 
 
 def score(t, value, metric="accuracy", scope="global", client=None):
@@ -125,3 +127,24 @@ def test_no_round_is_shown_twice(run, monkeypatch):
     monkeypatch.setattr(watch.time, "sleep", wait)
     lines = call("watch", "r", cwd=path.parent).out.splitlines()
     assert [line.split()[1] for line in lines] == [f"{t}/0" for t in range(4)]
+
+
+def test_a_comparison_of_an_own_method_is_followed_from_another_folder(tmp_path, monkeypatch):
+    """U3: `watch` asked for the file of the method, which only training needs."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "my.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(here)
+    plan.describe(here / "c", plan.Plan(("my.py", "fedavg"), (0, 1), {"rounds": 7}))
+    run = here / "c" / f"{slug('my.py')}--s1"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text(json.dumps(score(3, 0.5)) + "\n")
+    called = call("watch", "../here/c", "--once", cwd=there)
+    assert called.code == 0, called.text
+    assert "my.py" in called.out
+    assert "3/7" in called.out
+    assert "0/7" in called.out
+    called = call("resume", "../here/c", cwd=there)
+    assert called.code == 2
+    assert called.err.startswith(f"E111 there is no file my.py in {there}, where this was started."), called.text

@@ -29,7 +29,7 @@ def command(
     page: Annotated[bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")] = False,
 ) -> None:
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
-    from unskew.comparison.plan import described
+    from unskew.comparison.plan import described, watched
     from unskew.comparison.watch import announced
     from unskew.disk import no_run
     from unskew.tuning import tuned
@@ -43,7 +43,7 @@ def command(
             if once:
                 return
             time.sleep(LOOK_S)
-        _watch_many(tuned.tuned_cells(run, plan), run / "report.html", once)
+        _watch_many(watched(run, plan), run / "report.html", once)
     elif (run / "now.json").exists():
         _watch_many(announced(run), run / "pages" / "index.html", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():

@@ -75,6 +75,12 @@ def plan_cells(
     return cells
 
 
+def watched(parent: Path, plan: Plan) -> list[Cell]:
+    """The runs of a comparison, for whoever only follows them: no method is read, so that its file may be out of reach."""
+    shared = _alone(plan.settings)
+    return [Cell(m, seed, parent / f"{slug(m)}--s{seed}", shared) for m in plan.methods for seed in plan.seeds]
+
+
 def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
     """The settings of a run with other values: a setting by its name, a Part's argument as `part.argument`.
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unskew import arguments, calls, sources
+from unskew import arguments, calls, own, sources
 from unskew.data.dataset import Dataset
 from unskew.data.from_folder import folder
 from unskew.data.from_npz import is_npy_folder, npy, npz
@@ -52,7 +52,7 @@ def reader_of(name: str) -> Callable[..., Dataset]:
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
             raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH).")
-        known = f"Known: {', '.join(files())}; or a path, looked for in {_here()}."
+        known = f"Known: {', '.join(files())}; or a path, looked for{own.where(Path())}."
         raise UsageError("E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
@@ -110,14 +110,6 @@ def divided_by(text: str) -> str:
     return "site" if site and place and _reader_of_path(Path(place))[0] in (folder, volumes) else site
 
 
-def _here() -> str:
-    """The folder from which relative paths count."""
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        return "a folder that has been removed"
-
-
 def _check_no_file(text: str) -> None:
     """Raises DataError (E402) for a text that can only be the path of a file, which is not there.
 
@@ -132,8 +124,7 @@ def _check_no_file(text: str) -> None:
         path, inside = match.groups()
         raise DataError("E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".')
     if ending(Path(name)) in FILES or "/" in name:
-        where = "" if Path(name).is_absolute() else f" in {_here()}, where this was started"
-        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{where}.")
+        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{own.where(Path(name))}.")
 
 
 def _place(text: str) -> tuple[str, dict[str, object]]:
