@@ -130,7 +130,7 @@ def test_no_round_is_shown_twice(run, monkeypatch):
 
 
 def test_a_comparison_of_an_own_method_is_followed_from_another_folder(tmp_path, monkeypatch):
-    """U3: `watch` asked for the file of the method, which only training needs."""
+    """`watch` asked for the file of the method, which only training needs."""
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         folder.mkdir()
