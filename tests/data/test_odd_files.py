@@ -397,6 +397,14 @@ def test_masks_are_not_predicted_from(tmp_path):
     assert inputs.read(tmp_path / "set/lyon/masks", FORM)[0] == ["0.png", "1.png"]
 
 
+def test_files_for_validation_are_predicted_from(tmp_path):
+    """Beside a folder train/ they were left out of the answer without a word."""
+    for part in ("train", "val"):
+        (tmp_path / part / "a").mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / part / "a" / "0.png")
+    assert inputs.read(tmp_path, FORM)[0] == ["train/a/0.png", "val/a/0.png"]
+
+
 def test_a_class_that_is_called_as_masks_are_is_predicted_from(tmp_path):
     for name in ("label", "other"):
         (tmp_path / name).mkdir()

@@ -72,7 +72,7 @@ def _kind_of(path: Path) -> str:
     if path.suffix.lower() == ENDING or (path.is_dir() and holds_parquet(path)):
         return "parquet"
     if path.is_dir():
-        kinds = {f.kind for f in tree_of(path, IMAGES | SOUNDS | VOLUMES).files}
+        kinds = {f.kind for f in tree_of(path, IMAGES | SOUNDS | VOLUMES, validation=True).files}
         if not kinds & VOLUMES and holds_dicom(path):
             return "volumes"
         return "sounds" if kinds & SOUNDS else "images" if kinds & IMAGES else "volumes" if kinds else ""
@@ -119,7 +119,7 @@ def _several(path: Path, layout: Layout, form: Mapping[str, Any]) -> Read:
 
 def _listed(path: Path, form: Mapping[str, Any]) -> Read:
     """Images or sounds with columns of the CSV that lists them, by name."""
-    tree = tree_of(path, SOUNDS if form["kind"] == "sounds" else IMAGES)
+    tree = tree_of(path, SOUNDS if form["kind"] == "sounds" else IMAGES, validation=True)
     columns = {column: list(kinds) for column, kinds in form["beside"]}
     listing = listing_of(tree, tree.files, list(columns))
     if listing is None:
@@ -159,7 +159,7 @@ def _spectrograms(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
 
 
 def _volumes(path: Path, form: Mapping[str, Any]) -> Read:
-    dicom = kind_of(path) not in VOLUMES and not (path.is_dir() and tree_of(path, VOLUMES).files)
+    dicom = kind_of(path) not in VOLUMES and not (path.is_dir() and tree_of(path, VOLUMES, validation=True).files)
     series = [one.series for one in found(path)[0]] if dicom else []
     sources, called = (series, list(map(str, series))) if dicom else _files(path, VOLUMES)
     read = each(sources, lambda i: unlabelled(sources[i], called[i], form["axis"], int(form["size"])))
@@ -170,7 +170,7 @@ def _files(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[str]]:
     """(the files of these kinds without masks, each one's path below the folder)."""
     if path.is_file():
         return [path], [path.name]
-    files = [f.path for f in _without_masks(tree_of(path, kinds))]
+    files = [f.path for f in _without_masks(tree_of(path, kinds, validation=True))]
     if not files:
         raise DataError("E403", f"{excerpt(str(path))} holds no file to predict from.")
     return files, [str(file.relative_to(path)) for file in files]

@@ -67,8 +67,8 @@ def kind_of(path: Path) -> str:
     return ".nii.gz" if path.name.lower().endswith(".nii.gz") else path.suffix.lower()
 
 
-def tree_of(root: Path, kinds: frozenset[str] = IMAGES | SOUNDS) -> Tree:
-    """What lies below a folder. kinds: endings of the files that are data.
+def tree_of(root: Path, kinds: frozenset[str] = IMAGES | SOUNDS, validation: bool = False) -> Tree:
+    """What lies below a folder. kinds: endings of the files that are data; validation: whether files for it are, too.
 
     Raises DataError (E409) if there is no such folder.
     """
@@ -95,11 +95,11 @@ def tree_of(root: Path, kinds: frozenset[str] = IMAGES | SOUNDS) -> Tree:
         endings = some([f"{n:,} {ending}" for ending, n in other.most_common()], 5)
         what = "no volumes" if kinds == VOLUMES else "neither images nor sounds"
         notes.append(("left out", f"files that are {what}: {endings}"))
-    if n := sum(f.part == "val" for f in known):
+    if (n := sum(f.part == "val" for f in known)) and not validation:
         text = f"{counted(n, 'file')} for validation: scores are on the test set, or on a share of the training samples"
         notes.append(("left out", f"{text} (validation=0.1)"))
     inner = frozenset(_without_parts(names) if split else names for names in folders)
-    return Tree(root, tuple(f for f in known if f.part != "val"), inner, tuple(notes))
+    return Tree(root, tuple(f for f in known if validation or f.part != "val"), inner, tuple(notes))
 
 
 def empty_folders(tree: Tree, depth: int = 0) -> list[Note]:
