@@ -11,7 +11,8 @@ The server has each client's model, so features are moved by what the mean of it
 that model and the merged one. Each answer is shrunk towards the class mean by the factor that is best for prototypes of
 as many of its own samples: an attacker that learns nothing then answers with the class mean.
 An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of the adversary's own
-samples of the class: what returns the class mean has learnt nothing of the client. Prototypes are those that were sent
+samples of the class: what returns the class mean has learnt nothing of the client. Where clients' samples look otherwise at each
+(a feature skew, sites), it is the mean of the client's own test samples of the class, or the client is not attacked. Prototypes are those that were sent
 in the last round, by the number of samples behind them, and `behind` names numbers for which others are computed from as
 many of a client's samples; nobody sent these, so they do not stand for the attack in tables, and beside noise for every sample
 (dpsgd), which they would not have, there are none.
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from unskew.attacks import decoders, generators, likeness
 from unskew.attacks.attack import Attack
-from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.auxiliary import Samples, like_those_of, unseen
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
 from unskew.attacks.replay import Heard
@@ -56,12 +57,13 @@ TRIALS = 24
 @dataclass(frozen=True)
 class Prototypes:
     """Mean features of samples of one class at one client. of: which. h: [N, D]. y: [N]. x: N times [n, *shape], the
-    samples behind each, in natural units."""
+    samples behind each, in natural units. plain: [N, *shape], the mean of others of the class that look like them."""
 
     of: str
     h: Tensor
     y: Tensor
     x: list[Tensor]
+    plain: Tensor
 
 
 @dataclass(frozen=True)
@@ -99,23 +101,40 @@ class Prototype(Attack):
         }
         attackers["grnn"] = lambda h: self._fitted(scene, h, seed)
         means = class_means(mine, own.y, scene.run.fed.classes)
+        plains, remarks = self._plains(scene, means, seed)
         span = float(mine.max() - mine.min())
         scores, pictures = list[Score](), dict[str, object]()
-        for group in self._groups(scene, part, own, seed):
-            trial = self._trial(group, lesson, own.y, seed)
+        for group in self._groups(scene, part, own, plains, seed):
+            trial = self._trial(group, lesson, own.y, means, seed)
             answers = dict[str, Tensor]()
             for name, attacker in attackers.items():
                 both = attacker(torch.cat([trial.h, group.h]))
-                share = _best_share(both[: len(trial.h)], trial, means)
-                plain = means[group.y]
-                answers[name] = plain + share * (both[len(trial.h) :] - plain)
-                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answers[name], group, means, span)
+                share = _best_share(both[: len(trial.h)], trial)
+                answers[name] = group.plain + share * (both[len(trial.h) :] - group.plain)
+                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answers[name], group, span)
             nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["linear"], group.x)])
-            if sheet := likeness.sheet({"nearest sample": nearest, **answers, "class mean": means[group.y]}):
+            if sheet := likeness.sheet({"nearest sample": nearest, **answers, "class mean": group.plain}):
                 pictures[f"prototypes {group.of}"] = sheet
-        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": pictures} if pictures else {})
+        drawn = {"images": pictures} if pictures else {}
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", drawn, tuple(remarks))
 
-    def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, seed: int) -> Prototypes:
+    @staticmethod
+    def _plains(scene: Scene, means: Tensor, seed: int) -> tuple[dict[int, Tensor], list[str]]:
+        """([C, *shape] by client, the mean sample of each class, of samples that look like the client's; what is said of clients
+        that are not attacked, for want of these). means: of samples that look like everybody's."""
+        federation = scene.run.federation
+        plains, remarks = dict[int, Tensor](), list[str]()
+        for k in (r.client for r in scene.last_round.replies):
+            held = scene.trainer.samples.x[torch.as_tensor(np.asarray(federation.train[k]))]
+            try:
+                alike = like_those_of(federation, k, held, seed)
+            except UsageError as error:
+                remarks.append(f"what {federation.name_of(k)} sent is not attacked: {error.text}")
+                continue
+            plains[k] = means if alike is None else class_means(scene.natural(alike.x).float(), alike.y, len(means))
+        return plains, remarks
+
+    def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, means: Tensor, seed: int) -> Prototypes:
         """Prototypes of its own samples, each of as many as are usual behind one of the group, where it has so many."""
         usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
         rng = numpy_key(seed, "trial", group.of)
@@ -128,7 +147,7 @@ class Prototype(Attack):
             h.append(lesson.sent[rows].mean(0))
             labels.append(c)
             x.append(lesson.x[rows])
-        return Prototypes("own", torch.stack(h), torch.tensor(labels), x)
+        return Prototypes("own", torch.stack(h), torch.tensor(labels), x, means[labels])
 
     def _moved(self, scene: Scene, own: Samples, w: Weights) -> Tensor:
         """[C, D]: what to add to features under these weights, by class, to compare them with those of the merged model."""
@@ -152,22 +171,26 @@ class Prototype(Attack):
         x = generators.fitted(lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn")))
         return scene.natural(scene.unseen_by_model(x)).float()
 
-    def _groups(self, scene: Scene, part: Part, own: Samples, seed: int) -> Iterator[Prototypes]:
-        """Prototypes as they were sent, and then those of so many samples where clients have as many of a class."""
+    def _groups(
+        self, scene: Scene, part: Part, own: Samples, plains: Mapping[int, Tensor], seed: int
+    ) -> Iterator[Prototypes]:
+        """Prototypes as they were sent, and then those of so many samples where clients have as many of a class.
+
+        plains: the mean sample of each class, by client that is attacked.
+        """
         heard = scene.last_round
         assert heard.start is not None
         moves = {r.client: self._moved(scene, own, {**heard.start.weights, **r.weights}) for r in heard.replies}
         pairs = [
             (r, c)
             for r in heard.replies
+            if r.client in plains
             for c in torch.nonzero(r.shares[part.name]["counts"] > 0).flatten().tolist()
             if len(_rows(scene, r.client, c))  # noise makes counts of classes that a client does not have
         ]
         if not pairs:
-            text = (
-                f"in the last round of {scene.path} no client sent a count above 0 of a class of which it has a sample"
-            )
-            raise UsageError("E151", f"{text}, so there is no prototype to attack.")
+            text = "no client that can be attacked sent a count above 0 of a class that it has"
+            raise UsageError("E151", f"in the last round of {scene.path} {text}, so there is no prototype to attack.")
         chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
         sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
         move = torch.stack([moves[pairs[i][0].client][pairs[i][1]] for i in chosen])
@@ -176,22 +199,26 @@ class Prototype(Attack):
             scene.natural(scene.trainer.samples.x[_rows(scene, pairs[i][0].client, pairs[i][1])]).float()
             for i in chosen
         ]
-        yield Prototypes(AS_SENT, h, torch.tensor([c for _, c in sent]), x)
+        plain = torch.stack([plains[pairs[i][0].client][pairs[i][1]] for i in chosen])
+        yield Prototypes(AS_SENT, h, torch.tensor([c for _, c in sent]), x, plain)
         for m in () if scene.run.method.samples_apart else sorted(set(self.behind)):
-            if group := self._of(scene, heard, m, (moves, seed)):
+            if group := self._of(scene, heard, m, (moves, plains, seed)):
                 yield group
 
-    def _of(self, scene: Scene, heard: Heard, m: int, plan: tuple[dict[int, Tensor], int]) -> Prototypes | None:
+    def _of(
+        self, scene: Scene, heard: Heard, m: int, plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int]
+    ) -> Prototypes | None:
         """Prototypes of m samples of one class at one client, under the model that the client had trained. plan: moves of
-        features by client, seed."""
-        moves, seed = plan
+        features, and mean samples of classes, by client; seed."""
+        moves, plains, seed = plan
         assert heard.start is not None
         counts = scene.run.federation.label_counts
-        pairs = [(r, c) for r in heard.replies for c in range(scene.run.fed.classes) if counts[r.client, c] >= m]
+        replies = [r for r in heard.replies if r.client in plains]
+        pairs = [(r, c) for r in replies for c in range(scene.run.fed.classes) if counts[r.client, c] >= m]
         if not pairs:
             return None
         rng = numpy_key(seed, "behind", m)
-        h, y, x = list[Tensor](), list[int](), list[Tensor]()
+        h, y, x, plain = list[Tensor](), list[int](), list[Tensor](), list[Tensor]()
         for i in rng.permutation(len(pairs))[: self.samples]:
             reply, c = pairs[i]
             rows = rng.permutation(_rows(scene, reply.client, c).numpy())[:m]
@@ -200,7 +227,8 @@ class Prototype(Attack):
             h.append(self._features(scene, w)(scene.seen(stored, reply.client)).mean(0) + moves[reply.client][c])
             y.append(c)
             x.append(scene.natural(stored).float())
-        return Prototypes(f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x)
+            plain.append(plains[reply.client][c])
+        return Prototypes(f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x, torch.stack(plain))
 
 
 def _part(scene: Scene) -> Part | None:
@@ -218,23 +246,22 @@ def _nearest(answer: Tensor, x: Tensor) -> Tensor:
     return x[likeness.mse(answer.expand_as(x), x).argmin()]
 
 
-def _best_share(answers: Tensor, trial: Prototypes, means: Tensor) -> float:
+def _best_share(answers: Tensor, trial: Prototypes) -> float:
     """How much of an answer's difference from the class mean is worth keeping: 0, a quarter, a half, three quarters or all."""
-    plain = means[trial.y]
 
     def error(share: float) -> float:
-        shrunk = plain + share * (answers - plain)
+        shrunk = trial.plain + share * (answers - trial.plain)
         near = torch.stack([_nearest(a, x) for a, x in zip(shrunk, trial.x)])
         return float(likeness.mse(shrunk, near).mean())
 
     return min((0.0, 0.25, 0.5, 0.75, 1.0), key=error)
 
 
-def _scores(share: str, of: str, answers: Tensor, group: Prototypes, means: Tensor, span: float) -> list[Score]:
+def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float) -> list[Score]:
     """Squared error to the nearest sample behind; and of images how much more alike than the class mean is to its own."""
     there = torch.stack([_nearest(a, x) for a, x in zip(answers, group.x)])
-    plain = torch.stack([_nearest(means[y], x) for y, x in zip(group.y.tolist(), group.x)])
-    error, without = likeness.mse(answers, there), likeness.mse(means[group.y], plain)
+    usual_there = torch.stack([_nearest(mean, x) for mean, x in zip(group.plain, group.x)])
+    error, without = likeness.mse(answers, there), likeness.mse(group.plain, usual_there)
     images, as_sent = likeness.is_image(answers.shape[1:]), group.of == AS_SENT
     value, low, high = mean_of(error.double().numpy())
     scores = [
@@ -252,7 +279,7 @@ def _scores(share: str, of: str, answers: Tensor, group: Prototypes, means: Tens
         )
     ]
     if images:
-        alike, usual = likeness.ssim(answers, there, span), likeness.ssim(means[group.y], plain, span)
+        alike, usual = likeness.ssim(answers, there, span), likeness.ssim(group.plain, usual_there, span)
         value, low, high = mean_of((alike - usual).double().numpy())
         most = float((1 - usual).mean())
         scores.append(Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=as_sent))
