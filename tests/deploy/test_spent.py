@@ -30,8 +30,8 @@ def test_bytes_are_those_of_the_numbers_types_and_the_last_round_is_the_latest(t
         "w/b": torch.zeros(2, dtype=torch.float64),
         "shares/p/s": torch.zeros(5, dtype=torch.uint8),
     }
-    spent.add("r1", Asked("train", 4, "x"), tree)
-    spent.add("r1", Asked("train", 3, "y"), {"early/p/s": torch.zeros(2, dtype=torch.int64)})
+    spent.add("r1", Asked("train", 4, "x"), tree, {})
+    spent.add("r1", Asked("train", 3, "y"), {"early/p/s": torch.zeros(2, dtype=torch.int64)}, {})
     run = Spent.read(tmp_path).runs["r1"]
     assert (run.bytes, run.t, run.answers) == (12 + 16 + 5 + 16, 4, {"train": 2})
     rows = [json.loads(line) for line in (tmp_path / "runs/r1" / LEDGER).read_text().splitlines()]
@@ -39,7 +39,7 @@ def test_bytes_are_those_of_the_numbers_types_and_the_last_round_is_the_latest(t
         (4, "train", "weights", 28), (4, "train", "p/s", 5), (3, "train", "p/s", 16)
     ]  # fmt: skip
     assert [r.get("values") for r in rows] == [None] * 3
-    spent.add("r1", Asked("score", 4, "z"), {"score/own": torch.tensor([0.1234567])})
+    spent.add("r1", Asked("score", 4, "z"), {"score/own": torch.tensor([0.1234567])}, {})
     assert json.loads((tmp_path / "runs/r1" / LEDGER).read_text().splitlines()[-1])["values"] == [0.123457]
 
 

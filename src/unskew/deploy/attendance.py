@@ -39,6 +39,8 @@ class Attendance:
     min_sites: int = 1
     ready: set[str] = field(default_factory=set)
     """The sites that have been set up and have answered since."""
+    refused: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    """By client id, what came with the last question from sites that claim too many samples, and was not handed on."""
 
     def __post_init__(self) -> None:
         net = self.local.fed.net
@@ -71,7 +73,9 @@ class Attendance:
         packets = self.post.ask(kind, start.t, requests, limits)
         self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
         by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
-        return {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
+        within = {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
+        self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}
+        return within
 
     def follow_up(self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits) -> dict[int, Packet]:
         """The replies, by client id in ascending order, of sites that were asked for something in this round already.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from unskew.config import Settings
 from unskew.core.trees import Tree, flat
@@ -15,6 +15,7 @@ from unskew.deploy import approvals, troubles
 from unskew.deploy.judging import Study, check_run, check_settings, check_study, score_names
 from unskew.deploy.policy import Policy
 from unskew.deploy.refusing import refusal
+from unskew.deploy.said import FILE, Said
 from unskew.deploy.spent import Asked, OfRun, Spent
 from unskew.errors import UnskewError, UsageError, printable
 from unskew.methods import registry
@@ -41,6 +42,9 @@ class Guard:
     approve: Approve = "ask"
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], time.struct_time] = time.localtime
+
+    def __post_init__(self) -> None:
+        self.said = Said(self.folder)
 
     def check_request(self, number: str, kind: str, t: int) -> None:
         """Refuse a request that no study of this site allows now. Raises UsageError (E520, E521, E523)."""
@@ -109,16 +113,20 @@ class Guard:
         """Refuse to compute anything for a run by another study than it began with. Raises UsageError (E520)."""
         self._read(Spent.read).check_same(number, study)
 
-    def note(self, number: str, asked: Asked, tree: Tree) -> None:
-        """Count an answer before it goes out.
+    def note(self, number: str, asked: Asked, tree: Tree, header: Mapping[str, Any]) -> None:
+        """Count an answer before it goes out. header: what it says beside its tensors.
 
-        Raises UsageError (E520) for what the run's study has not declared, or was sent for too many orders of a round.
+        Raises UsageError (E520) for what the run's study has not declared, or was sent for too many orders of a round, and
+        for what a site cannot write down that it says.
         """
-        if tree:
-            spent = self._read(Spent.read)
-            tensors = flat({"score": tree} if asked.kind == "score" else tree)
-            spent.check_declared(number, tensors)
-            spent.add(number, asked, tensors)
+        if asked.kind == "hello":
+            if not self.said.note(number, asked.kind, header):
+                raise refusal(f"what the site says of its data could not be written down there, in {FILE}")
+            return
+        spent = self._read(Spent.read)
+        tensors = flat({"score": tree} if asked.kind == "score" else tree)
+        spent.check_declared(number, tensors)
+        spent.add(number, asked, tensors, header)
 
     @property
     def least_samples(self) -> int:

@@ -19,7 +19,7 @@ from unskew.data.unseen import Unseen
 from unskew.deploy.federations import SitesView
 from unskew.deploy.owner import KEY, Owner, said_of
 from unskew.deploy.site_files import RECEIVED, REMOVED, SETUP, private_file
-from unskew.deploy.spent import LEDGER, OfRun, Spent
+from unskew.deploy.spent import LEDGER, SAID, OfRun, Spent
 from unskew.deploy.studies import prepared
 from unskew.deploy.tickets import Joined
 from unskew.engine.assemble import trainer_of
@@ -170,6 +170,6 @@ def _scores(rows: list[Row], metrics: list[str], t: int) -> list[Row]:
 def _left(row: Row, spent: OfRun, k: int) -> Row:
     """A row of the site's ledger as a run's ledger has it. Who reads it, and with which guarantee, leaves.txt says."""
     share = "w" if row["share"] == "weights" else str(row["share"])
-    kind = "statistics" if share.startswith("score/") else spent.kinds.get(row["share"], "")
+    kind = "statistics" if share == SAID or share.startswith("score/") else spent.kinds.get(row["share"], "")
     facts = {"t": int(row["t"]), "way": "up", "share": share, "clients": [k], "bytes": int(row["bytes"]), "kind": kind}
     return {**facts, "reads": "leaves.txt", "guarantee": "leaves.txt"}

@@ -136,7 +136,7 @@ def _came(path: Path, sites: int) -> Came:
         used = {int(r["t"]): set(many.clients_in(r["answered"], sites)) for r in events if r["code"] == "round"}
         shared: dict[tuple[int, str], list[set[int]]] = {}
         for row in ledger:
-            if row["way"] == "up" and row["share"] != "w":
+            if row["way"] == "up" and row["share"] != "w" and not row.get("dropped"):
                 clients = set(many.clients_in(row["clients"], sites))
                 shared.setdefault((int(row["t"]), str(row["share"])), []).append(clients)
         return Came(used, shared)

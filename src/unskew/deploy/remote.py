@@ -12,9 +12,10 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.core.trip import place
 from unskew.deploy.attendance import Attendance
+from unskew.deploy.dropped import Dropped
 from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_of, reply_of
 from unskew.deploy.scoring import SiteScores
-from unskew.deploy.soundness import Soundness
+from unskew.deploy.soundness import Event, Soundness
 from unskew.deploy.units import unlike
 from unskew.deploy.wire import Packet
 from unskew.engine.chance import Chance, System
@@ -47,6 +48,7 @@ class Remote:
         self.protected = local.method.protector is not None
         self.soundness = Soundness(self.sites)
         self.spec = encoding.spec_of(local.method, local.fed, self.sent, self.sites.first)
+        self.dropped = Dropped(self.scores.record, self.spec)
 
     def remarks(self) -> list[tuple[str, str]]:
         """None: every site trains on a device of its own, and says itself what is to be said."""
@@ -74,9 +76,29 @@ class Remote:
             header["score"], limits = scored.lr, limits + self.scores.limits
         with self.sites.post.holding("E301") as failed:
             packets = self.sites.ask("train", start, cohort, header, limits)
+        self.dropped.receive({k: packet.tree for k, packet in packets.items()} | self.sites.refused)
+        used: list[Reply] = []
+        try:
+            used = self._trained(start, cohort, packets, scored, failed)
+        finally:
+            self.dropped.note(start.t, {r.client for r in used}, shares)
+        self._early = [r for r in self._early if r.client in {one.client for one in used}]
+        return used
+
+    def _trained(
+        self,
+        start: Start,
+        cohort: Sequence[int],
+        packets: Mapping[int, Packet],
+        scored: Start | None,
+        failed: Sequence[Event],
+    ) -> list[Reply]:
+        """The replies in these packets that may be merged. failed: sites' own E301. Raises Paused as `train` does."""
         answers = {k: packet.tree.pop("score", {}) for k, packet in packets.items()}
         if scored:
             self.scores.write(scored, cohort, answers)
+        else:
+            self.scores.unasked(start.t, answers)
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
         replies = self._read(start.t, packets, lambda k, packet: reply_of(k, packet, self.spec.weights))
@@ -95,13 +117,17 @@ class Remote:
         Raises Paused (E206) if fewer than `min_sites` answer before round 1.
         """
         if trip.early and start.t:
-            replies = [r for r in self._early if r.client in ids and part.name in r.shares]
+            here = [r for r in self._early if part.name in r.shares]
+            self.dropped.receive({r.client: {"early": {part.name: r.shares[part.name]}} for r in here})
+            self.dropped.note(start.t, ids, {part.name: trip.shares(self.sites.local.fed)})
+            replies = [r for r in here if r.client in ids]
             return [replace(r, shares={part.name: r.shares[part.name]}) for r in replies]
         spec = gate.Spec({}, {part.name: trip.shares(self.sites.local.fed)}, {})
-        limits = limits_of(spec)
         header = {"part": part.name, "trip": place(trip, part.trips)}
-        replies = self._read(start.t, self.sites.ask("visit", start, ids, header, limits), reply_of)
-        replies = self.soundness.in_proportion(start, replies, spec)
+        packets = self.sites.ask("visit", start, ids, header, limits_of(spec))
+        self.dropped.receive({k: packet.tree for k, packet in packets.items()} | self.sites.refused)
+        replies = self.soundness.in_proportion(start, self._read(start.t, packets, reply_of), spec)
+        self.dropped.note(start.t, {r.client for r in replies}, spec.shares)
         if isinstance(part, Standardise):
             for site, text in unlike(self.sites.hellos, replies, part.name).items():
                 self.sites.tell(start.t, "E528", f"{site}: {text}.")

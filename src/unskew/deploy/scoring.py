@@ -77,6 +77,12 @@ class SiteScores:
         both = {scope: dict(sorted({**values, **others[scope]}.items())) for scope, values in by_scope.items()}
         self.record.add("metrics", self._site_rows(scored.t, both))
 
+    def unasked(self, t: int, answers: Mapping[int, Any]) -> None:
+        """Write down scores that nobody has asked for. answers: by client, what came in their place."""
+        for k, tree in answers.items():
+            if size := size_in_bytes({"score": tree}):
+                self._charge(t, "up", "score", [k], size, dropped=True)
+
     def _ask(self, start: Start, ids: Sequence[int]) -> Answers:
         """The checked scores of those sites that have test samples; one exchange."""
         asked = [k for k in ids if self.sites.hellos[k].test]
@@ -96,6 +102,8 @@ class SiteScores:
                     code, text = problem
                     site = self.sites.hellos[k].site
                     self.sites.tell(start.t, code, f"{site} round {start.t}: {text} Score dropped.")
+                    sent = {"score": values} if isinstance(values, Mapping | Tensor) else {}
+                    self._charge(start.t, "up", "score", [k], size_in_bytes(sent), dropped=True)
                 else:
                     by_scope[scope][k] = values
         for scope, scores in by_scope.items():
@@ -120,10 +128,10 @@ class SiteScores:
             share = Share((1,), torch.float64, low, high)
         return gate.leaf_problem(f"score/{scope}", values, share)
 
-    def _charge(self, t: int, way: str, what: str, ids: list[int], size: int) -> None:
+    def _charge(self, t: int, way: str, what: str, ids: list[int], size: int, **more: bool) -> None:
         facts = {"t": t, "way": way, "share": what, "clients": many.written(ids), "bytes": size}
         disclosed = {"kind": "statistics", "samples": "client"} if way == "up" else {}
-        self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"} | disclosed])
+        self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"} | disclosed | more])
 
     def _site_rows(self, t: int, answers: Answers) -> list[Row]:
         """As in one process; without a test set at the server, `global` is the mean over the sites' test samples."""

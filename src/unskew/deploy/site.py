@@ -25,6 +25,7 @@ from unskew.deploy.judging import Study
 from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.noisy import Noisy, visited
 from unskew.deploy.replies import tree_of, without_empty
+from unskew.deploy.said import UNSAID
 from unskew.deploy.scales import looks_unscaled, remedy
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import put_away
@@ -111,11 +112,11 @@ class Site:
             self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
             requests.check_complete(request.header, request.tree)
             header, tree = self._answers[request.header["kind"]](request)
-            self.guard.note(fixed["run"], Asked.of(request.header), tree)
+            self.guard.note(fixed["run"], Asked.of(request.header), tree, header)
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
             known = outward.explained(self._of_slices(error, request), self.say)
             self.guard.trouble(fixed, known.code, known.text)
-            header, tree = {"code": known.code, "text": self._outward(known, request.header)}, {}
+            header, tree = self._error(known, request.header), {}
         return seal(fixed | header, tree, member.key)
 
     def _of_slices(self, error: Exception, request: Packet) -> Exception:
@@ -130,12 +131,14 @@ class Site:
         error = problem if isinstance(problem, WireError) else outward.explained(problem, self.say)
         self.say(f"refused a request: {error.code} {error.text}")
         self.guard.trouble({}, error.code, error.text)
-        text = self._outward(error, {})
-        return seal({"re": digest, "site": self.member.name, "code": error.code, "text": text}, {}, self.member.key)
+        return seal({"re": digest, "site": self.member.name, **self._error(error, {})}, {}, self.member.key)
 
-    def _outward(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> str:
+    def _error(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What the coordinator reads of an error, once that is on record. asked: the request's header."""
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
-        return outward.told(error, files, asked)
+        what = {"code": error.code, "text": outward.told(error, files, asked)}
+        on_record = self.guard.said.note(str(asked.get("run", "?")), str(asked.get("kind", "?")), what)
+        return what if on_record else {"code": error.code, "text": UNSAID}
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""

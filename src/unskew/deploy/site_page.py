@@ -12,7 +12,7 @@ from typing import Any
 from unskew.deploy import approvals, troubles
 from unskew.deploy.page import clock, rendered
 from unskew.deploy.policy import Policy
-from unskew.deploy.spent import LEDGER, OfRun, Spent
+from unskew.deploy.spent import LEDGER, SAID, OfRun, Spent
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError
 from unskew.report.numbers import size
@@ -76,7 +76,7 @@ def left(folder: Path, number: str, run: OfRun) -> list[Left]:
 def _kind(share: str, run: OfRun) -> str:
     """What a share discloses, and whether the coordinator sees it in a sum alone."""
     kind = run.kinds.get(share, "statistics")
-    return f"{kind}, only in a sum" if run.summed and not share.startswith("score/") else kind
+    return f"{kind}, only in a sum" if run.summed and share != SAID and not share.startswith("score/") else kind
 
 
 def scores(folder: Path, number: str, run: OfRun) -> list[tuple[str, str]]:

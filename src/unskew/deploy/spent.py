@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 FILE = "spent.json"
 LEDGER = "ledger.jsonl"
+SAID = "said"
+"""Stands in the ledger for what an answer says beside its tensors: how many samples, the loss, keys of a sum."""
+MOST_SAID = 200
+"""Bytes of one thing said that the ledger repeats."""
 MOST_ORDERS = 3
 """How many different orders may bring the same Share in one round. Only a server that has crashed needs more than one."""
 KEPT_ROUNDS = 5
@@ -156,18 +160,21 @@ class Spent:
     def check_declared(self, number: str, paths: Iterable[str]) -> None:
         """Refuse an answer with anything that the study of the run has not declared. Raises UsageError (E520)."""
         for path in paths:
-            name = _share(path)
+            name = share_of(path)
             if path.split("/")[0] not in ("score", SUM) and name not in self.runs[number].kinds:
                 raise refusal(f"'{name}' is not among what the study of run {number} said would leave")
 
-    def add(self, number: str, request: Asked, tensors: Mapping[str, Tensor]) -> None:
-        """Count an answer and what it holds, by path. Raises UsageError (E520) if too many orders have brought the same."""
+    def add(self, number: str, request: Asked, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+        """Count an answer and what it holds, by path, and what its header says beside that.
+
+        Raises UsageError (E520) if too many orders have brought the same.
+        """
         run, at = self.runs[number], time.time()
         kind, t = request.kind, request.t
         sizes: dict[str, int] = {}
         values: dict[str, list[float]] = {}
         for path, tensor in tensors.items():
-            name = _share(path)
+            name = share_of(path)
             sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
             if name.startswith("score/"):
                 values[name] = [round(v, 6) for v in tensor.flatten().tolist()]
@@ -179,6 +186,9 @@ class Spent:
             self._write()
         rows = [{"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()]
         rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
+        if header:
+            told = {name: _short(value) for name, value in header.items()}
+            rows.append({"at": at, "t": t, "asked": kind, "share": SAID, "bytes": _length(header), "said": told})
         ledger = disk.Appending(self.folder / "runs" / number / LEDGER)
         try:
             ledger.add("".join(json.dumps(row) + "\n" for row in rows))
@@ -190,12 +200,22 @@ class Spent:
         disk.replace_private(self.folder / FILE, json.dumps(facts, indent=1))
 
 
-def _share(path: str) -> str:
+def share_of(path: str) -> str:
     """The name of what a tensor of an answer belongs to: "weights", "score/whose", or `part/leaf`."""
     first, *rest = path.split("/")
     if first in ("shares", "early"):
         return "/".join(rest[:2])
     return "weights" if first == "w" else path
+
+
+def _length(value: Any) -> int:
+    """Bytes of what a header says."""
+    return len(json.dumps(value).encode())
+
+
+def _short(value: Any) -> Any:
+    """What a header says, as the ledger holds it: of keys and sealed shares of secrets only how many bytes."""
+    return value if isinstance(value, int | float | str) and _length(value) <= MOST_SAID else f"{_length(value):,} bytes"
 
 
 def _finite(value: Any) -> Any:

@@ -65,9 +65,11 @@ class SummedRemote(Remote):
             self.scores.write(scored, cohort, {k: packet.tree.get("score", {}) for k, packet in packets.items()})
         try:
             replies = self._summed(start, self._listed(start.t, packets))
+            self.dropped.note(start.t, {r.client for r in replies})
             self._void = 0
             return replies
         except Unopened as why:
+            self.dropped.note(start.t, ())
             self._void += 1
             if self._void >= MOST_VOID_ROUNDS:
                 text = f"{why} Round {start.t} is the {MOST_VOID_ROUNDS}rd in a row without a sum, so the run pauses"
@@ -113,6 +115,7 @@ class SummedRemote(Remote):
         headers = {self._id(s): {"dealt": {o: dealt[o]["dealt"][s] for o in dealt if o != s}} for s in dealt}
         bytes_ = self.numbers.length * self.secure.bits // 8
         packets = self.sites.follow_up("mask", t, headers, Limits(bytes_, self.numbers.tensors))
+        self.dropped.receive({k: packet.tree for k, packet in packets.items()})
         vectors = {self._site(k): y for k, p in packets.items() if (y := self._vector(t, k, p)) is not None}
         self._need(len(vectors), len(roster), needed, "have sent masked numbers")
         left = tuple(sorted(set(dealt) - set(vectors)))

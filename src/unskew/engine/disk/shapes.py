@@ -72,6 +72,7 @@ class Payload(TypedDict):
     encoded: NotRequired[Text]
     hands_on: NotRequired[Text]
     sum_of: NotRequired[Client]
+    dropped: NotRequired[bool]
 
 
 class Event(TypedDict):

@@ -1,0 +1,66 @@
+"""What a site has told its coordinator beside what the ledgers of runs hold: `said.jsonl` in its folder.
+
+That is what it says of its data before a run begins, and every error. A coordinator may ask as often as it likes, so each
+different thing is written down once, with the run that read it first, before it goes out; and there is an end to how many
+different things are said.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unskew import disk
+from unskew.errors import Paused
+
+FILE = "said.jsonl"
+MOST = 10_000
+"""How many different things a site says, ever."""
+UNSAID = "the site says no more of it: what it says could not be written down there, in said.jsonl."
+
+
+@dataclass
+class Said:
+    """folder: the site's."""
+
+    folder: Path
+    _known: set[str] | None = field(default=None, init=False)
+
+    def note(self, run: str, asked: str, what: Mapping[str, Any]) -> bool:
+        """Whether this is on record, so that it may be said: it was said before, or could be written down now.
+
+        asked: the kind of the request.
+        """
+        try:
+            known = self._read()
+            if (key := _key(run, asked, what)) in known:
+                return True
+            if len(known) >= MOST:
+                return False
+            book = disk.Appending(self.folder / FILE)
+            try:
+                book.add(json.dumps({"at": time.time(), "run": run, "asked": asked, "said": what}) + "\n")
+            finally:
+                book.close()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, Paused):
+            return False
+        known.add(key)
+        return True
+
+    def _read(self) -> set[str]:
+        """What was said so far. The last line may be half written. Raises ValueError, KeyError or TypeError for a damaged file."""
+        if self._known is None:
+            path = self.folder / FILE
+            lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+            rows = [json.loads(line) for line in lines if line.endswith("\n")]
+            self._known = {_key(row["run"], row["asked"], row["said"]) for row in rows}
+        return self._known
+
+
+def _key(run: str, asked: str, what: Mapping[str, Any]) -> str:
+    """The same for what is said of every run alike."""
+    return json.dumps([asked, what], sort_keys=True).replace(run, "RUN")
