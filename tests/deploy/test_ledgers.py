@@ -52,7 +52,9 @@ def test_whatever_leaves_a_site_is_in_its_ledgers(tmp_path, method, changes):
         folder = tmp_path / f"sites/s{k}"
         mine = [packet for site, packet in answers if site == f"s{k}"]
         ledger = [row for path in folder.glob(f"runs/*/{LEDGER}") for row in rows(path)]
-        assert sum(size_in_bytes(packet.tree) for packet in mine) == sum(r["bytes"] for r in ledger if r["share"] != SAID)
+        assert sum(size_in_bytes(packet.tree) for packet in mine) == sum(
+            r["bytes"] for r in ledger if r["share"] != SAID
+        )
         on_record = [row["said"] for row in ledger if row["share"] == SAID]
         before = [row["said"] for row in rows(folder / FILE)]
         words = [{n: v for n, v in packet.header.items() if n not in OF_EVERY_ANSWER} for packet in mine]
@@ -136,20 +138,22 @@ def test_a_reply_that_is_dropped_before_the_gate_is_in_the_coordinators_ledger(t
         return seal(facts, tree, fake.KEYS[site])
 
     bounds = {"s2": 100}
-    _, _, text = fake.run(
-        tmp_path / "run", fake.Direct(sites, meddle), fake.small("scaffold", rounds=3), bounds=bounds
-    )
+    _, _, text = fake.run(tmp_path / "run", fake.Direct(sites, meddle), fake.small("scaffold", rounds=3), bounds=bounds)
     assert any(line.startswith(f"{code} s2 round 2") for line in text)
     ledger = rows(tmp_path / "run/ledger.jsonl")
     lost = [row for row in ledger if row.get("dropped")]
     of_first = {
-        row["share"]: row for row in ledger if row["way"] == "up" and row["t"] == 1 and not row["share"].startswith("score")
+        row["share"]: row
+        for row in ledger
+        if row["way"] == "up" and row["t"] == 1 and not row["share"].startswith("score")
     }
     sizes = {share: row["bytes"] for share, row in of_first.items()} | more
     assert {row["share"]: row["bytes"] for row in lost} == sizes
     assert {(row["t"], row["way"], *row["clients"]) for row in lost} == {(2, "up", 2)}
     for row in lost:
-        assert row["share"] == "?" or [row["kind"], row["samples"]] == [of_first[row["share"]][n] for n in ("kind", "samples")]
+        assert row["share"] == "?" or [row["kind"], row["samples"]] == [
+            of_first[row["share"]][n] for n in ("kind", "samples")
+        ]
     assert all(row["kind"] == "inputs" for row in lost if row["share"] == "?")
     of_round = [row["clients"] for row in ledger if (row["t"], row["way"], row["share"]) == (2, "up", "w")]
     assert of_round == [[2], [0, 1, 3, 4]] or of_round == [[0, 1, 3, 4], [2]]
@@ -165,7 +169,9 @@ def test_a_round_with_too_few_replies_is_in_the_ledger_and_a_share_of_a_trip(tmp
     fake.run(tmp_path / "run", fake.Direct(sites, meddle), fake.small("fedavg", rounds=3), min_sites=2)
     ledger = rows(tmp_path / "run/ledger.jsonl")
     assert [(r["share"], r["clients"]) for r in ledger if r.get("dropped")] == [("w", [2])]
-    left = Counter(r["asked"] for r in rows(next((tmp_path / "sites/s2").glob(f"runs/*/{LEDGER}"))) if r["share"] == "weights")
+    left = Counter(
+        r["asked"] for r in rows(next((tmp_path / "sites/s2").glob(f"runs/*/{LEDGER}"))) if r["share"] == "weights"
+    )
     assert left == {"train": 3}
 
 
@@ -177,7 +183,9 @@ def test_scores_that_are_dropped_are_in_the_ledger_too(tmp_path):
         if site != "s2" or packet.header["kind"] != "train":
             return honest
         facts = {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}
-        return seal(facts, {**({} if facts["t"] == 2 else packet.tree), "score": {"whose": torch.zeros(1)}}, fake.KEYS[site])
+        return seal(
+            facts, {**({} if facts["t"] == 2 else packet.tree), "score": {"whose": torch.zeros(1)}}, fake.KEYS[site]
+        )
 
     settings = fake.small("fedavg", rounds=3, eval_every=2)
     fake.run(tmp_path / "run", fake.Direct(sites, meddle), settings)

@@ -76,9 +76,9 @@ def test_nothing_leaves_that_the_study_has_not_declared(site, branch):
     begun(site)
     undeclared = {branch: {"feddata": {"x": torch.zeros(3)}}}
     with pytest.raises(UsageError, match=r"E520 .*'feddata/x' is not among what the study"):
-        site.guard.note("r1", Asked("visit", 0), undeclared)
+        site.guard.note("r1", Asked("visit", 0), undeclared, {})
     assert Spent.read(site.member.folder).runs["r1"].bytes == 0
-    site.guard.note("r1", Asked("train", 1), {"w": {"a": torch.zeros(3)}, "score": {"global": torch.zeros(3)}})
+    site.guard.note("r1", Asked("train", 1), {"w": {"a": torch.zeros(3)}, "score": {"global": torch.zeros(3)}}, {})
 
 
 @pytest.mark.parametrize("other", [{"k": 1, "clients": 2}, {"clients": 2}, {"largest": 34}])

@@ -86,4 +86,4 @@ def test_a_number_that_is_no_name_makes_no_folder(site, run):
     folder = site.member.folder
     before = set(folder.parent.rglob("*"))
     assert hello(site, run=run)["code"] in ("E114", "E310")
-    assert {p.name for p in set(folder.parent.rglob("*")) - before} <= {"troubles.json"}
+    assert {p.name for p in set(folder.parent.rglob("*")) - before} <= {"troubles.json", "said.jsonl"}

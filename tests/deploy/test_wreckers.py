@@ -14,9 +14,10 @@ from tests.deploy import fake
 from tests.deploy.test_bad import BAD, WIDE, again, meddling, opened, silence
 from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
+from unskew.deploy import proportion
 from unskew.deploy.proportion import Change, Proportions
 from unskew.deploy.soundness import Soundness
-from unskew.deploy.wire import unseal
+from unskew.deploy.wire import seal, unseal
 from unskew.engine.client.values import Start
 from unskew.engine.disk.state import digest
 from unskew.errors import UsageError
@@ -199,13 +200,13 @@ def sound(failing: int, sites: int = 4) -> Soundness:
     soundness = Soundness(SimpleNamespace(local=SimpleNamespace(fed=fed), hellos=hellos, tell=lambda *event: None))  # type: ignore[arg-type]
     spoilt = Change(1, 50.0, False, "it changes the model's weights by 5")
     soundness.proportions.suspect = lambda: (2, spoilt)  # type: ignore[method-assign]
-    lost = [SimpleNamespace(code="E301")] * failing
+    lost = [SimpleNamespace(code="E301", client=k) for k in range(failing)]
     soundness._gate = lambda given, spec: ([r for r in given if r.client >= failing], lost)  # type: ignore[method-assign]
     return soundness
 
 
 def test_half_of_the_sites_failing_is_enough_to_name_who_spoilt_the_model():
-    start, spec = Start(3, 0.1, START, {}), SimpleNamespace(encoded=False)
+    start, spec = Start(3, 0.1, START, {}), SimpleNamespace(encoded=False, shares={})
     assert len(sound(1).trained(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])) == 4  # type: ignore[arg-type]
     says = r"E319 round 3: training fails at 2 of 4 sites.*Most likely s1 spoilt it in round 2"
     with pytest.raises(UsageError, match=says):
@@ -216,3 +217,86 @@ def test_half_of_the_sites_failing_is_enough_to_name_who_spoilt_the_model():
 
 def test_a_round_takes_a_short_batch_as_a_step_of_its_own():
     assert sound(0).proportions.steps == {0: 3, 1: 2, 2: 1, 3: 0}
+
+
+def earlier(factor: float):
+    """Features that BAD sends with its training of round 1, so many times as large."""
+
+    def meddle(site, asked, honest):
+        told = json.loads(asked.text)
+        return times(factor, "early")(asked, honest) if (site, told["kind"], told["t"]) == (BAD, "train", 1) else honest
+
+    return meddle
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e5, 2e3])
+def test_features_that_come_with_the_training_are_compared_as_well(tmp_path, factor):
+    """Of a trip that travels with the training nothing was compared: one site's features wrecked the model of all, and honest
+    sites were named for what became of them."""
+    run(tmp_path, earlier(factor), fake.small("flea(fused=True)", rounds=3))
+    ((code, text),) = events(tmp_path / "run")
+    assert (code, text[:44]) == ("E318", "s2 round 1: it changes what 'flea' shares by")
+    ledger = [json.loads(line) for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
+    lost = [row for row in ledger if row.get("dropped")]
+    assert {(row["t"], *row["clients"]) for row in lost} == {(1, 2)}
+    assert {row["share"] for row in lost} == {row["share"] for row in ledger if row["share"][:5] == "flea/"}
+
+
+def test_inputs_and_features_are_compared_by_their_values_whatever_the_number_of_steps():
+    proportions = Proportions(("w",), {0: 1, 1: 1, 2: 500})
+    long = replies(0, 0, 0)
+    long[2].shares["p"]["s"] = torch.full(
+        (10**6,), 900.0
+    )  # a million numbers, none of them a thousand times the others'
+    assert not proportions.check(1, START, long, of_samples={"p"})
+    (change,) = proportions.check(2, START, replies(0, 0, 0, shares={2: 1100.0}), of_samples={"p"})
+    assert change.text == "it changes what 'p' shares by 1.1e+03, the other sites by 1 (median of root mean squares)"
+    assert not proportions.check(3, START, replies(0, 0, 0, shares={2: 1100.0}), of_samples={"q"})
+
+
+def test_losses_that_are_no_numbers_count_as_training_that_fails(tmp_path, monkeypatch):
+    """Where features had spoilt the model, honest sites were named one by one for their losses."""
+    monkeypatch.setattr(proportion, "MOST_VALUES", 1e12)  # it slips through
+    with pytest.raises(
+        UsageError, match=r"E319 round 2: training fails at . of 5 sites.*Most likely s2 spoilt it in round 1"
+    ):
+        run(tmp_path, earlier(1e10), fake.small("flea(fused=True)", rounds=3))
+
+
+FORGED = "x\nE318 s1 round 1: it changes the model's weights by 9.\x1b[31m"
+
+
+@pytest.mark.parametrize("branch", ["score", "w"])
+def test_a_name_that_a_site_makes_up_writes_no_line_of_its_own(tmp_path, branch):
+    """A line of the coordinator's log, and of its terminal, that named an honest site."""
+
+    def rename(asked, honest):
+        packet = opened(honest)
+        names = dict(packet.tree.get(branch, {}))
+        packet.tree[branch] = {FORGED: names.pop(next(iter(names)))} | names
+        return again(packet)
+
+    _, _, said = run(tmp_path, meddling(rename), fake.small("fedavg", eval_every=1))
+    told = [text for text in said if "x\\nE318 s1" in text]
+    assert [text[:5] for text in told] == ["E303 "]
+    assert not [text for text in said if "\nE318" in text or "\x1b" in text]
+    assert not [text for _, text in events(tmp_path / "run") if "\n" in text]
+
+
+def test_no_score_is_so_large_that_a_mean_of_scores_is_none(tmp_path):
+    """Two sites that said 1.7e308 made the mean infinite, which no file of a run can hold."""
+
+    def huge(site, asked, honest):
+        packet = opened(honest, site)
+        scores = packet.tree.get("score", packet.tree)
+        if site not in ("s2", "s3") or "global.brier" not in scores:
+            return honest
+        scores["global.brier"] = torch.tensor([1.7e308], dtype=torch.float64)
+        facts = {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}
+        return seal(facts, packet.tree, fake.KEYS[site])
+
+    run(tmp_path, huge, fake.small("fedavg", rounds=2, metrics="brier"))
+    metrics = (tmp_path / "run/metrics.jsonl").read_text()
+    assert "Infinity" not in metrics
+    assert "NaN" not in metrics
+    assert {(code, text[:2]) for code, text in events(tmp_path / "run")} == {("E308", "s2"), ("E308", "s3")}

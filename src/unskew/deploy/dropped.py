@@ -38,17 +38,32 @@ class Dropped:
         """What clients have sent, before anything is taken from it or refused."""
         self.came = {k: dict(tree) for k, tree in trees.items()}
 
-    def note(self, t: int, used: Collection[int], shares: Mapping[str, Mapping[str, Share]] | None = None) -> None:
-        """Write down what came of clients that are not among `used`. shares: by Part, where they are not the training's."""
+    def note(
+        self,
+        t: int,
+        used: Collection[int],
+        shares: Mapping[str, Mapping[str, Share]] | None = None,
+        early: Collection[int] | None = None,
+    ) -> None:
+        """Write down what came of clients that are not among `used`.
+
+        shares: by Part, where they are not the training's. early: the clients whose answers to early trips are used, where
+        there are such answers.
+        """
         declared = {**self.spec.shares, **(shares or {})}
         rows = [
             {"t": t, "way": "up", "share": share, "clients": [k], "bytes": size, "reads": "each", "guarantee": "none",
              **_disclosed(share, declared), "dropped": True}
-            for k, tree in self.came.items() if k not in used
-            for share, size in _by_declared(_sizes(tree), declared).items()
+            for k, tree in self.came.items()
+            for share, size in _by_declared(_sizes(_lost(tree, k in used, early is None or k in early)), declared).items()
         ]  # fmt: skip
         self.came = {}
         self.record.add("ledger", rows)
+
+
+def _lost(tree: Tree, used: bool, early: bool) -> Tree:
+    """What of a reply is not used. early: whether its answers to early trips would be."""
+    return tree if not used else {} if early else {"early": tree.get("early", {})}
 
 
 def _sizes(tree: Tree) -> Sizes:

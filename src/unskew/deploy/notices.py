@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
+from unskew.errors import printable
 
 IN_EVERY_ROUND = ("E315",)
 """A merge that does less than it promises with so few replies says so of each round."""
@@ -22,6 +23,7 @@ class Notices:
     _heard: set[str] = field(default_factory=set)
 
     def __call__(self, t: int, code: str, text: str) -> None:
+        text = printable(text)  # a site names its tensors, and a name may hold a line that looks like another of ours
         event: Row = {"t": t, "code": code, "text": text}
         if self._record:
             self._record.add("events", [event])

@@ -7,6 +7,7 @@ and by local step, because a site with many samples moves further and one with f
     r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))      S local steps
 A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). Of two sites either may be the odd one out, so |d_k| must be a
 hundred times that, and what Parts share is not compared. Shared sums grow with the samples: for them r_k > 1,000,000.
+Inputs and features do not: of them the root mean square is compared, whatever the steps, and r_k > 1,000 is refused.
 
 Letters: K replies.
 """
@@ -14,7 +15,7 @@ Letters: K replies.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -25,7 +26,7 @@ from unskew.core.trees import Weights, flat
 
 MOST = 10.0
 """How many times as far as the others a site may change the model."""
-MOST_SHARED = 1e6
+MOST_SHARED, MOST_VALUES = 1e6, 1e3
 MOST_STEPS = 1000
 """How many times as many local steps as the others a site is believed to take."""
 ALONE = 100.0
@@ -53,15 +54,21 @@ class Proportions:
     _rounds: deque[tuple[int, Change]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def check(
-        self, t: int, start: Weights, replies: Sequence[Reply], received: Callable[[int], Weights] | None = None
+        self,
+        t: int,
+        start: Weights,
+        replies: Sequence[Reply],
+        received: Callable[[int], Weights] | None = None,
+        of_samples: Collection[str] = (),
     ) -> list[Change]:
         """The replies to refuse. Remembers who changed the model most among the others.
 
         start: the model of all. replies: that passed the gate. received: the weights that a client was sent, where that is
-        not the model of all; it has changed those.
+        not the model of all; it has changed those. of_samples: Parts that share inputs or features of samples.
         """
         sent = {r.client: received(r.client) if received else start for r in replies}
-        changes = [change for what in self._compared(start, sent, replies) for change in self._changes(replies, *what)]
+        compared = self._compared(start, sent, replies, of_samples)
+        changes = [change for what in compared for change in self._changes(replies, *what)]
         refused = {c.client: c for c in changes if c.refused}
         merged = [c for c in changes if c.client not in refused]
         if merged:
@@ -74,7 +81,7 @@ class Proportions:
         return (t, change) if change and change.ratio > MOST else None
 
     def _compared(
-        self, start: Weights, received: Mapping[int, Weights], replies: Sequence[Reply]
+        self, start: Weights, received: Mapping[int, Weights], replies: Sequence[Reply], of_samples: Collection[str]
     ) -> list[tuple[str, list[float], float, float]]:
         """(what, |d_K|, the most times as far, the norm above which that counts), for each quantity to compare."""
         if len(replies) < 2:
@@ -92,7 +99,12 @@ class Proportions:
         ]  # fmt: skip
         if len(replies) > 2:
             parts = sorted({part for r in replies for part in r.shares})
-            compared += [(f"what '{p}' shares", [_shared(r, p) for r in replies], MOST_SHARED, 1.0) for p in parts]
+            for part in parts:
+                if part in of_samples:
+                    size_K = [_size(r, part) for r in replies]
+                    compared.append((f"what '{part}' shares", size_K, MOST_VALUES, 1.0))
+                else:
+                    compared.append((f"what '{part}' shares", [_shared(r, part) for r in replies], MOST_SHARED, 1.0))
         return compared
 
     def _changes(
@@ -104,8 +116,11 @@ class Proportions:
             others = [j for j in range(len(replies)) if j != k]
             usual, usual_step = median(d_K[j] for j in others), median(d_K[j] / steps_K[j] for j in others)
             steps = min(steps_K[k], MOST_STEPS * median(steps_K[j] for j in others))
-            ratio = min(_times(d_K[k], usual), _times(d_K[k] / steps, usual_step))
-            text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {usual:.3g} (median of norms)"
+            ratio = _times(d_K[k], usual)
+            if most != MOST_VALUES:
+                ratio = min(ratio, _times(d_K[k] / steps, usual_step))
+            measured = "root mean squares" if most == MOST_VALUES else "norms"
+            text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {usual:.3g} (median of {measured})"
             changes.append(Change(reply.client, ratio, ratio > most and d_K[k] > least, text))
         return changes
 
@@ -116,6 +131,12 @@ def _times(value: float, usual: float) -> float:
 
 def _shared(reply: Reply, part: str) -> float:
     return _norm(t for t in flat(reply.shares.get(part, {})).values() if t.is_floating_point())
+
+
+def _size(reply: Reply, part: str) -> float:
+    """The root mean square of all numbers that a Part shares; 0 for none."""
+    count = sum(t.numel() for t in flat(reply.shares.get(part, {})).values() if t.is_floating_point())
+    return _shared(reply, part) / max(1, count) ** 0.5
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

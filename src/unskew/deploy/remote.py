@@ -15,7 +15,7 @@ from unskew.deploy.attendance import Attendance
 from unskew.deploy.dropped import Dropped
 from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_of, reply_of
 from unskew.deploy.scoring import SiteScores
-from unskew.deploy.soundness import Event, Soundness
+from unskew.deploy.soundness import MOST_LOSS, Event, Soundness
 from unskew.deploy.units import unlike
 from unskew.deploy.wire import Packet
 from unskew.engine.chance import Chance, System
@@ -24,8 +24,6 @@ from unskew.engine.server.loop import due
 from unskew.errors import Paused
 from unskew.methods.standardise import Standardise
 
-MOST_LOSS = 1e12
-"""A loss beyond this is refused like one that is not finite: sums over sites must stay finite."""
 MOST_VOID_ROUNDS = 3
 """After so many rounds in a row with too few replies the run pauses, instead of using up the rest of its rounds."""
 
@@ -79,9 +77,9 @@ class Remote:
         self.dropped.receive({k: packet.tree for k, packet in packets.items()} | self.sites.refused)
         used: list[Reply] = []
         try:
-            used = self._trained(start, cohort, packets, scored, failed)
+            used = self._trained(start, cohort, packets, (scored, gate.Spec({}, shares, {})), failed)
         finally:
-            self.dropped.note(start.t, {r.client for r in used}, shares)
+            self.dropped.note(start.t, {r.client for r in used}, shares, {r.client for r in self._early})
         self._early = [r for r in self._early if r.client in {one.client for one in used}]
         return used
 
@@ -90,10 +88,14 @@ class Remote:
         start: Start,
         cohort: Sequence[int],
         packets: Mapping[int, Packet],
-        scored: Start | None,
+        asked: tuple[Start | None, gate.Spec],
         failed: Sequence[Event],
     ) -> list[Reply]:
-        """The replies in these packets that may be merged. failed: sites' own E301. Raises Paused as `train` does."""
+        """The replies in these packets that may be merged. asked: whose scores were asked for, and what early trips ask for.
+
+        failed: sites' own E301. Raises Paused as `train` does.
+        """
+        scored, early = asked
         answers = {k: packet.tree.pop("score", {}) for k, packet in packets.items()}
         if scored:
             self.scores.write(scored, cohort, answers)
@@ -101,6 +103,8 @@ class Remote:
             self.scores.unasked(start.t, answers)
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
+        if early.shares and not self.protected:
+            self._early = self.soundness.in_proportion(start, self._early, early)
         replies = self._read(start.t, packets, lambda k, packet: reply_of(k, packet, self.spec.weights))
         if self.protected:  # whether a reply counts must not depend on the others, and the clip bounds each
             for event in failed:

@@ -62,5 +62,7 @@ class Said:
 
 
 def _key(run: str, asked: str, what: Mapping[str, Any]) -> str:
-    """The same for what is said of every run alike."""
-    return json.dumps([asked, what], sort_keys=True).replace(run, "RUN")
+    """The same for an error of which every run reads alike."""
+    if run and isinstance(what.get("text"), str):
+        what = {**what, "text": what["text"].replace(run, "RUN")}
+    return json.dumps([asked, what], sort_keys=True)

@@ -8,7 +8,6 @@ Letters: M metrics.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +30,8 @@ from unskew.engine.server.rows import client_rows, pooled, row, summary_rows
 from unskew.engine.server.scores import Evaluation
 from unskew.scores import kind
 
+MOST_SCORE = 1e100
+"""No score is larger than this: sums over sites must stay finite, or the run's files would hold what is no number."""
 Answers = dict[str, dict[int, Tensor]]
 """Scope ("global", "kept" or "personal") -> client -> [M]; "SCOPE.METRIC" -> client -> [1], where it is defined there."""
 
@@ -124,7 +125,7 @@ class SiteScores:
         low, high = self.sites.local.fed.task.bounds
         share = Share((len(self.metrics),), low=low, high=high)
         if scope in self.beside:
-            low, high = (0.0, 1.0) if kind(self.beside[scope][1]).share else (-math.inf, math.inf)
+            low, high = (0.0, 1.0) if kind(self.beside[scope][1]).share else (-MOST_SCORE, MOST_SCORE)
             share = Share((1,), torch.float64, low, high)
         return gate.leaf_problem(f"score/{scope}", values, share)
 

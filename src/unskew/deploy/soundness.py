@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from unskew.core import encoding, gate
 from unskew.core.replies import Reply
+from unskew.core.values import Share
 from unskew.deploy.attendance import Attendance
 from unskew.deploy.proportion import Proportions
 from unskew.engine.client.values import Start
 from unskew.errors import UsageError
 
+MOST_LOSS = 1e12
+"""A loss beyond this is refused like one that is not finite: sums over sites must stay finite."""
 Event = tuple[int, str, str]
 """(round, code, sentence)"""
 
@@ -33,7 +36,8 @@ class Soundness:
 
         Raises UsageError (E319) where half of the sites or more failed to train because of a model that one site has spoilt.
         """
-        lost = [r for r in self._gate(replies, spec)[1] if r.code == "E301"]
+        lost = {r.client for r in self._gate(replies, spec)[1] if r.code == "E301"}
+        lost |= {r.client for r in replies if not abs(r.loss) <= MOST_LOSS}
         suspect = self.proportions.suspect()
         if suspect and 2 * (len(lost) + len(failed)) >= len(replies) + len(failed) > 0:
             t, change = suspect
@@ -53,7 +57,8 @@ class Soundness:
         if spec.encoded:
             local = self.sites.local
             compared, _ = encoding.decoded(local.method, compared, start.received, local.fed, start.t)
-        refused = self.proportions.check(start.t, start.weights, compared, start.received)
+        of_samples = {part for part, shares in spec.shares.items() if _are_of_samples(shares.values())}
+        refused = self.proportions.check(start.t, start.weights, compared, start.received, of_samples)
         for change in refused:
             site = self.sites.hellos[change.client].site
             self.sites.tell(start.t, "E318", f"{site} round {start.t}: {change.text}. Reply dropped.")
@@ -63,3 +68,9 @@ class Soundness:
     def _gate(self, replies: Sequence[Reply], spec: gate.Spec) -> tuple[list[Reply], list[gate.Refusal]]:
         """What the gate will say, which must not yet change the replies."""
         return gate.check([replace(r) for r in replies], spec, self.sites.local.fed.sizes)
+
+
+def _are_of_samples(shares: Iterable[Share]) -> bool:
+    """Whether all numbers that are shared, labels and counts apart, are inputs or features of samples."""
+    kinds = {share.discloses for share in shares if share.dtype.is_floating_point}
+    return bool(kinds) and kinds <= {"inputs", "features"}

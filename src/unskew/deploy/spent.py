@@ -187,8 +187,8 @@ class Spent:
         rows = [{"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()]
         rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
         if header:
-            told = {name: _short(value) for name, value in header.items()}
-            rows.append({"at": at, "t": t, "asked": kind, "share": SAID, "bytes": _length(header), "said": told})
+            words = {name: _short(value) for name, value in header.items()}
+            rows.append({"at": at, "t": t, "asked": kind, "share": SAID, "bytes": _length(header), "said": words})
         ledger = disk.Appending(self.folder / "runs" / number / LEDGER)
         try:
             ledger.add("".join(json.dumps(row) + "\n" for row in rows))
@@ -215,7 +215,9 @@ def _length(value: Any) -> int:
 
 def _short(value: Any) -> Any:
     """What a header says, as the ledger holds it: of keys and sealed shares of secrets only how many bytes."""
-    return value if isinstance(value, int | float | str) and _length(value) <= MOST_SAID else f"{_length(value):,} bytes"
+    return (
+        value if isinstance(value, int | float | str) and _length(value) <= MOST_SAID else f"{_length(value):,} bytes"
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -38,6 +38,7 @@ from unskew.engine.server.exchange import Exchange, Scoring
 from unskew.engine.server.fitted import Fitted
 from unskew.engine.server.ledger import Ledger
 from unskew.engine.server.summary import Round
+from unskew.errors import printable
 from unskew.merge.mean import weighted_mean
 
 
@@ -254,6 +255,7 @@ class Loop:
         return aligned(tensor.to(self.trainer.device))
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
+        text = printable(text)  # which may quote names that a client made up
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
         if text:
             self.listener(t, code, text)
