@@ -102,8 +102,17 @@ def test_nothing_is_said_of_a_sites_samples_before_its_operator_has_decided(site
     """A delta that is too large told how many samples the site has, to a coordinator whom nobody had approved."""
     pytest.importorskip("dp_accounting")
     refused = hello(site, "dpsgd(delta=0.5)")
+    assert refused["code"] == "E522"  # or nine such questions, each answered yes or no, would tell the number itself
+    (asks,) = approvals.everything(site.member.folder)
+    assert "cannot run here as it is: 'dpsgd'" in asks.leaves
+    approvals.decide(site.member.folder, "r1", "approved")
+    refused = hello(site, "dpsgd(delta=0.5)")
     assert (refused["code"], "33" in refused["text"]) == ("E108", False)
     monkeypatch.setattr("unskew.deploy.site.forecast_of", _of_an_unknown_word)
+    assert hello(site, rounds=2, run="r2")["code"] == "E522"
+    approvals.decide(site.member.folder, "r2", "refused")
+    assert hello(site, rounds=2, run="r2")["code"] == "E523"
+    approvals.decide(site.member.folder, "r2", "approved")
     refused = hello(site, rounds=2, run="r2")
     assert (refused["code"], refused["text"]) == ("E122", OF_DATA)
 
@@ -119,6 +128,7 @@ def test_an_error_leaves_in_500_characters_at_most(site, monkeypatch):
         raise UsageError("E102", 600 * "x")
 
     monkeypatch.setattr("unskew.deploy.site.forecast_of", fail)
+    site.guard.approve = "all"
     assert hello(site)["text"] == 500 * "x"
 
 
@@ -348,3 +358,26 @@ def test_what_other_sites_read_where_replies_are_summed_is_told(site, method):
     lines = [line.strip() for line in approvals.everything(site.member.folder)[0].leaves.splitlines()]
     assert "number of training samples, a round (read: each, and by the other sites)" in lines
     assert ("mean training loss, a round (read: only in the sum)" in lines) == (method == "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("limits", "method"), [({"least_samples": 12}, "rebafl"), ({"epsilon": 0.01}, "feddpms(alpha=5, width=8)")]
+)
+def test_no_yes_or_no_tells_of_a_sites_samples_before_its_operator_has_decided(site, limits, method):
+    """From how often a study is refused, asked for with other noise, a coordinator read the size of the smallest class."""
+    replace(fake.OPEN, **limits).write(site.member.folder)
+    assert hello(site, method)["code"] == "E522"
+    (asks,) = approvals.everything(site.member.folder)
+    assert "the policy as it is now will refuse: the site's policy does not allow it: " in asks.leaves
+    assert f"({next(iter(limits))})" in asks.leaves
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert f"({next(iter(limits))})" in hello(site, method)["text"]
+    assert hello(site, method)["code"] == "E520"
+
+
+def test_nor_does_a_setup_that_nobody_has_greeted(site):
+    facts = {"tree": {"w": weights(site)}, "k": 0, "clients": 2, "largest": 33}
+    settings = fake.small("dpsgd(delta=0.5)").as_dict()
+    assert answer(site, "setup", settings=settings, **facts)["code"] == "E522"
+    site.guard.approve = "all"
+    assert answer(site, "setup", settings=settings, **facts)["code"] == "E108"

@@ -69,10 +69,10 @@ def test_a_word_that_is_long_is_in_the_ledger_with_its_length(tmp_path):
     (tmp_path / "runs/r1").mkdir(parents=True)
     Spent.read(tmp_path).begin("r1", OfRun("study", "fedavg", 9, 1.0))
     spent = Spent.read(tmp_path)
-    spent.add("r1", Asked("share", 1, "x"), {}, {"seed": "ab", "dealt": {"s1": "c" * 500}})
+    spent.add("r1", Asked("share", 1, "x"), {}, {"seed": "ab", "dealt": {"s1": "c" * 500}, "context": "d" * 300})
     (row,) = rows(tmp_path / "runs/r1" / LEDGER)
-    assert row["said"] == {"seed": "ab", "dealt": "510 bytes"}
-    assert (row["share"], row["bytes"]) == (SAID, len(json.dumps({"seed": "ab", "dealt": {"s1": "c" * 500}})))
+    assert row["said"] == {"seed": "ab", "dealt": "510 bytes", "context": "302 bytes"}
+    assert (row["share"], row["bytes"]) == (SAID, 510 + 302 + len('{"seed": "ab", "dealt": , "context": }'))
     assert Spent.read(tmp_path).runs["r1"].answers == {"share": 1}
 
 

@@ -435,3 +435,11 @@ def test_of_several_labels_those_that_have_one_count_and_those_that_lack_it(monk
     assert run.withheld(9) == []
     run.trainer.fed.metrics = []
     assert run.withheld(9) == []
+
+
+def test_a_site_scores_no_round_that_its_study_does_not(site):
+    train = begun(site, rounds=9, eval_every=3)
+    assert train(1)["n"] == 33
+    refused = answer(site, "score", 2, {"w": weights(site)}, lr=0.05)
+    assert "scores of round 2 are asked for, and the study scores every 3 rounds" in refused["text"]
+    assert answer(site, "score", 3, {"w": weights(site)}, lr=0.05)["n"] == 12

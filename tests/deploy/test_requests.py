@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 
@@ -10,12 +11,15 @@ import torch
 
 from tests.deploy import fake
 from tests.deploy.test_bad import WIDE
+from unskew.config import Settings
+from unskew.deploy import requests
 from unskew.deploy import site as site_module
 from unskew.deploy.federations import SitesView
 from unskew.deploy.site import Site
 from unskew.deploy.studies import prepared
 from unskew.deploy.wire import seal, unseal
 from unskew.engine.resolve import run_on
+from unskew.errors import UsageError
 from unskew.methods import registry
 
 SETUP = {"k": 0, "clients": 5, "largest": 40}
@@ -208,3 +212,24 @@ def test_an_exchange_of_a_part_brings_what_it_reads_and_no_more(site, monkeypatc
     monkeypatch.setattr(type(site._run[2].method.parts[0]), "send_decoder", failing)
     said = answer(site, "visit", {"w": sent["w"]}, trip=0, **asks)
     assert said == ("E312", "KeyError; the site's log says more."), "slices that it does not read are not to blame"
+
+
+@pytest.mark.parametrize(
+    ("header", "fits"),
+    [
+        ({"kind": "score", "t": 10}, True),
+        ({"kind": "score", "t": 9}, False),
+        ({"kind": "score", "t": 12}, True),  # the last round
+        ({"kind": "score", "t": 0}, True),
+        ({"kind": "train", "t": 6, "score": 0.1}, True),  # of round 5
+        ({"kind": "train", "t": 5, "score": 0.1}, False),
+        ({"kind": "train", "t": 5}, True),
+        ({"kind": "visit", "t": 4}, True),
+    ],
+)
+def test_only_the_rounds_that_a_study_scores_are_scored(header, fits):
+    """A coordinator had other weights scored in every round, of a study that was approved with scores every 5 rounds."""
+    study = Settings(rounds=12, eval_every=5)
+    requests.check_scored(header, study, True)
+    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=r"E520 .*scores every 5 rounds"):
+        requests.check_scored(header, study, False)

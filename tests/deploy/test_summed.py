@@ -107,6 +107,9 @@ def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path
     opened = {(site, t) for site, k, t in channel.asked if k == "open"}
     assert (("s0", 2) in opened) == (kind == "open")
     assert not [r for r in loop.record.rows["ledger"] if r["t"] == 2 and r["way"] == "up" and r["share"] == "w"]
+    unopened = [r for r in loop.record.rows["ledger"] if r.get("dropped")]
+    assert {(r["t"], r["share"], r["reads"], r["kind"]) for r in unopened} <= {(2, "sum", "sum", "weights")}
+    assert bool(unopened) is (kind in ("mask", "open"))
 
 
 def test_who_has_left_is_signed_before_the_sum_is_opened(tmp_path):
@@ -144,7 +147,7 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     rows = [json.loads(line) for line in own.read_text().splitlines()]
     (weights,) = {r["bytes"] for r in rows if r["share"] == "weights"}
     assert weights == next(r["bytes"] for r in up if r["share"] == "w")
-    assert {r["asked"] for r in rows} == {"mask", "train", "score"}
+    assert {r["asked"] for r in rows if r["share"] != "said"} == {"mask", "train", "score"}
     ((number, of_run),) = Spent.read(tmp_path / "run-sites/s0").runs.items()
     shown = {row.share: row.kind for row in site_page.left(tmp_path / "run-sites/s0", number, of_run)}
     assert shown["weights"] == "weights, only in a sum"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -302,3 +304,18 @@ def test_a_site_that_left_is_in_no_sum_even_if_its_numbers_come_late():
     total = one.opening().total(one.shares())
     assert torch.equal(total, sum(one.q[s] for s in "acdef"))
     assert not (late - total == one.q["b"]).any()
+
+
+def test_a_reply_that_does_not_pass_is_not_told_by_its_numbers(monkeypatch):
+    """An error said the norm of the site's own Share, of which the coordinator was to see a sum alone."""
+    from unskew.deploy.summing import at_site
+
+    text = "'p/s' has L2 norm 5.81; the declared bound is 1."
+    monkeypatch.setattr(at_site, "unsound", lambda *_: ("E308", text))
+    monkeypatch.setattr(at_site, "numbers_of", lambda *_: SimpleNamespace(spec=None))
+    said: list[str] = []
+    run = SimpleNamespace(method=None, trainer=SimpleNamespace(fed=SimpleNamespace(sizes=[1]), sent=()))
+    with pytest.raises(UsageError, match=r"E308 its reply does not pass the checks of a reply") as told:
+        at_site.Sums("a", Path(), said.append).begin(None, run, None, None, None)  # type: ignore[arg-type]
+    assert "5.81" not in str(told.value)
+    assert said == [f"E308 {text}"]

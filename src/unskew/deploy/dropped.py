@@ -52,7 +52,8 @@ class Dropped:
         """
         declared = {**self.spec.shares, **(shares or {})}
         rows = [
-            {"t": t, "way": "up", "share": share, "clients": [k], "bytes": size, "reads": "each", "guarantee": "none",
+            {"t": t, "way": "up", "share": share, "clients": [k], "bytes": size,
+             "reads": "sum" if share == SUM else "each", "guarantee": "none",
              **_disclosed(share, declared), "dropped": True}
             for k, tree in self.came.items()
             for share, size in _by_declared(_sizes(_lost(tree, k in used, early is None or k in early)), declared).items()
@@ -71,7 +72,7 @@ def _sizes(tree: Tree) -> Sizes:
     sizes: Sizes = {}
     for path, tensor in leaves(tree):
         if isinstance(tensor, Tensor) and path.split("/")[0] != "score":
-            share = share_of(path)
+            share = SUM if path.startswith(f"{SUM}/") else share_of(path)
             sizes[share] = sizes.get(share, 0) + tensor.numel() * tensor.element_size()
     return sizes
 

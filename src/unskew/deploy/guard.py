@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from unskew.config import Settings
 from unskew.core.trees import Tree, flat
 from unskew.deploy import approvals, troubles
-from unskew.deploy.judging import Study, check_run, check_settings, check_study, score_names
+from unskew.deploy.judging import Study, check_run, check_samples, check_settings, check_study, score_names
+from unskew.deploy.outward import explained
 from unskew.deploy.policy import Policy
 from unskew.deploy.refusing import refusal
 from unskew.deploy.said import FILE, Said
 from unskew.deploy.spent import Asked, OfRun, Spent
-from unskew.errors import UnskewError, UsageError, printable
+from unskew.errors import Paused, UnskewError, UsageError, printable
 from unskew.methods import registry
 from unskew.privacy import secure
 
@@ -80,30 +82,55 @@ class Guard:
         policy = self._policy()
         check_study(policy, study)
         spent = self._read(Spent.read)
-        digest, epsilon, delta = study.digest, study.epsilon, study.delta
+        digest = study.digest
         spent.check_same(number, digest)
         if not approvals.bind(self.folder, number, digest):
             raise refusal(f"run {number} has asked with another study; start a new run for this one")
-        if number not in spent.runs:
-            if len(spent.runs) >= policy.most_runs:
-                raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
-            if policy.epsilon is not None and epsilon and spent.epsilon + epsilon > policy.epsilon:
-                raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
-            if policy.epsilon is not None and epsilon and spent.delta + delta > policy.delta * (1 + 1e-9):
-                text = (
-                    f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left (delta)"
-                )
-                raise refusal(text)
+        if number not in spent.runs and len(spent.runs) >= policy.most_runs:
+            raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
         self._check_not_refused(digest)
-        self._check_approved(number, study, leaves, name)
+        asks = partial(approvals.Request, digest, number, study.title)
+        try:  # what these say depends on the site's samples, so nobody reads it before its operator has decided
+            check_samples(policy, study)
+            check_budgets(policy, spent, study, number)
+        except UsageError as error:
+            leaves = f"{leaves}\n{'':<20}the policy as it is now will refuse: {error.text}"
+            self._check_approved(asks, study.settings, leaves, name)
+            raise
+        self._check_approved(asks, study.settings, leaves, name)
         now, settings = time.time(), study.settings
         run = OfRun(
-            digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch, summed=study.summed
+            digest,
+            study.title,
+            settings.rounds,
+            now,
+            study.epsilon,
+            last=now,
+            batch=settings.batch,
+            summed=study.summed,
         )
         run.draws = study.draws
-        run.delta = delta
+        run.delta = study.delta
         run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
         return run
+
+    @contextlib.contextmanager
+    def untold(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
+        """Inside, what goes wrong with a study on this site's data is told to its operator, and to the coordinator only once they
+        have approved the study: from each yes or no it could read a figure of the data. Raises UsageError (E522, E523)."""
+        try:
+            yield
+        except Paused:  # this machine's disk is full
+            raise
+        except Exception as error:
+            digests = [approvals.digest_of(settings, draws) for draws in (False, True)]
+            if any(map(self._is_approved, digests)):
+                raise
+            for digest in digests:
+                self._check_not_refused(digest)
+            text = f"the study cannot run here as it is: {explained(error, lambda _: None).text}"
+            asks = partial(approvals.Request, digests[-1], number, settings.method)
+            self._check_approved(asks, settings, f"{'':<20}{text}", name)
 
     def begin(self, number: str, run: OfRun) -> None:
         """Count a run that this site has agreed to. Raises UsageError (E520) if it began otherwise."""
@@ -159,11 +186,12 @@ class Guard:
         if approvals.state_of(self.folder, study) == "refused":
             raise UsageError("E523", "the site's operator has refused the study.")
 
-    def _check_approved(self, number: str, study: Study, leaves: str, name: str) -> None:
-        digest, settings = study.digest, study.settings
-        if self.approve == "all" or approvals.state_of(self.folder, digest) == "approved":
+    def _check_approved(
+        self, asks: Callable[..., approvals.Request], settings: Settings, leaves: str, name: str
+    ) -> None:
+        request = asks(settings.rounds, self.by, leaves, time.time())
+        if self._is_approved(request.study):
             return
-        request = approvals.Request(digest, number, study.title, settings.rounds, self.by, leaves, time.time())
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
         model = printable(settings.model)[:MOST_MODEL]
@@ -171,8 +199,23 @@ class Guard:
         request = replace(request, name=name, trains=trains)
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
-        raise UsageError(WAITING, f"the study waits for the site's operator: unskew site approve {number}")
+        raise UsageError(WAITING, f"the study waits for the site's operator: unskew site approve {request.run}")
+
+    def _is_approved(self, study: str) -> bool:
+        return self.approve == "all" or approvals.state_of(self.folder, study) == "approved"
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}
 """How many requests of a kind one round may hold; one of the others."""
+
+
+def check_budgets(policy: Policy, spent: Spent, study: Study, number: str) -> None:
+    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a run that begins with this number."""
+    epsilon = study.epsilon
+    if policy.epsilon is None or not epsilon or number in spent.runs:
+        return
+    if spent.epsilon + epsilon > policy.epsilon:
+        raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
+    if spent.delta + study.delta > policy.delta * (1 + 1e-9):
+        text = f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left (delta)"
+        raise refusal(text)

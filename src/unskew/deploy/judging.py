@@ -170,18 +170,23 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
 
 
 def check_study(policy: Policy, study: Study) -> None:
-    """Hold everything that would leave in a study against the policy. Raises UsageError (E520)."""
+    """Hold everything that would leave in a study against the policy, whatever samples there are. Raises UsageError (E520)."""
     check_settings(policy, study.method, study.settings.batch, study.settings.rounds, study.summed)
     for what, share, _ in study.shares():
         if share.discloses not in policy.shares:
             silent = "" if share.kind else " (its Part does not say what it is, so it counts as that)"
             raise _refusal("shares", f"'{what}' is of the kind {share.discloses}{silent}")
-        if 0 < study.fewest(what, share) < policy.least_samples:
-            text = f"fewer than {policy.least_samples} samples would stand behind a number of '{what}'"
-            raise _refusal("least_samples", text)
     if study.bytes > policy.most_megabytes * 1e6:
         text = f"the study would send {study.bytes / 1e6:,.0f} MB, more than {policy.most_megabytes:,g}"
         raise _refusal("most_megabytes", text)
+
+
+def check_samples(policy: Policy, study: Study) -> None:
+    """Hold the samples that would stand behind each number against the policy. Raises UsageError (E520)."""
+    for what, share, _ in study.shares():
+        if 0 < study.fewest(what, share) < policy.least_samples:
+            text = f"fewer than {policy.least_samples} samples would stand behind a number of '{what}'"
+            raise _refusal("least_samples", text)
 
 
 def _names(policy: Policy, method: Method) -> bool:

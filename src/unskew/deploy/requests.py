@@ -57,6 +57,15 @@ def check_round(t: int, rounds: int) -> None:
         raise UsageError("E310", f"the request's 't' is {t}, expected at most the study's {rounds} rounds.")
 
 
+def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: bool) -> None:
+    """Raises UsageError (E520) for scores of a round that the study does not score: weights of the coordinator's choice would be
+    scored more often than was approved. may_end_early: whether any round may be the last, which is always scored."""
+    t = header["t"] if header["kind"] == "score" else header["t"] - 1
+    asked = header["kind"] == "score" or "score" in header
+    if asked and t % settings.eval_every and t != settings.rounds and not may_end_early:
+        raise refusal(f"scores of round {t} are asked for, and the study scores every {settings.eval_every} rounds")
+
+
 def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
     """Raises UsageError (E520) for a learning rate that is not the study's, which is the one that was approved."""
     t = header["t"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.data.intake.scale import unscaled
@@ -39,6 +41,13 @@ def looks_unscaled(data: Dataset, study: Study) -> str:
     if not data.layout and (itself or (by_images and images.shapes(study.fed))):
         return ""
     return unscaled(data, but_images=by_images)
+
+
+def told_unscaled(data: Dataset, study: Study, say: Callable[[str], None]) -> bool:
+    """Whether a site's samples need scaling for a study, which its operator is told."""
+    if why := looks_unscaled(data, study):
+        say(f"E527 this study takes samples as they are: {why}; {remedy(study.method, data.layout, study.summed)}")
+    return bool(why)
 
 
 def _scales_images(method: Method) -> bool:

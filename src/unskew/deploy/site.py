@@ -6,7 +6,7 @@ Data, labels and private state stay in the site's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.noisy import Noisy, visited
 from unskew.deploy.replies import tree_of, without_empty
 from unskew.deploy.said import UNSAID
-from unskew.deploy.scales import looks_unscaled, remedy
+from unskew.deploy.scales import told_unscaled
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
@@ -165,18 +165,17 @@ class Site:
         runs = versions() | of_parts(known_here(here.method))
         self._tell_versions(runs, theirs)
         self.guard.check_hello(here)
+        run, name = request.header["run"], request.header.get("name", "")
         if self._forecast is None or self._forecast[0] != here:
-            self._forecast = here, forecast_of(self.data, here)
+            with self.guard.untold(run, settings, name):
+                self._forecast = here, forecast_of(self.data, here)
             net = self._forecast[1][0].fed.net
             net.hold(put_away(net.weights(), self.member.folder))
         study, lines = self._forecast[1]
-        run, name = request.header["run"], request.header.get("name", "")
         self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
         data = prepared(self.data, settings)
-        if why := looks_unscaled(data, study):
-            mend = remedy(study.method, data.layout, study.summed)
-            self.say(f"E527 this study takes samples as they are: {why}; {mend}")
-        hello = replace(Hello.of(self.member.name, data, runs), unscaled=bool(why))
+        why = told_unscaled(data, study, self.say)
+        hello = replace(Hello.of(self.member.name, data, runs), unscaled=why)
         return {"hello": hello.as_json()}, {}
 
     def _tell_versions(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
@@ -192,8 +191,10 @@ class Site:
         settings = config.build(dict(facts["settings"]))
         requests.check_round(request.header["t"], settings.rounds)
         self.guard.check_hello(allowed(settings, self.model))
-        folder.check_same(self.data, facts)
-        with self._built(facts, request.tree["w"]) as (run, study):
+        with ExitStack() as stack:
+            with self.guard.untold(number, settings):
+                folder.check_same(self.data, facts)
+                run, study = stack.enter_context(self._built(facts, request.tree["w"]))
             text = "\n".join(
                 leaving(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples)
             )
@@ -251,10 +252,8 @@ class Site:
         folder.write_received(request, run, start.t)
         scores = run.scores(start, run.moved(folder.read_private(request)), self.guard.least_samples)
         if start.t == run.settings.rounds:
-            here = folder.path
-            self.say(
-                f"after round {start.t}: the model is here, too: unskew predict {here} INPUT, unskew export {here} OUT"
-            )
+            text = f"after round {start.t}: the model is here, too: unskew predict {folder.path} INPUT"
+            self.say(f"{text}, unskew export {folder.path} OUT")
         return {"n": len(run.scoring.test[run.k])}, scores
 
     def _folder(self, request: Packet, run: SiteRun | None = None) -> RunFolder:
@@ -275,6 +274,7 @@ class Site:
                 self._keep(number, study, run)
         requests.check_weights(request.tree.get("w", {}), run.first)
         requests.check_rates(request.header, run.settings)
+        requests.check_scored(request.header, run.settings, run.method.protector is not None)
         run.slices.check(request.tree.get("down", {}), run.reads(request.header))
         tree = run.moved(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)

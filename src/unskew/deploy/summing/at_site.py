@@ -74,7 +74,11 @@ class Sums:
         """
         numbers = numbers_of(run.method, run.trainer.fed, secure, run.trainer.sent)
         if problem := unsound(reply, numbers.spec, run.trainer.fed.sizes):
-            raise UsageError(*problem)
+            code, text = problem
+            self.say(
+                f"{code} {text}"
+            )  # which may hold a number of this site's own, and the coordinator is to read sums alone
+            raise UsageError(code, "its reply does not pass the checks of a reply; the site's log says which.")
         weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
 
         def steps(weight: float):  # type: ignore[no-untyped-def]

@@ -28,7 +28,7 @@ from unskew.engine.resolve import Run
 from unskew.engine.server.summed import numbers_of, were_cut
 from unskew.errors import Paused
 from unskew.privacy.fixed_point import shares_of_weight
-from unskew.privacy.secure import LEAST
+from unskew.privacy.secure import LEAST, SUM
 
 NOTHING = Limits(0, 0)
 MOST_SHARE = 200
@@ -115,7 +115,7 @@ class SummedRemote(Remote):
         headers = {self._id(s): {"dealt": {o: dealt[o]["dealt"][s] for o in dealt if o != s}} for s in dealt}
         bytes_ = self.numbers.length * self.secure.bits // 8
         packets = self.sites.follow_up("mask", t, headers, Limits(bytes_, self.numbers.tensors))
-        self.dropped.receive({k: packet.tree for k, packet in packets.items()})
+        self.dropped.receive({k: {SUM: dict(packet.tree)} for k, packet in packets.items()})
         vectors = {self._site(k): y for k, p in packets.items() if (y := self._vector(t, k, p)) is not None}
         self._need(len(vectors), len(roster), needed, "have sent masked numbers")
         left = tuple(sorted(set(dealt) - set(vectors)))
