@@ -268,3 +268,32 @@ def test_nothing_but_json_stands_on_the_output_of_an_interrupted_comparison(tmp_
     assert re.search(r"Continue with: unskew resume runs/q\n", quiet.err)
     aloud = call(*options, "--name", "p", cwd=tmp_path)
     assert "Continue with: unskew resume runs/p" in aloud.out
+
+
+def test_explain_counts_for_the_data_and_the_model_that_were_asked_for(tmp_path):
+    """For others only where neither was named and the method cannot work with the defaults."""
+    assert "With digits and mlp, 10 clients, in all:" in call("explain", "fedprox", "--model", "mlp").out
+    small, large = (
+        re.search(r"leaves each client  weights (\S+ \S+) a", call("explain", "fedprox", "--model", model).out)[1]
+        for model in ("mlp", "mlp(hidden=(512,))")
+    )
+    assert small != large
+    other = call("explain", "fedbn").out
+    assert "With colour images of 8x8 and cnn_small(batch_norm=True), 8 clients, in all:" in other
+    rows = [f"{'abc'[i % 3]},{i / 40},{'no' if i < 20 else 'yes'}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["hospital,pressure,diagnosis", *rows]))
+    for options in (("--model", "mlp"), ("--model", "cnn_small"), ("--data", "t.csv(site=hospital)")):
+        done = call("explain", "fedbn", *options, cwd=tmp_path)
+        assert (done.code, done.out, done.err[:4]) == (2, "", "E108"), options
+
+
+def test_explain_says_what_the_mean_is_what_leaves_and_what_that_tells():
+    plain = call("explain", "fedavg").out
+    assert "With digits and its default model, 10 clients, in all:" in plain
+    assert "McMahan" in plain.split("With digits")[0]
+    assert re.search(r"leaves each client  weights .* a round \(read: sum\)", plain)
+    assert "secure aggregation  with --secure-aggregation on, all of it is read only in the sum of 3" in plain
+    assert "unskew attack" in plain.split("secure aggregation")[1]
+    both = call("explain", "fedprox+scaffold").out
+    assert both.count("Differs from the paper") == 2
+    assert "scaffold/delta" in both
