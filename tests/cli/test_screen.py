@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -141,3 +142,9 @@ def test_a_line_is_never_longer_than_the_narrowest_terminal(monkeypatch, width):
     assert "  ".join(columns).startswith(line)
     assert width < 15 or line.endswith(tuple(columns))  # not the name of a score without its value
     assert width < 80 or line.endswith("left")
+
+
+def test_the_command_that_is_told_can_be_typed_as_it_is():
+    """A folder with a space in its name made two arguments of it."""
+    line = screen.next_steps(Path("my runs/r")).splitlines()[-1]
+    assert shlex.split(line)[1:] == ["unskew", "run", str(Path("my runs/r") / "config.yaml")]

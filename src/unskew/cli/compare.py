@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +128,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
         out = sys.stderr if as_json else sys.stdout
-        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}", file=out)
+        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {shlex.quote(str(path))}", file=out)
         raise
     for sentence in lost_in(cells):
         print(sentence, file=sys.stderr if as_json else sys.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,6 +39,6 @@ def command(arguments: Arguments) -> None:
     for path in result.export(arguments.out, arguments.format, arguments.whose, arguments.license):
         print(path)
     if arguments.format == "hub":
-        print(f"next  hf upload NAME/MODEL {arguments.out}")
+        print(f"next  hf upload NAME/MODEL {shlex.quote(str(arguments.out))}")
     else:
-        print(f"next  python -i {arguments.out / 'load.py'}")
+        print(f"next  python -i {shlex.quote(str(arguments.out / 'load.py'))}")

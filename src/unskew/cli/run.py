@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -163,7 +164,9 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         loop, state = folder.go(screen.say, after_round, ready)
     except (KeyboardInterrupt, Terminated):
         t = loops[0].record.last_round if loops else 0
-        screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {folder.path}")
+        screen.say(
+            f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {shlex.quote(str(folder.path))}"
+        )
         raise
     except NothingUsed:
         page.write_report([folder.path], folder.path / "report.html")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
 import sys
 import time
@@ -92,4 +93,4 @@ def _finite(value: Any) -> Any:
 
 def next_steps(path: Path) -> str:
     """Where the report of a run is, and the command that repeats the run."""
-    return f"report  {path / 'report.html'}\nagain   unskew run {path / 'config.yaml'}"
+    return f"report  {path / 'report.html'}\nagain   unskew run {shlex.quote(str(path / 'config.yaml'))}"

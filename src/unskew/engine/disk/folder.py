@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -92,7 +93,7 @@ class Folder:
         except Paused as full:
             if full.code != "E203":
                 raise
-            resume = f"The last checkpoint is safe; free space, then: unskew resume {self.path}"
+            resume = f"The last checkpoint is safe; free space, then: unskew resume {shlex.quote(str(self.path))}"
             raise Paused(full.code, f"{full.text} {resume}") from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
