@@ -413,6 +413,9 @@ def test_a_list_of_samples_that_are_dictionaries_is_a_set(x, y, kind):
     assert isinstance(pairs, Dataset)
     assert np.array_equal(taken.x, pairs.x)
     assert np.array_equal(taken.y, pairs.y)
+    clients = data.take([{"x": X, "y": Y}] * 3)  # with a label for each of many samples it is a client
+    assert isinstance(clients, Federation | Dataset)
+    assert len(clients.y) == 3 * len(taken.y)
 
 
 @pytest.mark.parametrize(
