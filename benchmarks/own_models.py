@@ -214,17 +214,30 @@ def usual_round(
     return one_round
 
 
+class Compiled(nn.Module):
+    """A model whose forward pass, and with it the backward one, is torch.compile's."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.one = torch.compile(lambda x: model(x), fullgraph=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x)
+
+
 def compiled_round(todo: work.Work, model: nn.Module, held: list[TensorDataset]) -> Callable[[], dict[str, Tensor]]:
     """The usual loop in one model that takes each client's weights in turn, so that it is compiled once."""
     begun = copy.deepcopy(model.state_dict())
-    torch._dynamo.reset()
-    model.compile(fullgraph=True)
+    torch.compiler.reset()
+    whole = Compiled(model)
 
     def one_round() -> dict[str, Tensor]:
         states = []
         for rows in held:
             model.load_state_dict(begun)
-            states.append(copy.deepcopy(usual.train(model, rows, todo).state_dict()))
+            usual.train(whole, rows, todo)
+            states.append(copy.deepcopy(model.state_dict()))
         return usual.weighted_mean(states, [todo.samples] * todo.clients)
 
     return one_round
