@@ -18,7 +18,7 @@ from unskew.core.declared import Family, Skew
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.values import Kind
-from unskew.deploy.judging import Study, check_study
+from unskew.deploy.judging import Study, check_samples, check_study
 from unskew.deploy.policy import Policy
 from unskew.engine import testbed
 from unskew.errors import UsageError
@@ -60,7 +60,9 @@ def test_a_filter_lets_through_what_a_site_with_that_policy_does(profiles, polic
         counts_KC = np.full((1, 2), SAMPLES // 2)
         study = Study(part, testbed.settings(), profile.fed, tuple(profile.fed.shared), counts_KC, SAMPLES, 0)
         try:
-            check_study(Policy(**({"handing_on": "allowed"} | policy)), study)
+            at_site = Policy(**({"handing_on": "allowed"} | policy))
+            check_study(at_site, study)
+            check_samples(at_site, study)
             allowed.add(name)
         except UsageError:
             pass

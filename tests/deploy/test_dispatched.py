@@ -18,8 +18,9 @@ pytestmark = pytest.mark.usefixtures("few_attempts")
 
 
 def test_each_site_is_sent_its_own_with_the_simulators_bits_scores_and_bytes(tmp_path):
-    """SCAFFOLD keeps something at sites that trained; sites are scored by what they were sent whether they did or not."""
-    method, settings = "fedamp+scaffold", fake.small("fedamp+scaffold", availability="sample:0.6")
+    """FedDyn keeps something at sites that trained; sites are scored by what they were sent whether they did or not."""
+    method = "fedamp+feddyn+fedproto"
+    settings = fake.small(method, availability="sample:0.6")
     loop, state, _ = fake.run(
         tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings
     )
@@ -36,7 +37,7 @@ def test_each_site_is_sent_its_own_with_the_simulators_bits_scores_and_bytes(tmp
     assert rows["network"] == rows["simulator"]
     assert {r["share"]: r.get("hands_on", "") for r in rows["network"]} == {
         "w": "mixtures of the models of single clients, the most similar ones foremost",
-        "scaffold": "",
+        "fedproto": "",
     }
 
 
