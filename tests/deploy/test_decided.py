@@ -39,7 +39,7 @@ def test_a_run_of_those_who_agree(tmp_path):
         assert "<td>scaffold/delta</td><td>weights</td><td>2</td>" in page
         assert "global: accuracy" in page
         spent = json.loads((tmp_path / "site-b" / "spent.json").read_text())
-        assert spent[number]["answers"] == {"train": 2, "score": 1}
+        assert spent[number]["answers"] == {"setup": 1, "train": 2, "score": 1}
         assert not (tmp_path / "site-c" / "spent.json").exists()
 
 
