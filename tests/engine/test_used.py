@@ -60,7 +60,7 @@ def test_a_setting_of_the_method_is_suspected_beside_the_learning_rate():
     ):
         unskew.run("pfedme(rate=1000)", check.federation(), **FAST)
     with pytest.raises(NothingUsed, match="most likely because lr=1 is too high"):
-        unskew.run("pfedme", check.federation(), **FAST, lr=1.0, weight_decay=1e20)
+        unskew.run("fedprox", check.federation(), **FAST, lr=1.0, weight_decay=1e20)
 
 
 @dataclass(frozen=True)
