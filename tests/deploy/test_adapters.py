@@ -150,7 +150,8 @@ def test_only_adapters_leave_by_both_ledgers(federation, result, sizes):
     assert seen == {("up", "w", learnt), ("down", "w", learnt), *scored}
     for site in "abc":
         (own,) = (federation.root / f"site-{site}").glob("runs/*/ledger.jsonl")
-        left = [row for row in rows(own) if not row["share"].startswith("score/")]
+        left = [row for row in rows(own) if not row["share"].startswith("score/") and row["share"] != "said"]
+        assert all(row["bytes"] < 100 for row in rows(own) if row["share"] == "said")  # losses, and of how many samples
         assert [(row["t"], row["share"], row["bytes"]) for row in left] == [
             (1, "weights", learnt),
             (2, "weights", learnt),
