@@ -6,6 +6,7 @@ import ast
 import errno
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,11 @@ def test_what_is_asked_for_goes_into_a_pipe_or_a_device_and_through_a_link(tmp_p
     before = os.stat(os.devnull)
     disk.write_output(Path(os.devnull), b"xy")
     assert os.stat(os.devnull).st_ino == before.st_ino
+    if os.path.isdir("/dev/shm"):  # where files are files: a second table stood behind the first one
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+            for text in ("first", "2nd"):
+                disk.write_output(Path(shared) / "out.csv", text)
+                assert (Path(shared) / "out.csv").read_text() == text
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
     for text in ("new", "newer"):

@@ -120,7 +120,7 @@ def write_output(path: Path, data: bytes | str) -> None:
 
 def _is_stream(path: Path) -> bool:
     """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has opened."""
-    return (path.exists() and not path.is_file()) or Path("/dev") in path.absolute().parents
+    return (path.exists() and not path.is_file()) or str(path.absolute()).startswith(("/dev/fd/", "/dev/std"))
 
 
 def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:

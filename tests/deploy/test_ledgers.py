@@ -93,6 +93,18 @@ def test_what_is_said_is_written_down_once_for_all_runs_and_first(tmp_path, monk
     assert MOST == 10_000
 
 
+def test_a_piece_of_a_line_that_a_crash_left_silences_no_site(tmp_path):
+    """The next line was added to the piece: a damaged one, after which the site could say nothing ever again."""
+    assert Said(tmp_path).note("r1", "hello", {"hello": {"train": 33}})
+    with open(tmp_path / FILE, "a") as file:
+        file.write('{"at": 1.0, "ru')
+    again = Said(tmp_path)
+    assert again.note("r2", "hello", {"hello": {"train": 34}})
+    assert again.note("r3", "hello", {"hello": {"train": 35}})
+    assert Said(tmp_path).note("r4", "hello", {"hello": {"train": 36}})
+    assert [row["run"] for row in rows(tmp_path / FILE)] == ["r1", "r2", "r3", "r4"]
+
+
 @pytest.mark.parametrize("spoil", ["damaged", "a folder"])
 def test_what_cannot_be_written_down_is_not_said(tmp_path, spoil):
     site = fake.sites(tmp_path / "sites", fake.federation())[998]

@@ -144,6 +144,9 @@ def test_a_margin_that_may_be_chance_is_unclear():
     behind = attacked("Still", 60.0, 57.0, 99.0)
     assert judge(ahead, attacked("FedAvg", 55.1, 10.0, 59.1), behind).word == "unclear"
     assert judge(ahead, attacked("FedAvg", 54.9, 10.0, 58.9), behind).word == "not reproduced"
+    named = replace(ahead, measure="best")  # the table's own score, by its name
+    assert judge(named, near[0], attacked("Still", 55.1, 10.0, 59.1)).word == "unclear"
+    assert judge(replace(ahead, measure="last"), near[0], attacked("Still", 55.1, 10.0, 59.1)).word == "reproduced"
     # a plain score beside an attack's adds nothing, and of two plain ones the means decide
     plain = replace(near[1], bounds=None)
     assert judge(ahead, near[0], plain).word == "reproduced"

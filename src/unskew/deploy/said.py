@@ -29,6 +29,8 @@ class Said:
 
     folder: Path
     _known: set[str] | None = field(default=None, init=False)
+    _whole: int | None = field(default=None, init=False)
+    """Bytes to which the file is cut before a line is added, where a crash left a piece of one; else None."""
 
     def note(self, run: str, asked: str, what: Mapping[str, Any]) -> bool:
         """Whether this is on record, so that it may be said: it was said before, or could be written down now.
@@ -41,7 +43,7 @@ class Said:
                 return True
             if len(known) >= MOST:
                 return False
-            book = disk.Appending(self.folder / FILE)
+            book = disk.Appending(self.folder / FILE, self._whole)
             try:
                 book.add(json.dumps({"at": time.time(), "run": run, "asked": asked, "said": what}) + "\n")
             finally:
@@ -49,15 +51,18 @@ class Said:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, Paused):
             return False
         known.add(key)
+        self._whole = None
         return True
 
     def _read(self) -> set[str]:
         """What was said so far. The last line may be half written. Raises ValueError, KeyError or TypeError for a damaged file."""
         if self._known is None:
             path = self.folder / FILE
-            lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-            rows = [json.loads(line) for line in lines if line.endswith("\n")]
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+            whole = [line for line in lines if line.endswith(b"\n")]
+            rows = [json.loads(line) for line in whole]
             self._known = {_key(row["run"], row["asked"], row["said"]) for row in rows}
+            self._whole = sum(map(len, whole)) if whole != lines else None
         return self._known
 
 

@@ -66,12 +66,10 @@ def _verdict(experiment: Experiment, claim: Claim | Trend, entries: Sequence[Ent
                 scores[entry.row][entry.method] *= -1
     of_paper = margins(claim, papers)
     by_place = margins(claim, ours)
-    return Verdict(
-        claim,
-        by_place,
-        {place: of_paper.get(place, math.nan) for place in by_place},
-        frozenset() if claim.measure else _unclear(claim, by_place, ours, {(e.row, e.method): e for e in entries}),
-    )
+    by_name = {(e.row, e.method): e for e in entries}
+    of_attacks = claim.measure in ("", experiment.measure)  # whose intervals are those of the table's own score
+    unclear = _unclear(claim, by_place, ours, by_name) if of_attacks else frozenset[str]()
+    return Verdict(claim, by_place, {place: of_paper.get(place, math.nan) for place in by_place}, unclear)
 
 
 def _turned(claim: Claim | Trend, entry: Entry) -> bool:
