@@ -28,6 +28,8 @@ from unskew.methods import registry
 FIRST = ("fedavg", "scaffold", "fedbn", "flea", "apple", "fedmix", "moon", "dpsgd")
 """Methods between them with private state on a disk, buffers of changing size, tensors of a dispatch, and second derivatives."""
 REHEARSED = {"methods": ("fedavg", "scaffold"), "models": ("rebafl_fmnist", "transformer")}
+KINDS = ("run", "peak", "round", "spread", "lanes")
+"""The first words of the rows' names."""
 Row = dict[str, Any]
 Job = tuple[str, Callable[[], Row]]
 
@@ -49,13 +51,14 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
 
     yield from checks([m for m in methods if m in FIRST])
     yield "peak", lambda: {name: gpu_round.peak(name) for name in ("float32", "tf32")}
-    yield from rounds(2 if rehearse else 50, True)
+    clients = options.clients or ([2, 3] if rehearse else [50, 10, 200])
+    yield from rounds(clients[0], True)
     if rehearse or torch.cuda.device_count() > 1:
         yield "spread", lambda: gpu_runs.spread(rehearse)
     yield "lanes", lambda: gpu_runs.too_many_lanes(device, rehearse)
     yield from checks([m for m in methods if m not in FIRST])
-    for clients in (3,) if rehearse else (10, 200):
-        yield from rounds(clients, False)
+    for fewer_or_more in clients[1:]:
+        yield from rounds(fewer_or_more, False)
 
 
 def made(job: Callable[[], Row]) -> Row:
@@ -93,6 +96,8 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", choices=list(gpu_round.WORKS))
     parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--clients", nargs="+", type=int, help="clients of a round; only the first has every variant")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, help="only rows that begin with these words")
     parser.add_argument("--retry", action="store_true", help="make the rows again that failed")
     options = parser.parse_args()
     if not options.rehearse and not torch.cuda.is_available():
@@ -105,6 +110,8 @@ def main() -> None:
     report = begun(options.out, {"gpu": name, "torch": torch.__version__})
     for row, job in jobs(options):
         held = report["rows"].get(row)
+        if row.split()[0] not in options.only:
+            continue
         if held is not None and not (options.retry and "error" in held):
             continue
         if time.perf_counter() - began > options.budget:
