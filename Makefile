@@ -70,11 +70,18 @@ PART = all
 matrix: $(READY)
 	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/test_snippets.py tests/test_notebooks.py tests/engine/test_measure.py tests/engine/test_masks.py tests/engine/test_gpu_path.py tests/engine/test_several_inputs.py tests/engine/test_several_scaled.py tests/deploy/test_bits.py tests/experiments/test_plan.py
 
-# breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
-mutants: $(READY) $(FLOWER)/.ready $(HF)/.ready
-	$(BIN)/python tools/mutants.py
-	$(FLOWER)/bin/python tools/mutants.py front summing
-	$(HF)/bin/python tools/mutants.py hf
+# draws N places of the source, changes one at a time, and asks whether a test that executes it fails. The first call runs the
+# suite with coverage, to learn which tests execute which lines; remove .mutants after the tests or the source have changed.
+SEED = $(shell date +%Y%m%d)
+N = 200
+mutants: .mutants/plain/lines.db .mutants/flower/lines.db
+	$(BIN)/python tools/mutants.py draw --seed $(SEED) -n $(N) .mutants/plain .mutants/flower
+
+.mutants/plain/lines.db: $(READY)
+	$(BIN)/python tools/mutants.py cover .mutants/plain -n 2 --dist worksteal
+
+.mutants/flower/lines.db: $(FLOWER)/.ready
+	$(FLOWER)/bin/python tools/mutants.py cover .mutants/flower -n 4 --dist loadfile -m flower tests/deploy
 
 # the documentation site, in site/; a link or an anchor that leads nowhere, a page that is not in the navigation, or one that
 # would fetch something from another host fails it. It needs no network once .venv-docs is there, and takes seconds; tests/test_site.py

@@ -35,7 +35,6 @@ READ_ONLY = {
     "docs/deploy.md": "a federation of real processes: tests/deploy/test_first_round.py follows it",
     "docs/guides/language-models.md": "needs the extra [hf]; tests/models/test_hf.py trains as it says",
     "docs/measures.md": "measures whole runs; tests/engine/test_measure.py takes every measure",
-    "docs/mutants.md": "takes an hour",
     "docs/privacy.md": "attacks whole runs; tests/attacks makes every attack",
     "docs/reproduce.md": "published tables take hours; tests/experiments runs small ones",
 }

@@ -57,9 +57,6 @@ its own set, and nowhere may imports go in a circle."""
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 PURE = ("core", "measures", "methods", "merge", "privacy")
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}
-MOST_LINES, MOST_IN_FUNCTION, MOST_PARAMETERS = 300, 50, 6
-LONG_SIGNATURES = {"kernels.py", "folded.py", "columns.py"}
-"""Files whose functions stand in for torch's own and take what those take."""
 
 
 @cache
@@ -162,81 +159,6 @@ def test_nothing_is_unpickled_or_evaluated_and_the_seed_is_global_nowhere():
     assert pickles == ["unskew.data.getting.unpickled"]  # its reader refuses every name but three, and imports none
     allowed = {"unskew.engine.resolve", "unskew.models.initial", "unskew.engine.client.dropout", "unskew.core.guarded"}
     assert seeds <= allowed, "a user's own builder, layers and hooks at the server are seeded inside fork_rng"
-
-
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (n for n in nodes(path) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
-
-
-def test_files_and_functions_are_short():
-    long_files = [
-        f"{p.relative_to(ROOT)}: {n}" for p in SOURCE.rglob("*.py") if (n := p.read_text().count("\n")) > MOST_LINES
-    ]
-    long_functions = [
-        f"{path.relative_to(ROOT)}:{f.lineno} {f.name}: {length}"
-        for path in SOURCE.rglob("*.py")
-        for f in functions(path)
-        if (length := (f.end_lineno or f.lineno) - f.lineno + 1) > MOST_IN_FUNCTION
-    ]
-    assert not long_files
-    assert not long_functions
-
-
-def parameters(f: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    listed = [a.arg for a in (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)]
-    return len(listed) - (listed[:1] in (["self"], ["cls"]))
-
-
-def test_signatures_take_few_parameters():
-    """Those that users call with names (`*, option=...`) may take more: nobody has to remember an order."""
-    long = [
-        f"{path.relative_to(ROOT)}:{f.lineno} {f.name}: {parameters(f)}"
-        for path in SOURCE.rglob("*.py")
-        if path.name not in LONG_SIGNATURES and "cli" not in path.parts
-        for f in functions(path)
-        if parameters(f) - len(f.args.kwonlyargs) > MOST_PARAMETERS
-    ]
-    assert not long
-
-
-def test_private_names_stay_in_their_module():
-    read = []
-    for name, path in modules().items():
-        aliases = {
-            a.asname or a.name.split(".")[-1]
-            for node in imports(path)
-            for a in node.names
-            if (node.module if isinstance(node, ast.ImportFrom) else a.name or "").split(".")[0] == "unskew"
-        }
-        for node in nodes(path):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unskew"):
-                read += [
-                    f"{name}: {a.name}" for a in node.names if a.name.startswith("_") and not a.name.startswith("__")
-                ]
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-                owner = node.value
-                if isinstance(owner, ast.Name) and owner.id in aliases:
-                    read.append(f"{name}: {owner.id}.{node.attr}")
-    assert not read
-
-
-VAGUE = {"found", "made", "told", "wanted"}
-
-
-def bound(path: Path) -> Iterator[str]:
-    """Names that a file binds: variables, parameters, attributes of self."""
-    for node in nodes(path):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-
-
-def test_names_say_what_things_are():
-    vague = [f"{path.relative_to(ROOT)}: {n}" for path in SOURCE.rglob("*.py") for n in sorted({*bound(path)} & VAGUE)]
-    assert not vague
 
 
 COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp"}

@@ -1,17 +1,13 @@
-"""Break one line at a time and see whether the tests of its room notice.
+"""Change one place of the source at random and see whether the tests notice, many times.
 
-python tools/mutants.py                     every mutant in tests/mutants/*.yaml
-python tools/mutants.py methods core        those of these files
-python tools/mutants.py methods --only 12   one of them, with what its tests print
-python tools/mutants.py --processes 2 --json mutants.json
+python tools/mutants.py cover .mutants/plain               which tests execute which line: one run of the suite, with coverage
+python tools/mutants.py draw --seed 7 -n 200 .mutants/plain [.mutants/flower]
 
-A file of mutants holds the tests of its room and a list of `file`, `line` (text that stands once in that file), `becomes`,
-and where the room's tests are too many, `tests` of its own; `{stem}` stands for the name of the broken file. A mutant that no test can notice, because both lines mean the same to
-every user, is kept with the reason under `survives`, and counts as surviving. `needs` names a module without which a
-file's tests are skipped: its mutants are then left out, which is said.
-
-A mutant is killed if a test fails, or if its tests do not end in the time allowed. Exit code 1 if fewer are killed than
-the share that is asked for.
+`cover` takes further words for pytest. Each folder remembers the Python that made it, and its tests run with that one again.
+`draw` prints each mutant that survived and the share that was killed with its 95 % interval (Wilson). Mutants are drawn with
+equal chance from all places in src/unskew where a comparison, an operator, a condition or a constant can be changed, a
+returned value dropped, or a call deleted. Each is planted in a copy of the checkout and killed if one of the tests that
+execute its line fails, or if these tests take longer than the time limit.
 """
 
 from __future__ import annotations
@@ -19,172 +15,184 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import os
+import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
-
-import yaml
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-LISTS = ROOT / "tests" / "mutants"
-SOURCE = ROOT / "src"
-TIMEOUT_S = 240
+MOST_TESTS, TIMEOUT_S = 80, 150
+COMPARED = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "in": "not in", "not in": "in"}
+COMPARED |= {"is": "is not", "is not": "is"}
+COMPUTED = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "@": "+", "|": "&", "&": "|"}
+SYMBOLS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in"}
+SYMBOLS |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+SYMBOLS |= {ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@", ast.BitOr: "|"}
+SYMBOLS |= {ast.BitAnd: "&"}
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One broken line. tests: paths below the repository, as pytest takes them. needs: a module that these import, or ""."""
+class Mutant(NamedTuple):
+    """A node of a file, replaced by other source text."""
 
-    room: str
-    number: int
-    file: str
-    line: str
-    becomes: str
-    tests: tuple[str, ...]
-    survives: str = ""
-    needs: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.room} {self.number}: {self.file}: {self.line.strip()}  ->  {self.becomes.strip() or '(removed)'}"
-
-    def problem(self) -> str:
-        """Why this mutant cannot be planted, or nothing."""
-        path = SOURCE / "unskew" / self.file
-        if not path.is_file():
-            return f"there is no {self.file}"
-        count = path.read_text().count(self.line)
-        missing = [t for t in self.tests if not (ROOT / t.split("::")[0]).exists()]
-        if count != 1:
-            return f"the line stands {count} times in {self.file}: {self.line!r}"
-        return f"there is no {missing[0]}" if missing else ""
-
-    def mistake(self) -> str:
-        """Why any test would notice this mutant, whatever its line does, or nothing: the broken file is no Python."""
-        path = SOURCE / "unskew" / self.file
-        if path.suffix != ".py":
-            return ""
-        try:
-            ast.parse(path.read_text().replace(self.line, self.becomes))
-        except SyntaxError as error:
-            return f"with its line broken {self.file} is no Python, line {error.lineno}: {error.msg}"
-        return ""
+    path: str
+    line: int
+    begin: int
+    end: int
+    old: str
+    new: str
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a mutant: "killed", "timeout" (counts as killed), "survived" or "error"."""
-
-    mutant: Mutant
-    end: str
-    seconds: float
-    output: str = ""
-
-    @property
-    def killed(self) -> bool:
-        return self.end in ("killed", "timeout")
-
-
-def mutants(rooms: Iterable[str] = ()) -> list[Mutant]:
-    """All mutants of these files (default: of all), in the order in which they stand."""
-    read = []
-    for path in sorted(LISTS.glob("*.yaml")):
-        if not rooms or path.stem in rooms:
-            given = yaml.safe_load(path.read_text())
-            for number, entry in enumerate(given["mutants"], 1):
-                entry = {"tests": given["tests"], "needs": given.get("needs", ""), **entry}
-                entry["tests"] = tuple(entry["tests"].format(stem=Path(entry["file"]).stem).split())
-                read.append(Mutant(path.stem, number, **entry))
-    return read
+def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """What can be written in the place of this node or of a part of it."""
+    text = ast.unparse
+    match node:
+        case ast.Compare(left, [op], [right]) if type(op) in SYMBOLS:
+            yield node, f"({text(left)} {COMPARED[SYMBOLS[type(op)]]} {text(right)})"
+        case ast.BinOp(left, op, right) if type(op) in SYMBOLS:
+            yield node, f"(({text(left)}) {COMPUTED[SYMBOLS[type(op)]]} ({text(right)}))"
+        case ast.BoolOp(op, values):
+            yield node, "(" + (" and " if isinstance(op, ast.Or) else " or ").join(f"({text(v)})" for v in values) + ")"
+        case ast.If(test) | ast.IfExp(test) | ast.While(test):
+            yield test, f"(not ({text(test)}))"
+        case ast.Constant(bool() as value):
+            yield node, str(not value)
+        case ast.Constant(int() | float() as value):
+            yield node, f"({value} + 1)"
+        case ast.Return(value) if value is not None and text(value) != "None":
+            yield value, "None"
+        case ast.Expr(ast.Call() as call):
+            yield call, "None"
 
 
-def run_tests(
-    source: Path, tests: Iterable[str], *options: str, timeout: float | None = TIMEOUT_S
-) -> tuple[int | None, str]:
-    """(pytest's exit code, or None past the time allowed; the end of what it printed), with the package below `source`."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None, ""
-    return done.returncode, (done.stdout + done.stderr)[-3000:]
+def candidates() -> list[Mutant]:
+    """Every change of every file; annotations and docstrings have none."""
+    found = []
+    for path in sorted((ROOT / "src" / "unskew").rglob("*.py")):
+        source = path.read_text()
+        starts = [0]
+        for text in source.splitlines(keepends=True):
+            starts.append(starts[-1] + len(text.encode()))
+        tree = ast.parse(source)
+        for parent in ast.walk(tree):
+            for field in ("annotation", "returns"):
+                if isinstance(getattr(parent, field, None), ast.AST):
+                    setattr(parent, field, None)
+            if isinstance(parent, ast.JoinedStr):  # positions inside of f-strings are those of Python 3.12 and later
+                parent.values = []
+        for node in (n for parent in ast.walk(tree) for n in changes(parent)):
+            at, new = node
+            begin = starts[at.lineno - 1] + at.col_offset
+            end = starts[at.end_lineno - 1] + at.end_col_offset
+            old = source.encode()[begin:end].decode()
+            found.append(Mutant(path.relative_to(ROOT).as_posix(), at.lineno, begin, end, old, new))
+    return found
 
 
-def plant(mutant: Mutant) -> Outcome:
-    """Run the mutant's tests against a copy of the sources with its line broken."""
-    began = time.monotonic()
+def tests_of(mutant: Mutant, covered: Path, rng: random.Random) -> list[str]:
+    """The tests that execute the mutant's line, or where only imports do, those that execute another line of the file."""
+    with sqlite3.connect(covered / "lines.db") as lines:
+        of_file = "SELECT DISTINCT test FROM lines WHERE path = ? AND test != ''"
+        rows = lines.execute(f"{of_file} AND line = ?", (mutant.path, mutant.line)).fetchall()
+        rows = rows or lines.execute(of_file, (mutant.path,)).fetchall()
+    names = sorted(name for (name,) in rows)
+    return names if len(names) <= MOST_TESTS else rng.sample(names, MOST_TESTS)
+
+
+def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
+    """Whether one of these tests fails in a copy of the checkout with the mutant in it."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-        path = source / "unskew" / mutant.file
-        path.write_text(path.read_text().replace(mutant.line, mutant.becomes))
-        code, output = run_tests(source, mutant.tests)
-    # 1: a test failed; 2: a test module could not even be imported; anything else is no verdict on the mutant
-    end = {None: "timeout", 0: "survived", 1: "killed", 2: "killed"}.get(code, "error")
-    return Outcome(mutant, end, time.monotonic() - began, output)
+        copy = Path(folder) / "checkout"
+        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs", ".mutants", "site", ".mypy_cache")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        source = (ROOT / mutant.path).read_bytes()
+        (copy / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
+        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
+        command = [python, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return True
+        return done.returncode in (1, 2)
 
 
-def failures(chosen: Iterable[Mutant], processes: int) -> str:
-    """What the tests of these mutants print when one of them fails without any mutant; nothing if all pass."""
-    tests = sorted({test for mutant in chosen for test in mutant.tests})
-    code, output = run_tests(SOURCE, tests, "-n", str(processes), "--dist", "worksteal", timeout=None)
-    return output if code else ""
+def cover(folder: Path, words: list[str]) -> None:
+    """Run the suite and keep which test executes which line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder.resolve() / "coverage"
+    environment = {**os.environ, "COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
+    options = ["--cov=src/unskew", "--cov-context=test", "--cov-report=", *words]
+    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=environment, check=False)
+    import coverage
+
+    read = coverage.CoverageData(str(data))
+    read.read()
+    (folder / "python").write_text(sys.executable)
+    (folder / "lines.db").unlink(missing_ok=True)
+    with sqlite3.connect(folder / "lines.db") as lines:
+        lines.execute("CREATE TABLE lines (path TEXT, line INT, test TEXT)")
+        for path in read.measured_files():
+            short = Path(path).resolve().relative_to(ROOT).as_posix()
+            rows = ((short, n, c.split("|")[0]) for n, tests in read.contexts_by_lineno(path).items() for c in tests)
+            lines.executemany("INSERT INTO lines VALUES (?, ?, ?)", rows)
+        lines.execute("CREATE INDEX places ON lines (path, line)")
 
 
-def report(outcomes: list[Outcome], least: float) -> int:
-    killed = sum(o.killed for o in outcomes)
-    for outcome in outcomes:
-        if not outcome.killed:
-            reason = f"   ({outcome.mutant.survives})" if outcome.mutant.survives else ""
-            print(f"{outcome.end}: {outcome.mutant.name}{reason}")
-    share = killed / len(outcomes)
-    print(f"{killed} of {len(outcomes)} mutants killed, {100 * share:.1f} %; asked for: {100 * least:.0f} %")
-    return 0 if share >= least and not any(o.end == "error" for o in outcomes) else 1
+def interval(killed: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share."""
+    centre, spread = killed + z * z / 2, z * math.sqrt(killed * (n - killed) / n + z * z / 4)
+    return (centre - spread) / (n + z * z), (centre + spread) / (n + z * z)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("rooms", nargs="*", help="files of tests/mutants; default: all")
-    parser.add_argument("--only", type=int, help="the mutant of this number, with what its tests print")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--least", type=float, default=0.9, help="share that must be killed (default 0.9)")
-    parser.add_argument("--json", type=Path, help="write every outcome there")
-    options = parser.parse_args()
-    chosen = [m for m in mutants(options.rooms) if options.only in (None, m.number)]
-    for room, module in sorted({(m.room, m.needs) for m in chosen if m.needs and not find_spec(m.needs)}):
-        print(f"{room}: left out, because {module} is not installed; run it with a Python that has it")
-        chosen = [m for m in chosen if m.room != room]
-    if problems := [f"{m.room} {m.number}: {p}" for m in chosen if (p := m.problem() or m.mistake())]:
-        print("\n".join(problems))
-        return 2
-    if not chosen:
-        print("there are no such mutants")
-        return 2
-    if output := failures(chosen, options.processes):
-        print(f"tests fail without any mutant:\n{output}")
-        return 2
+def draw(options: argparse.Namespace) -> None:
+    rng = random.Random(options.seed)
+    mutants = rng.sample(candidates(), options.n)
+    chosen = [[(tests_of(m, c, rng), (c / "python").read_text()) for c in options.covered] for m in mutants]
+
+    def survives(number: int) -> bool:
+        return not any(tests and fails(mutants[number], tests, python) for tests, python in chosen[number])
+
+    survived = []
     with ThreadPoolExecutor(options.processes) as pool:
-        outcomes = []
-        for outcome in pool.map(plant, chosen):
-            outcomes.append(outcome)
-            print(f"{outcome.end:<9}{outcome.seconds:>5.0f} s  {outcome.mutant.name}", flush=True)
-    if options.only:
-        print(outcomes[0].output)
+        for number, alive in enumerate(pool.map(survives, range(options.n))):
+            survived += [number] if alive else []
+            print(f"{number + 1:4} {'survived' if alive else 'killed'}  {mutants[number].path}", flush=True)
+    rows = [{**mutants[i]._asdict(), "tests": sum(len(t) for t, _ in chosen[i])} for i in survived]
+    for row in rows:
+        print(f"{row['path']}:{row['line']}  {row['old'][:70]}  ->  {row['new'][:70]}  ({row['tests']} tests)")
     if options.json:
-        options.json.write_text(json.dumps([{**asdict(o), "output": ""} for o in outcomes], indent=1))
-    return report(outcomes, options.least)
+        options.json.write_text(json.dumps(rows, indent=1))
+    killed = options.n - len(survived)
+    low, high = interval(killed, options.n)
+    print(f"{killed} of {options.n} killed: {killed / options.n:.1%} (95 % interval {low:.1%} to {high:.1%})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    covering = commands.add_parser("cover")
+    covering.add_argument("folder", type=Path)
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("covered", type=Path, nargs="+", help="folders that `cover` filled")
+    drawing.add_argument("--seed", type=int, required=True)
+    drawing.add_argument("-n", type=int, default=200)
+    drawing.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    drawing.add_argument("--json", type=Path, help="write the survivors there")
+    options, words = parser.parse_known_args()
+    if options.command == "cover":
+        cover(options.folder, words)
+    else:
+        draw(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
