@@ -57,7 +57,7 @@ its own set, and nowhere may imports go in a circle."""
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 PURE = ("core", "measures", "methods", "merge", "privacy")
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}
-MOST_LINES, MOST_IN_FUNCTION, MOST_PARAMETERS = 300, 50, 6
+MOST_LINES, MOST_IN_FUNCTION, MOST_PARAMETERS = 800, 50, 6
 LONG_SIGNATURES = {"kernels.py", "folded.py", "columns.py"}
 """Files whose functions stand in for torch's own and take what those take."""
 
