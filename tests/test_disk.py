@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from unskew import disk
+from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.record import Record
 from unskew.errors import Paused, UsageError
 
@@ -186,14 +187,44 @@ def test_no_other_module_writes_files_by_itself():
                 continue
             called = ast.unparse(node.func)
             modes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "mode")]
-            opens = called == "open" and any(isinstance(m, ast.Constant) and "w" in str(m.value) for m in modes)
+            opens = called == "open" and any(isinstance(m, ast.Constant) and {*"wxa"} & {*str(m.value)} for m in modes)
+            opens &= not any(k.arg == "opener" and "refuse_link" in ast.unparse(k.value) for k in node.keywords)
             if opens or called.endswith((".write_text", ".write_bytes")) or called in ("os.replace", "os.rename"):
                 wrong.append(f"{name}:{node.lineno} {called}")
     assert not wrong
 
 
-def test_what_is_asked_for_goes_into_a_pipe_or_a_device_and_through_a_link(tmp_path):
-    """`--out /dev/stdout` took the device away where it could, and was refused elsewhere; a link was replaced by a file."""
+@pytest.mark.parametrize(
+    "write", [disk.replace, disk.write_output, lambda path, data: disk.replace_unsynced(path, data.encode())]
+)
+@pytest.mark.parametrize("target", ["file", "missing", os.devnull, "pipe"])
+def test_a_link_is_replaced_and_its_target_stays(tmp_path, write, target):
+    (folder := tmp_path / "r").mkdir()
+    (tmp_path / "file").write_text("key")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("out", "out.part"):
+        (folder / name).symlink_to(tmp_path / target)
+    write(folder / "out", "new")
+    assert (tmp_path / "file").read_text() == "key"
+    assert not (tmp_path / "missing").exists()
+    assert not (folder / "out").is_symlink()
+    assert (folder / "out").read_text() == "new"
+    assert {p.name for p in folder.iterdir()} == {"out", "out.part"}
+
+
+def test_files_that_grow_refuse_a_link(tmp_path):
+    (tmp_path / "key").write_text("key")
+    for name in ("rows", "run.lock"):
+        (tmp_path / name).symlink_to("key")
+    with pytest.raises(OSError, match="symbolic link"):
+        disk.Appending(tmp_path / "rows", 0)
+    with pytest.raises(OSError, match="symbolic link"), Lock(tmp_path):
+        pass
+    assert (tmp_path / "key").read_text() == "key"
+
+
+def test_what_is_asked_for_goes_into_a_pipe_or_a_device(tmp_path):
+    """`--out /dev/stdout` took the device away where it could, and was refused elsewhere."""
     read, write = os.pipe()
     disk.write_output(Path(f"/dev/fd/{write}"), "a,b\n")
     os.close(write)
@@ -217,12 +248,6 @@ def test_what_is_asked_for_goes_into_a_pipe_or_a_device_and_through_a_link(tmp_p
             for text in ("first", "2nd"):
                 disk.write_output(Path(shared) / "out.csv", text)
                 assert (Path(shared) / "out.csv").read_text() == text
-    (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
-    for text in ("new", "newer"):
-        disk.write_output(tmp_path / "link", text)
-        assert (tmp_path / "there" / "file").read_text() == text
-        assert (tmp_path / "link").is_symlink()
     with pytest.raises(UsageError, match=r"E161 .* cannot be written: File name too long"):
         disk.write_output(tmp_path / ("y" * 300), "")
     if os.path.exists("/dev/full"):

@@ -1,7 +1,7 @@
 """Files and folders: names that are safe, and writes that leave a file whole after a crash or on a full disk.
 
 Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it may be lost) or
-`Appending` (a file that only grows).
+`Appending` (a file that only grows). None of them writes through a link: the folder may be somebody else's work.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from unskew.errors import Paused, StateError, UnskewError, UsageError
+from unskew.errors import Paused, StateError, UsageError
 
 AT_SITE = "setup.safetensors"
 """The file that tells a site's folder of a run from the coordinator's."""
@@ -73,8 +76,9 @@ def slug(text: str) -> str:
 def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | None = None) -> None:
     """Make `data`, which may be in several buffers, the content of the file at `path`; after a crash the file holds either its old content or the new.
 
-    The data are written to `<name>.part` in the same folder and synced, the file is renamed, and the folder is synced.
-    Text is encoded as UTF-8. keep: a second path under which the old file, if there is one, remains.
+    The data are written to a new file `<name>.<random>.part` in the same folder and synced, the file is renamed, and the
+    folder is synced. A link at `path` is replaced, and its target stays as it is. Text is encoded as UTF-8.
+    keep: a second path under which the old file, if there is one, remains.
 
     Raises Paused (E203) when the disk is full, and any other OSError unchanged. In both cases the old file stays.
     """
@@ -101,7 +105,7 @@ def linked(path: Path, target: Path) -> bool:
 def write_output(path: Path, data: bytes | str) -> None:
     """Write a file where somebody asked for it, as `replace` does; folders above it are made.
 
-    A link stays one, and the file that it leads to is written. A pipe or a device, such as /dev/stdout, is written into.
+    A link is replaced, as `replace` does. A pipe or a device, such as /dev/stdout, is written into.
     Raises UsageError (E161) where it cannot be written, Paused (E203) when the disk is full.
     """
     try:
@@ -112,7 +116,7 @@ def write_output(path: Path, data: bytes | str) -> None:
                 stream.write(data.encode() if isinstance(data, str) else data)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path.resolve() if path.is_symlink() else path, data)
+        replace(path, data)
     except OSError as error:
         why = f"{path.parent} is no folder" if path.parent.is_file() else os.strerror(error.errno or 0)
         raise UsageError("E161", f"{path} cannot be written: {why}; name another.") from error
@@ -120,27 +124,22 @@ def write_output(path: Path, data: bytes | str) -> None:
 
 def _is_stream(path: Path) -> bool:
     """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has opened."""
-    return (path.exists() and not path.is_file()) or str(path.absolute()).startswith(("/dev/fd/", "/dev/std"))
+    if str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/self/fd/")):
+        return True
+    return path.exists() and not path.is_file() and not path.is_symlink()
 
 
 def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:
     """The same for content that is made piece by piece. size: bytes of all pieces."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with explaining_a_full_disk(path, size):
-            with open(part, "wb") as file:
-                for buffer in buffers:
-                    file.write(buffer)
-                file.flush()
-                os.fsync(file.fileno())
+    with explaining_a_full_disk(path, size):
+        with _new_file(path) as file:
+            for buffer in buffers:
+                file.write(buffer)
+            file.flush()
+            os.fsync(file.fileno())
             if keep and path.exists():
                 _link(path, keep)
-            os.replace(part, path)
-            _sync_folder(path.parent)
-    except (OSError, UnskewError):
-        with suppress(OSError):
-            part.unlink()
-        raise
+        _sync_folder(path.parent)
 
 
 def replace_unsynced(path: Path, data: bytes) -> None:
@@ -149,14 +148,27 @@ def replace_unsynced(path: Path, data: bytes) -> None:
     Several threads may do so at once. For what may be lost: after a power cut the file may be missing or cut off.
     Raises OSError, and leaves nothing behind then.
     """
-    number, part = tempfile.mkstemp(dir=path.parent)
+    with _new_file(path, 0o600) as file:
+        file.write(data)
+
+
+@contextmanager
+def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file, which replaces what is at `path` when the block ends, and is removed if anything fails."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(number, "wb") as file:
-            file.write(data)
+        with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
+            yield file
         os.replace(part, path)
     except BaseException:
-        os.unlink(part)
+        with suppress(OSError):
+            part.unlink()
         raise
+
+
+def refuse_link(path: str, flags: int) -> int:
+    """An `opener` for files that grow. Raises OSError (ELOOP) where the path is a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows lacks the flag
 
 
 def sha256(path: Path) -> str:
@@ -211,11 +223,11 @@ class Appending:
     def __init__(self, path: Path, length: int | None = None):
         """Open or create the file. length: cut it to so many bytes first; default: leave it as it is.
 
-        Raises Paused (E203) when the disk is full.
+        Raises Paused (E203) when the disk is full, OSError where the path is a link.
         """
         self.path = path
         with explaining_a_full_disk(path, 0):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+            self._file = open(path, "ab", buffering=0, opener=refuse_link)  # noqa: SIM115
         if length is not None:
             self._file.truncate(length)
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 def printable(text: str) -> str:
     """A text on one line, its control characters escaped as Python writes them, so that it cannot move a cursor."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

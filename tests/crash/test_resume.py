@@ -137,8 +137,14 @@ def test_a_full_disk_pauses_and_destroys_nothing(tmp_path, straight, monkeypatch
         with pytest.raises(Paused, match=rf"E203 disk full: .* unskew resume {tmp_path / 'r'}$") as caught:
             run(tmp_path, "r")
     assert caught.value.exit_code == 75
+    for name in (
+        "state.safetensors.0a1b.part",
+        "private/r000001.safetensors.2c3d.part",
+    ):  # as a killed write leaves them
+        (tmp_path / "r" / name).write_bytes(b"x")
     run(tmp_path, "r")
     assert ends(tmp_path / "r") == straight
+    assert not list((tmp_path / "r").rglob("*.part"))
 
 
 def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(tmp_path, straight):

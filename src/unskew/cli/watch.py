@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.errors import printable
 from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
@@ -80,7 +78,7 @@ def _watch_one(run: Path, once: bool) -> None:
         time.sleep(LOOK_S)
     ending = _ending(run)
     if ending and ending["state"] != "done":
-        text = printable(ending["text"])
+        text = ending["text"]
         print(text if ending["code"] != 75 else f"{text} Resume with: unskew resume {run}")
     elif (run / "model.safetensors").exists():
         print(f"done    {run / 'model.safetensors'}")
@@ -136,7 +134,7 @@ class _History:
             if event["code"] == "round":
                 self._attendance[event["t"]] = self._answered(*map(clients_in, (event["asked"], event["answered"])))
             else:
-                yield printable(f"{event['code']} {event['text']}")
+                yield f"{event['code']} {event['text']}"
 
     def line(self, t: int, rounds: int) -> str:
         """One round: its scores, and who answered."""
@@ -153,11 +151,13 @@ class _History:
 
 def _site_names(run: Path) -> list[str]:
     """The names of the sites in the order of client numbers; none in a simulation."""
-    path = run / "sites.json"
-    return [hello["site"] for hello in json.loads(path.read_text())["sites"]] if path.exists() else []
+    from unskew.report.files import read_json
+
+    return [hello["site"] for hello in read_json(run / "sites.json").get("sites", [])]
 
 
 def _ending(run: Path) -> dict[str, Any] | None:
     """How a run over a network ended; None while it goes on, and in a simulation."""
-    path = run / "ending.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    from unskew.report.files import read_json
+
+    return read_json(run / "ending.json") or None

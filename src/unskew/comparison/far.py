@@ -17,6 +17,7 @@ from unskew.comparison import arm, workers
 from unskew.comparison.crew import LOST
 from unskew.comparison.nodes import Nodes
 from unskew.comparison.watch import Cell
+from unskew.disk import refuse_link
 from unskew.engine.disk.fingerprint import fingerprint
 from unskew.engine.resolve import federation_of, method_of
 from unskew.errors import StateError, UsageError
@@ -88,7 +89,7 @@ class FarHand:
     def _say(self, text: str) -> None:
         if text:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.log, "a", encoding="utf-8") as log:
+            with open(self.log, "a", encoding="utf-8", opener=refuse_link) as log:
                 log.write(f"{text}\n")
 
 

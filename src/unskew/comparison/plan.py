@@ -16,7 +16,7 @@ from unskew.config import Settings
 from unskew.disk import slug
 from unskew.engine import resolve
 from unskew.engine.disk.sameness import check_same
-from unskew.errors import StateError, UsageError, suggestion
+from unskew.errors import StateError, UsageError, printable, suggestion
 
 FILE = "compare.yaml"
 
@@ -78,7 +78,9 @@ def plan_cells(
 def watched(parent: Path, plan: Plan) -> list[Cell]:
     """The runs of a comparison, for whoever only follows them: no method is read, so that its file may be out of reach."""
     shared = _alone(plan.settings)
-    return [Cell(m, seed, parent / f"{slug(m)}--s{seed}", shared) for m in plan.methods for seed in plan.seeds]
+    return [
+        Cell(printable(m), seed, parent / f"{slug(m)}--s{seed}", shared) for m in plan.methods for seed in plan.seeds
+    ]
 
 
 def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:

@@ -11,7 +11,7 @@ from typing import Any
 from unskew import disk, many
 from unskew.config import Settings
 from unskew.engine.disk import shapes
-from unskew.errors import NothingUsed, StateError
+from unskew.errors import NothingUsed, StateError, printable
 from unskew.scores import MAIN
 
 NOW = "now.json"
@@ -99,6 +99,8 @@ def announced(parent: Path) -> list[Cell]:
     """The runs of the table that began last in this folder. Raises StateError (E111) for a damaged file."""
     try:
         runs = json.loads((parent / NOW).read_text())
-        return [Cell(method, seed, parent / path, Settings(rounds=rounds)) for method, seed, path, rounds in runs]
+        return [
+            Cell(printable(method), seed, parent / path, Settings(rounds=rounds)) for method, seed, path, rounds in runs
+        ]
     except (OSError, ValueError, TypeError) as error:
         raise StateError("E111", f"{parent / NOW} cannot be read: {error}.") from None

@@ -33,7 +33,7 @@ class Worker:
     def __init__(self, log: Path):
         self.log, self.cell = log, None
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as errors:
+        with open(log, "ab", opener=disk.refuse_link) as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "unskew.comparison.workers"],  # -P: no file of this folder is imported
                 stdin=subprocess.PIPE,
@@ -65,7 +65,7 @@ class Worker:
         if code is None or code >= 0 or -code in ASKED_TO_END:
             return code
         assert self.cell
-        with open(self.log, "a", encoding="utf-8") as log:
+        with open(self.log, "a", encoding="utf-8", opener=disk.refuse_link) as log:
             log.write(
                 f"{self.cell.method}, seed {self.cell.seed} was lost: its process died of {signal.Signals(-code).name}\n"
             )

@@ -33,7 +33,7 @@ class Kept:
 
     @staticmethod
     def of(path: Path) -> Kept:
-        states = (p for files in (PRIVATE, FILES) for p in sorted(path.glob(files)))
+        states = (p for files in (PRIVATE, FILES, "*.part") for p in sorted(path.glob(files)))
         files = tuple(p for p in (path / SETUP, path / RECEIVED, *states) if p.exists())
         used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
         return Kept(path, files, sum(p.stat().st_size for p in files), time.time() - used)

@@ -35,7 +35,7 @@ def conduct_order(channel: Channel, order: Order) -> None:
 def _conduct_to_the_end(channel: Channel, order: Order) -> None:
     began = time.time()
     ending: dict[str, Any] = {"state": "done", "code": 0}
-    with open(order.path / "server.log", "a") as log:
+    with open(order.path / "server.log", "a", opener=disk.refuse_link) as log:
         try:
             _conduct(channel, order, log)
         except UnskewError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from unskew.deploy.journal import FILE, Journal
 from unskew.deploy.tickets import Coordinator
+from unskew.disk import refuse_link
 from unskew.locks import lock
 
 
@@ -17,7 +18,7 @@ def note(home: Coordinator, happenings: Sequence[tuple[str, Mapping[str, Any]]])
     """Add a line for each of these: what happened, and its facts."""
     if not happenings:
         return
-    with open(home.folder / "audit.lock", "a") as one_at_a_time:
+    with open(home.folder / "audit.lock", "a", opener=refuse_link) as one_at_a_time:
         lock(one_at_a_time, wait=True)
         journal = Journal(home.folder / FILE, home.key)
         try:

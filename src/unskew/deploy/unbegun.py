@@ -45,7 +45,7 @@ def make_room(folder: Path, run: str) -> list[str]:
 
 
 def _has_only_asked(path: Path) -> bool:
-    return path.is_dir() and {p.name.removesuffix(".part") for p in path.iterdir()} <= _OF_ASKING
+    return path.is_dir() and {p.name.partition(".")[0] for p in path.iterdir()} <= _OF_ASKING
 
 
 def _asked_last(path: Path) -> float:

@@ -213,7 +213,7 @@ def privacy(path: Path, content: bytes, attacks: str) -> dict[str, Any]:
     try:
         held = _adapter(dict[str, Any]).validate_json(content)
         attacked = _adapter(dict[str, Finding]).validate_python(held.get(attacks, {}))
-        _adapter(dict[str, Account]).validate_python({n: v for n, v in held.items() if n != attacks})
+        accounts = _adapter(dict[str, Account]).validate_python({n: v for n, v in held.items() if n != attacks})
     except ValidationError as error:
         raise StateError("E111", f"{path} {problem(error)}; remove it, and attack the run again.") from None
     drawn = [finding.get("pictures", {}) for finding in attacked.values()]
@@ -223,7 +223,7 @@ def privacy(path: Path, content: bytes, attacks: str) -> dict[str, Any]:
         raise StateError(
             "E111", f"{path} holds a curve whose x and y are not as many; remove it, and attack the run again."
         )
-    return dict(held)
+    return {**accounts, **({attacks: attacked} if attacked else {})}
 
 
 def _sizes(held: Mapping[str, Any]) -> list[tuple[str, list[int]]]:

@@ -97,6 +97,8 @@ class Folder:
             raise Paused(full.code, f"{full.text} {resume}") from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
+        for part in self.path.rglob("*.safetensors.*.part"):  # of a process that was killed
+            part.unlink()
         self._describe()
         checkpoint = state.latest(self.path, self._check_files, say)
         self._check_same(checkpoint)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from unskew.disk import explaining_a_full_disk
+from unskew.disk import explaining_a_full_disk, refuse_link
 from unskew.errors import StateError
 from unskew.locks import HELD, lock
 
@@ -26,7 +26,7 @@ class Lock:
 
     def __enter__(self) -> Lock:
         with explaining_a_full_disk(self.path, 0):
-            self.file = open(self.path, "a+")
+            self.file = open(self.path, "a+", opener=refuse_link)
         try:
             lock(self.file, wait=False)
         except OSError as error:

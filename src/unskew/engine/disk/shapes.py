@@ -1,7 +1,7 @@
 """What the rows and facts in a run's folder must be. The folder may be damaged, or a stranger's.
 
 Every reader asks here, so that nothing beyond relies on what a file claims: a number is a number and not enormous, a
-client is one, and a name is a text. What a file holds beside what is listed here is let through.
+client is one, and a text is one line, whose control characters are escaped. What a file holds beside what is listed here is let through.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from unskew import documents, many
-from unskew.errors import StateError
+from unskew.errors import StateError, printable
 from unskew.scores import MAIN
 
 Row = dict[str, Any]
@@ -27,7 +27,7 @@ MOST_CLIENTS = 1 << 24
 MOST_SCORE = 1e100
 """A finite score; it may be infinite, too. The axes of pictures are computed with it."""
 FORM = ConfigDict(strict=True, extra="allow")
-Text = Annotated[str, Field(max_length=MOST_TEXT)]
+Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(printable)]
 Round = Annotated[int, Field(ge=0, le=10**9)]
 Whole = Annotated[int, Field(ge=0, le=1 << 53)]
 Client = Annotated[int, Field(ge=0, lt=many.MOST)]
