@@ -303,6 +303,45 @@ def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_pa
         assert done.code == 2  # nothing answers at the server's port
 
 
+MAKES = "open('mark', 'w')\nfrom torch import nn\ndef make(shape, n):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, n))\n"
+
+
+def test_a_look_at_a_study_imports_no_file_that_the_study_names(tmp_path, monkeypatch):
+    """`site check --study`, which one runs before one trusts anybody, ran the Python file that the study called its model."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"], tls=False)
+    Joined.make(tmp_path / "site", home.ticket("a"))
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+    (tmp_path / "evil.py").write_text(MAKES)
+    (tmp_path / "mine.py").write_text(MAKES.replace("mark", "ours"))
+    (tmp_path / "study.yaml").write_text(dump(study(fake.small("fedavg", model="evil.py:make"))))
+    monkeypatch.setattr("unskew.deploy.doctor.check", lambda *_: [Finding("data", True, "")])
+    look = ("site", "check", "--data", "d.npz", "--study", "study.yaml")
+    refused = call(*look, cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    own = call(*look, "--model", "mine.py:make", cwd=tmp_path)
+    assert own.code == 0, own.text
+    assert ((tmp_path / "mark").exists(), (tmp_path / "ours").exists()) == (False, True)
+    assert "--model mine.py:make" in own.out.splitlines()[-1]
+
+
+def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names(tmp_path, monkeypatch):
+    """The process that conducts it imports whatever has been ordered."""
+    home = Coordinator.make(tmp_path / "federations" / "lung", "lung", "127.0.0.1:1", ["a"], tls=False)
+    (tmp_path / "evil.py").write_text(MAKES)
+    asked = study(fake.small("fedavg", model="evil.py:make"))
+    (tmp_path / "study.yaml").write_text(dump(asked))
+    refused = call("run", "study.yaml", "--on", "lung", "--name", "r", cwd=tmp_path)
+    assert (refused.code, refused.err[:4], (tmp_path / "runs").exists()) == (2, "E506", False), refused.text
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "deploy.json").write_text(
+        json.dumps(Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).as_json())
+    )
+    refused = call("resume", "f", cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    for words in (("run", "study.yaml", "--on", "lung", "--name", "r"), ("resume", "f")):
+        assert "E506" not in call(*words, "--model", "evil.py:make", cwd=tmp_path).text
+
+
 def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tmp_path):
     """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only their sum is read."""
     np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
