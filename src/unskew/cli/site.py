@@ -32,8 +32,12 @@ def approve(
     Joined.open(folder)
     if number:
         approved = approvals.decide(folder, number, "approved")
-        again = "\n          each later run spends its epsilon once more" if "  epsilon " in approved.leaves else ""
-        print(f"approved  {approved.run}, and later runs of this study{again}\n{approved.text()}")
+        what = ", and later runs of this study"
+        if approved.releases == "error":
+            what = ": its coordinator may read this error, and nothing else leaves"
+        elif "  epsilon " in approved.leaves:
+            what += "\n          each later run spends its epsilon once more"
+        print(f"approved  {approved.run}{what}\n{approved.text()}")
         return
     requests = approvals.everything(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")
