@@ -26,7 +26,7 @@ def command(
     ] = "",
     method: Annotated[
         list[str] | None,
-        typer.Option(help="FILE.py of a run with a Part in a Python file, which its folder cannot have imported (repeatable)"),
+        typer.Option(help="FILE.py of a run with a Part in a Python file (repeatable)"),
     ] = None,
     model: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run whose model is in a Python file")] = "",
     metrics: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run with a metric in a Python file")] = "",

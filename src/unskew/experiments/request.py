@@ -23,7 +23,8 @@ class Request:
     methods: Annotated[tuple[str, ...], "only these methods of the table (repeatable)"] = ()
     add: Annotated[tuple[str, ...], "also this method, such as my_method.py or flea+scaffold (repeatable)"] = ()
     file: Annotated[
-        tuple[str, ...], "a Python file that the table names, which is imported only if it is named here, too (repeatable)"
+        tuple[str, ...],
+        "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
     ] = ()
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
     scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0

@@ -92,7 +92,9 @@ class Folder:
         except Paused as full:
             if full.code != "E203":
                 raise
-            resume = f"The last checkpoint is safe; free space, then: {config.resume_command(self.path, self.run.settings)}"
+            resume = (
+                f"The last checkpoint is safe; free space, then: {config.resume_command(self.path, self.run.settings)}"
+            )
             raise Paused(full.code, f"{full.text} {resume}") from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
