@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unskew import config, models, scores
+from unskew import config, models, own, scores
 from unskew.cluster import place
 from unskew.cluster.place import HERE
 from unskew.comparison import handover, leakage, plan, training
@@ -180,12 +180,17 @@ def resume(
     progress: bool = True,
     *,
     on: str = HERE,
+    method: str | Path = "",
+    model: str | Path = "",
+    metrics: str = "",
 ) -> Result:
     """Continue a run in its folder to the bits it would have had. say, shown, callbacks, progress, on: as for `run`.
 
-    Raises StateError where it cannot.
+    method, model, metrics: of a run with Python files, these as its settings name them; a folder alone has none imported.
+    Raises StateError where it cannot, UsageError (E506) for a file that is not named.
     """
-    view, folder = _View(shown, progress, say), Folder.open(Path(path))
+    with own.restrict(str(method), str(model), *metrics.split(",")):
+        view, folder = _View(shown, progress, say), Folder.open(Path(path))
     folder.run = _heard_by(_placed(folder.run, on), checked(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew import arguments, documents, measures, own, scores, specs, texts
+from unskew import arguments, calls, documents, measures, own, scores, specs, texts
 from unskew.errors import StateError, UsageError, excerpt
 from unskew.models import folder
 
@@ -170,6 +171,23 @@ class Settings:
             digests[availability.value] = own.digest(availability.value)
         return digests | folder.digests(self.model)
 
+    def code(self) -> dict[str, list[str]]:
+        """The Python files that the method, the model and the metrics name, by setting; no setting that names none."""
+        parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
+        metrics = [name.rpartition(":")[0] for name in scores.named_in(self.metrics)]
+        by_setting = {
+            "method": parts,
+            "model": [calls.parse(self.model, "model", "E104").file],
+            "metrics": [file for file in metrics if file.endswith(".py")],
+        }
+        return {name: named for name, texts in by_setting.items() if (named := [text for text in texts if text])}
+
+    def check_code(self) -> None:
+        """Before another process imports these files. Raises UsageError (E506) for one that only a document names."""
+        for files in self.code().values():
+            for file in files:
+                own.check_named(file)
+
     def files_of_metrics(self) -> set[str]:
         """Those of the files that only metrics are taken from, so that a change of them changes no weight."""
         return {*own.with_imports(*scores.named_in(self.metrics))} - {*own.with_imports(self.method, self.model)}
@@ -280,6 +298,12 @@ def _read(path: Path) -> tuple[Settings, dict[str, Any]]:
 def dump(settings: Settings) -> str:
     """The settings as YAML, which `load` reads back."""
     return documents.dump(settings.as_dict())
+
+
+def resume_command(path: Path, *runs: Settings) -> str:
+    """The command that resumes what is in this folder. runs: of which settings; their Python files are named, too."""
+    named = dict.fromkeys((name, str(getattr(run, name))) for run in runs for name in run.code())
+    return shlex.join(["unskew", "resume", str(path), *(word for name, text in named for word in (f"--{name}", text))])
 
 
 def check_same(before: Settings, now: Settings, folder: Path) -> None:

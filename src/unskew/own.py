@@ -8,6 +8,8 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import invalidate_caches
 from importlib.machinery import SourceFileLoader
@@ -27,6 +29,29 @@ _digests_run: dict[Path, str] = {}
 """Of modules that files of the user's own import: the digest of each when such a file was last imported."""
 _FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
 """A file among the Parts of a method, or before the function of a model."""
+_named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
+"""The files that the user has named and that may be imported; None in a program, which could import any file itself."""
+
+
+@contextmanager
+def restrict(*texts: str) -> Iterator[None]:
+    """Import no files inside but those that these texts name: the user wrote the texts, and documents may name others."""
+    whole = [text[: text.rfind(".py") + 3] for text in texts if ".py" in text]
+    before = _named.set(frozenset((*whole, *files(*texts))))
+    try:
+        yield
+    finally:
+        _named.reset(before)
+
+
+def check_named(file: str | Path) -> None:
+    """Raises UsageError (E506) for a file that only a document names, and not the user."""
+    named = _named.get()
+    if named is None or Path(file).resolve() in {Path(name).resolve() for name in named}:
+        return
+    text = f"{file} is named in a document and not by you, so it is not imported"
+    options = "--method, --model or --metrics, for a table --file, in Python method, model or metrics"
+    raise UsageError("E506", f"{text}; if you trust it, name it in this command, too ({options}).")
 
 
 def where(path: Path) -> str:
@@ -42,11 +67,13 @@ def where(path: Path) -> str:
 def module(file: str | Path) -> ModuleType:
     """Import a file under a name that nothing else has, so that a user's `random.py` does not replace Python's.
 
-    Raises UsageError (E111) if the file does not exist or fails while it is imported.
+    Every file of a user's own is imported here. Raises UsageError: E111 if the file does not exist or fails while it is
+    imported, E506 if only a document names it.
     """
     path = Path(file)
     if not path.is_file():
         raise UsageError("E111", f"there is no file {file}{where(path)}.")
+    check_named(path)
     name = f"unskew_own_{path.stem}_{_digest(str(path.resolve()).encode())}"
     _forget_changed(path)
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))

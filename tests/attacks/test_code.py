@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
+from unskew import resume
 from unskew.comparison import leakage as stage
 from unskew.comparison.watch import Cell
-from unskew.config import load
+from unskew.config import load, resume_command
 from unskew.engine.disk import privacy
+from unskew.errors import UsageError
 from unskew.methods import own_parts
 
 QUICK = ("membership", "--set", "clients=1", "--set", "shadows=2", "--set", "passes=1", "--samples", "40")
@@ -122,14 +125,23 @@ def test_a_comparison_attacks_with_the_files_that_its_own_plan_names(copy):
     assert set(mark.read_text().split()) == {"method", "model"}
 
 
-def test_resuming_a_run_of_the_users_own_imports_what_it_names_and_refuses_a_changed_file(copy):
+def test_resuming_imports_what_the_user_names_and_refuses_a_changed_file(copy):
+    """`unskew resume` imported whatever the folder's config.yaml named."""
     run, files, mark = copy
-    assert call("resume", str(run)).code == 0
-    assert {"method", "model"} <= set(mark.read_text().split())
+    words = ("--method", files["method"], "--model", f"{files['model']}:make", "--metrics", f"{files['metric']}:share")
+    for named in ((), words[:2], words[:4]):
+        done = call("resume", str(run), *named)
+        assert (done.code, done.err[:4]) == (2, "E506"), done.err
+        assert len(set(mark.read_text().split())) == len(named) // 2
+    with pytest.raises(UsageError, match=r"^E506 .*my_metric\.py is named in a document and not by you"):
+        resume(run, model=f"{files['model']}:make")
+    mark.write_text("")
+    assert call("resume", str(run), *words).code == 0
+    assert resume_command(run, load(run / "config.yaml")) == shlex.join(["unskew", "resume", str(run), *words])
     before = Path(files["method"]).read_text()
     try:
         Path(files["method"]).write_text(before.replace("0.5", "0.25"))
-        done = call("resume", str(run))
+        done = call("resume", str(run), *words)
         assert (done.code, done.err[:4]) == (2, "E112"), done.err
     finally:
         Path(files["method"]).write_text(before)

@@ -29,7 +29,7 @@ FROZEN = {
     f"--folder --dry-run --json {SETTINGS}",
     "diagnose": "data --label --target --site --features --json --skew --clients --samples --availability --model --seed "
     "--partition-seed --secure-aggregation",
-    "resume": "run --without --wait --on --json",
+    "resume": "run --without --wait --on --method --model --metrics --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --data --pictures --merged --method --model --json",
     "audit": "run --set --samples --seeds --method --model --json",
@@ -38,7 +38,7 @@ FROZEN = {
     "figures": "runs --out --format --columns --font",
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
     "export": "run out --format --license --client --model --method --best --unfinished --data --classes",
-    "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --on --folder --keep --page "
+    "reproduce": "table --rows --methods --add --file --seeds --scale --tune --sampler --processes --on --folder --keep --page "
     "--anew --dry-run --json",
     "list": "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json --time",
     "explain": "method --data --model",
@@ -66,7 +66,7 @@ FROZEN = {
     "site refuse": "number --folder",
     "site watch": "--folder --port",
     "site run": "--data --folder --ticket --coordinator --classes --model --device --approve --metrics --log-format",
-    "site check": "--data --folder --classes --study --sites --json",
+    "site check": "--data --folder --classes --study --sites --model --json",
 }
 """The arguments and options of each command. Scripts use these names: change this table only on purpose."""
 

@@ -245,7 +245,7 @@ def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
     (at / "compare.yaml").write_text("")
     call("resume", str(at), "--on", "here", "--json")
     assert seen == [("run", 7, True, True), ("run", 7, False, False), ("compare", at, True, "here")]
-    assert resume.command.__doc__ == "Continue a run to the same bits as if it had never stopped."
+    assert resume.command.__doc__.startswith("Continue a run to the same bits as if it had never stopped.\n")
 
 
 @pytest.mark.parametrize(

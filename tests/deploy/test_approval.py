@@ -121,6 +121,87 @@ def _of_an_unknown_word(*_):
     check_known(SimpleNamespace(vocabulary=10), np.array([[3, 4711]]))
 
 
+RAW = "feddata(share=1.0)"
+FACTS = {"k": 0, "clients": 2, "largest": 33}
+
+
+def test_a_setup_that_nobody_has_greeted_asks_about_the_study_and_not_about_an_error(site):
+    """With weights of a wrong shape the operator was asked about "the study cannot run here as it is", and a yes to that was
+    kept as approval of the study: all of the raw samples then left."""
+    wrong = {"w": {name: tensor[..., :1] for name, tensor in weights(site).items()}}
+    settings = fake.small(RAW).as_dict()
+    assert answer(site, "setup", tree=wrong, settings=settings, **FACTS)["code"] == "E522"
+    (asks,) = approvals.everything(site.member.folder)
+    assert asks.releases == "study"
+    assert "feddata/x at most" in asks.text()
+    assert "cannot run" not in asks.text()
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert answer(site, "setup", tree=wrong, settings=settings, **FACTS)["code"] == "E504"
+    assert answer(site, "setup", tree={"w": weights(site)}, settings=settings, **FACTS)["ready"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", RAW])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_yes_to_an_error_releases_its_text_and_nothing_else(site, monkeypatch, method, seed):
+    with monkeypatch.context() as broken:
+        broken.setattr("unskew.deploy.site.forecast_of", _of_an_unknown_word)
+        assert hello(site, method, seed=seed)["code"] == "E522"
+        (asks,) = approvals.everything(site.member.folder)
+        assert asks.releases == "error"
+        approvals.decide(site.member.folder, "r1", "approved")
+        assert hello(site, method, seed=seed)["code"] == "E122"
+        broken.setattr("unskew.deploy.site.forecast_of", _of_another)
+        assert hello(site, method, seed=seed)["code"] == "E522"
+    for run in ("r1", "r2"):
+        assert hello(site, method, run=run, seed=seed)["code"] == "E522"
+        setup = fake.small(method, seed=seed).as_dict()
+        assert answer(site, "setup", run=run, tree={"w": weights(site)}, settings=setup, **FACTS)["code"] == "E522"
+    assert not Spent.read(site.member.folder).runs
+
+
+def _of_another(*_):
+    raise UsageError("E108", "another error")
+
+
+def test_an_approval_is_of_the_text_that_was_shown(site):
+    """With other samples at the site other numbers leave, of which its operator has not read."""
+    hello(site, "feddpms(alpha=5, width=8)")
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert "hello" in hello(site, "feddpms(alpha=5, width=8)")
+    fewer = fake.data_of(fake.federation(), 4)
+    again = Site(site.member, lambda: fewer, approve="ask")
+    assert hello(again, "feddpms(alpha=5, width=8)")["code"] == "E522"
+    states = {request.key: request.state for request in approvals.everything(site.member.folder)}
+    assert sorted(states.values()) == ["approved", "waiting"]
+    with pytest.raises(UsageError, match="E503 run r1 asks several things; name one by its digest: "):
+        approvals.decide(site.member.folder, "r1", "approved")
+    (waiting,) = [key for key, state in states.items() if state == "waiting"]
+    approvals.decide(site.member.folder, waiting[:16], "approved")
+    assert "hello" in hello(again, "feddpms(alpha=5, width=8)")
+    approvals.decide(site.member.folder, "r1", "refused")
+    assert {request.state for request in approvals.everything(site.member.folder)} == {"refused"}
+
+
+REDRAWS = "\x1b[2J]\x9b2Jleaves nothing"
+
+
+def test_nothing_that_a_coordinator_writes_can_redraw_the_question(site, monkeypatch):
+    """A comment in a method's text brought escape sequences to the operator's terminal."""
+    said = []
+    site.say = said.append
+    method = f"scaffold(# {REDRAWS}\n)"
+    settings = fake.small("scaffold").as_dict() | {"method": method}
+    assert answer(site, "hello", settings=settings)["code"] == "E522"
+    monkeypatch.setattr("unskew.deploy.site.forecast_of", _of_another)
+    assert answer(site, "hello", run="r2", settings=settings | {"lr": 0.01})["code"] == "E522"
+    for text in (*said, *(request.text() for request in approvals.everything(site.member.folder))):
+        assert all(line.isprintable() for line in text.split("\n"))
+    foreign = approvals.Request("s", *[f"{REDRAWS}\n"] * 2, 3, f"{REDRAWS}\n", f"leaves\n{REDRAWS}", 1.0, name=REDRAWS)
+    lines = replace(foreign, trains=f"{REDRAWS}\n", note=f"{REDRAWS}\n").text().split("\n")
+    assert len(lines) == 9
+    assert all(line.isprintable() for line in lines)
+
+
 def test_an_error_leaves_in_500_characters_at_most(site, monkeypatch):
     """The coordinator cut it; what the site sent was as long as the error."""
 
@@ -155,7 +236,7 @@ def test_a_decision_that_came_meanwhile_is_not_asked_away(tmp_path):
     for state in ("approved", "refused"):
         approvals.decide(tmp_path, "r2", state)
         assert not approvals.ask(tmp_path, replace(asking, run="r3"))
-        assert approvals.state_of(tmp_path, "study") == state
+        assert approvals.state_of(tmp_path, asking) == state
 
 
 def test_the_policy_stands_above_an_approval(site):
@@ -303,6 +384,45 @@ def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_pa
         assert done.code == 2  # nothing answers at the server's port
 
 
+MAKES = "open('mark', 'w')\nfrom torch import nn\ndef make(shape, n):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, n))\n"
+
+
+def test_a_look_at_a_study_imports_no_file_that_the_study_names(tmp_path, monkeypatch):
+    """`site check --study`, which one runs before one trusts anybody, ran the Python file that the study called its model."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"], tls=False)
+    Joined.make(tmp_path / "site", home.ticket("a"))
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+    (tmp_path / "evil.py").write_text(MAKES)
+    (tmp_path / "mine.py").write_text(MAKES.replace("mark", "ours"))
+    (tmp_path / "study.yaml").write_text(dump(study(fake.small("fedavg", model="evil.py:make"))))
+    monkeypatch.setattr("unskew.deploy.doctor.check", lambda *_: [Finding("data", True, "")])
+    look = ("site", "check", "--data", "d.npz", "--study", "study.yaml")
+    refused = call(*look, cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    own = call(*look, "--model", "mine.py:make", cwd=tmp_path)
+    assert own.code == 0, own.text
+    assert ((tmp_path / "mark").exists(), (tmp_path / "ours").exists()) == (False, True)
+    assert "--model mine.py:make" in own.out.splitlines()[-1]
+
+
+def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names(tmp_path, monkeypatch):
+    """The process that conducts it imports whatever has been ordered."""
+    home = Coordinator.make(tmp_path / "federations" / "lung", "lung", "127.0.0.1:1", ["a"], tls=False)
+    (tmp_path / "evil.py").write_text(MAKES)
+    asked = study(fake.small("fedavg", model="evil.py:make"))
+    (tmp_path / "study.yaml").write_text(dump(asked))
+    refused = call("run", "study.yaml", "--on", "lung", "--name", "r", cwd=tmp_path)
+    assert (refused.code, refused.err[:4], (tmp_path / "runs").exists()) == (2, "E506", False), refused.text
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "deploy.json").write_text(
+        json.dumps(Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).as_json())
+    )
+    refused = call("resume", "f", cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    for words in (("run", "study.yaml", "--on", "lung", "--name", "r"), ("resume", "f")):
+        assert "E506" not in call(*words, "--model", "evil.py:make", cwd=tmp_path).text
+
+
 def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tmp_path):
     """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only their sum is read."""
     np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
@@ -368,8 +488,8 @@ def test_no_yes_or_no_tells_of_a_sites_samples_before_its_operator_has_decided(s
     replace(fake.OPEN, **limits).write(site.member.folder)
     assert hello(site, method)["code"] == "E522"
     (asks,) = approvals.everything(site.member.folder)
-    assert "the policy as it is now will refuse: the site's policy does not allow it: " in asks.leaves
-    assert f"({next(iter(limits))})" in asks.leaves
+    assert "the policy as it is now will refuse: the site's policy does not allow it: " in asks.note
+    assert f"({next(iter(limits))})" in asks.text()
     approvals.decide(site.member.folder, "r1", "approved")
     assert f"({next(iter(limits))})" in hello(site, method)["text"]
     assert hello(site, method)["code"] == "E520"

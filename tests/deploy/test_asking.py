@@ -44,7 +44,7 @@ def decide(folder, *lines) -> list[str]:
 
 
 def state(folder, study: str) -> str | None:
-    return approvals.state_of(folder, study)
+    return next((request.state for request in approvals.everything(folder) if request.study == study), None)
 
 
 def test_a_study_is_shown_and_decided_with_one_word(tmp_path):

@@ -47,7 +47,7 @@ def test_sites_with_several_inputs_end_with_the_simulators_weights(tmp_path):
     (tmp_path / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in {**STUDY, "model": "net.py:Net"}.items()))
     try:
         federation.up(SITES)
-        federation.start_run("several", "--min-sites", "2", deadline="120s")
+        federation.start_run("several", "--min-sites", "2", "--model", "net.py:Net", deadline="120s")
         result = json.loads(federation.end("run"))
     finally:
         federation.stop()

@@ -31,7 +31,7 @@ def failed(tmp_path):
 def test_a_mended_metric_resumes_the_run_to_its_own_weights_and_says_so(failed, tmp_path):
     failed.write_text(MENDED)
     said: list[str] = []
-    result = unskew.resume(tmp_path / "m", say=said.append)
+    result = unskew.resume(tmp_path / "m", say=said.append, metrics=f"{failed}:cost")
     assert result.digest == unskew.run("fedavg", "digits", **TINY).digest
     assert result.record.series("global", "own:cost") == ([0, 1, 2, 3], [3.0, 3.0, 5.0, 5.0])
     (event,) = [e for e in result.record.rows["events"] if e["code"] == "E327"]
@@ -42,7 +42,8 @@ def test_a_mended_metric_resumes_the_run_to_its_own_weights_and_says_so(failed, 
     rows = summary.summary_table([read.read_run(tmp_path / "m")])
     assert "(E327)" in rows[0].doubt
     failed.write_text("def cost(y, p):\n    return 7.0\n")
-    assert unskew.resume(tmp_path / "m").record.series("global", "own:cost")[1][-1] == 5.0  # it had ended
+    again = unskew.resume(tmp_path / "m", metrics=f"{failed}:cost")
+    assert again.record.series("global", "own:cost")[1][-1] == 5.0  # it had ended
 
 
 def test_a_file_that_also_trains_may_not_change(failed, tmp_path):
@@ -64,5 +65,5 @@ def test_a_metric_mended_before_the_first_checkpoint(tmp_path):
     with pytest.raises(UsageError, match="E135"):
         unskew.run("fedavg", "digits", metrics=f"{file}:cost", name="m", folder=tmp_path, **TINY)
     file.write_text(MENDED)
-    record = unskew.resume(tmp_path / "m").record
+    record = unskew.resume(tmp_path / "m", metrics=f"{file}:cost").record
     assert [e["t"] for e in record.rows["events"] if e["code"] == "E327"] == [0]

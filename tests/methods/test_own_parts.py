@@ -175,7 +175,10 @@ def test_a_run_is_not_resumed_nor_opened_with_another_module_that_its_file_impor
     assert unskew.load(result.path, model="net.py:make").digest == result.digest
     env = json.loads((result.path / "env.json").read_text())
     Path("widths_of.py").write_text("WIDTH = 5\n")
-    for again in (lambda: unskew.resume(result.path), lambda: unskew.load(result.path, model="net.py:make")):
+    for again in (
+        lambda: unskew.resume(result.path, model="net.py:make"),
+        lambda: unskew.load(result.path, model="net.py:make"),
+    ):
         with pytest.raises(StateError, match=r"E112 widths_of.py \(imported by net.py\)"):
             again()
     check_files({"net.py": env["files"]["net.py"]}, Settings(model="net.py:make"), result.path)  # an older version's

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -105,6 +107,7 @@ def main() -> None:
     Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 nobody reads what
     is printed, 143 terminated.
     """
+    from unskew import own
     from unskew.errors import Terminated
 
     def terminate(*_: object) -> None:
@@ -115,7 +118,8 @@ def main() -> None:
     _open_streams()
     _print_anything()
     try:
-        app()()
+        with own.restrict(*_texts(sys.argv[1:])):
+            app()()
     except Terminated:
         _leave(143)
     except KeyboardInterrupt:
@@ -131,6 +135,13 @@ def main() -> None:
         shown = explained(error)
         _say(str(shown))
         _leave(shown.exit_code)
+
+
+def _texts(arguments: list[str]) -> Iterator[str]:
+    """What the arguments of a command say, each whole and in its pieces: `--metrics=auroc,cost.py:cost` names cost.py."""
+    for argument in arguments:
+        yield argument
+        yield from re.split("[=,]", argument)
 
 
 def _open_streams() -> None:

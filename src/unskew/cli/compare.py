@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,6 +114,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     from unskew.cli.screen import json_of
     from unskew.comparison.leakage import attack_all
     from unskew.comparison.training import lost_in, train_all
+    from unskew.config import build, resume_command
     from unskew.report import leakage_tables, page, read, summary, tables
     from unskew.report.leakage import leakages
     from unskew.report.runs import by_method
@@ -128,7 +128,8 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
         out = sys.stderr if as_json else sys.stdout
-        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {shlex.quote(str(path))}", file=out)
+        command = resume_command(path, *(build({**plan.settings, "method": method}) for method in plan.methods))
+        print(f"\nInterrupted; every run is saved. Continue with: {command}", file=out)
         raise
     for sentence in lost_in(cells):
         print(sentence, file=sys.stderr if as_json else sys.stdout)

@@ -52,6 +52,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
 
     home = Coordinator.open(federation)
     settings = study(settings)
+    settings.check_code()
     test = str(Path(terms["test"]).resolve()) if terms["test"] else None
     agreed = Terms(terms["min_sites"], seconds(terms["deadline"]), seconds(terms["wait"]), test, terms["without"])
     _check_sites(home, agreed)
@@ -98,6 +99,7 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "")
 
     without: further sites to leave out. wait: how long to wait for missing sites, if not as long as before.
     """
+    from unskew import config
     from unskew.deploy.orders import ENDING
     from unskew.deploy.tickets import Coordinator
 
@@ -106,6 +108,7 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "")
         (quiet if as_json else aloud)(f"run     {path}  is done; nothing is asked of any site")
         return _show_result(path, as_json)
     order = _here(path, ordered(path, without, wait))
+    config.build(order.settings).check_code()  # the run's process imports what is ordered
     home = Coordinator.open(order.federation)
 
     from unskew.deploy import submit  # which needs Flower
@@ -122,7 +125,7 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "")
         show(home, path, started, as_json)
     except (KeyboardInterrupt, Terminated):
         submit.stop(home, started.number)
-        say(f"\nStopped by you; every finished round is saved. Resume with: unskew resume {path}")
+        say(f"\nStopped by you; every finished round is saved. Resume with: {_resume(path)}")
         raise
 
 
@@ -147,6 +150,13 @@ def ordered(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Order:
         _check_sites(Coordinator.open(order.federation), order.terms)
         disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
     return order
+
+
+def _resume(path: Path) -> str:
+    """The command that resumes the run in this folder."""
+    from unskew.config import build, resume_command
+
+    return resume_command(path, build(ordered(path).settings))
 
 
 def _here(path: Path, order: Order) -> Order:
@@ -193,7 +203,7 @@ def show(home: Coordinator, path: Path, started: Started, as_json: bool) -> None
         if not shown[0].endswith(ending["text"]):  # else it was the last line of the run
             print(ending["text"], file=out)
         if ending["code"] == 75:
-            print(f"Resume with: unskew resume {path}", file=out)
+            print(f"Resume with: {_resume(path)}", file=out)
         raise SystemExit(ending["code"])
     _show_result(path, as_json)
 

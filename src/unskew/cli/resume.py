@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,9 +24,25 @@ def command(
             help="where to train: here, or a Ray cluster, such as ray (default: a comparison as before, a run here)"
         ),
     ] = "",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="FILE.py of a run with a Part in a Python file (repeatable)"),
+    ] = None,
+    model: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run whose model is in a Python file")] = "",
+    metrics: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run with a metric in a Python file")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
 ) -> None:
-    """Continue a run to the same bits as if it had never stopped."""
+    """Continue a run to the same bits as if it had never stopped.
+
+    A Python file is imported only if it is named here, too.
+    """
+    from unskew import own
+
+    with own.restrict(*(method or ()), model, *metrics.split(",")):
+        _resume(run, without or (), wait, on, as_json)
+
+
+def _resume(run: Path, without: Sequence[str], wait: str, on: str, as_json: bool) -> None:
     from unskew.cli import compare
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
@@ -44,7 +61,7 @@ def command(
     elif (run / "deploy.json").exists():
         from unskew.cli.deployed import go
 
-        go(run, as_json, tuple(without or ()), wait)
+        go(run, as_json, tuple(without), wait)
     else:
         cluster, folder = place.parse(on), Folder.open(run)
         if cluster:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,6 +145,7 @@ def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | N
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
     """Train the run of a folder to its end and show it; then print its scores, write its report and say what to do next."""
     from unskew.cli.screen import json_of, next_steps
+    from unskew.config import resume_command
     from unskew.engine.leaves import leaves
     from unskew.report import page
     from unskew.results import result_of
@@ -164,9 +164,8 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         loop, state = folder.go(screen.say, after_round, ready)
     except (KeyboardInterrupt, Terminated):
         t = loops[0].record.last_round if loops else 0
-        screen.say(
-            f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {shlex.quote(str(folder.path))}"
-        )
+        command = resume_command(folder.path, folder.run.settings)
+        screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: {command}")
         raise
     except NothingUsed:
         page.write_report([folder.path], folder.path / "report.html")

@@ -12,7 +12,7 @@ import typer
 
 from unskew.cli import site_run
 from unskew.cli.join import SITE
-from unskew.cli.site_run import Classes, Data, Folder, names, show_findings
+from unskew.cli.site_run import Classes, Data, Folder, Model, names, show_findings
 
 app = typer.Typer(help="Take part in a federation with data that stay here.", no_args_is_help=True)
 app.command("run")(site_run.command)
@@ -32,8 +32,12 @@ def approve(
     Joined.open(folder)
     if number:
         approved = approvals.decide(folder, number, "approved")
-        again = "\n          each later run spends its epsilon once more" if "  epsilon " in approved.leaves else ""
-        print(f"approved  {approved.run}, and later runs of this study{again}\n{approved.text()}")
+        what = ", and later runs of this study"
+        if approved.releases == "error":
+            what = ": its coordinator may read this error, and nothing else leaves"
+        elif "  epsilon " in approved.leaves:
+            what += "\n          each later run spends its epsilon once more"
+        print(f"approved  {approved.run}{what}\n{approved.text()}")
         return
     requests = approvals.everything(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")
@@ -114,6 +118,7 @@ def check(
         Path | None, typer.Option(help="a study's YAML file: also list what would leave this site in it")
     ] = None,
     sites: Annotated[int, typer.Option(help="how many sites the study has; some methods share more with more")] = 2,
+    model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check the key, the network, the certificate, the clock, the data and the versions, without joining a run."""
@@ -126,7 +131,7 @@ def check(
     if study and readable:
         from unskew.deploy.leaving import forecast
 
-        asked, leaves = forecast(study, data, names(classes), sites)
+        asked, leaves = forecast(study, data, names(classes), sites, model)
         findings.append(verdict(folder, asked))
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "text": f.text} for f in findings]
@@ -138,7 +143,7 @@ def check(
     if not all(f.ok for f in findings):
         raise SystemExit(2 if readable else 3)
     if not as_json:
-        named = ["--classes", classes] if classes else []
+        named = [*(["--classes", classes] if classes else []), *(["--model", model] if model else [])]
         print(f"next  {shlex.join(['unskew', 'site', 'run', '--data', data, *named, '--folder', str(folder)])}")
 
 

@@ -27,6 +27,9 @@ Data = Annotated[
 ]
 Classes = Annotated[str, typer.Option(help="all class names, separated by commas; the same at every site")]
 Folder = Annotated[Path, typer.Option(help="the site's folder")]
+Model = Annotated[
+    str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
+]
 APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}
 HERE = "new ones are asked about here"
 NOT_YET = ("network", "handshake", "admission")
@@ -41,9 +44,7 @@ def command(
     ] = None,
     coordinator: join.Fingerprint = "",
     classes: Classes = "",
-    model: Annotated[
-        str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
-    ] = None,
+    model: Model = None,
     device: Annotated[str, typer.Option(help="where this site trains: cpu, cuda, cuda:1, auto")] = "cpu",
     approve: Annotated[
         Literal["ask", "all"],

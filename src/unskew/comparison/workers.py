@@ -82,7 +82,11 @@ class Worker:
 
 
 def order(cell: Cell, threads: int) -> str:
-    """Write what a run is to be, where its worker reads it. Returns what was written."""
+    """Write what a run is to be, where its worker reads it. Returns what was written.
+
+    Raises UsageError (E506) for a Python file that only a document names: the worker imports whatever is ordered.
+    """
+    cell.settings.check_code()
     cell.path.mkdir(parents=True, exist_ok=True)
     text = config.dump(cell.settings.replace(workers=threads))
     disk.replace(cell.path / "wanted.yaml", text)

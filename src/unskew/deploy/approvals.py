@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from unskew import disk
 from unskew.config import Settings
-from unskew.errors import UsageError, suggestion
+from unskew.errors import UsageError, printable, suggestion
 
 FOLDER = "studies"
 SAME_STUDY = {"clients": 2, "workers": 0, "device": "cpu", "lanes": "1"}
@@ -21,14 +21,18 @@ SAME_STUDY = {"clients": 2, "workers": 0, "device": "cpu", "lanes": "1"}
 ANY_SEED = {"seed": 0, "partition_seed": None}
 """The same for studies in which nothing leaves that is drawn from the samples."""
 State = Literal["waiting", "approved", "refused"]
+LEAST_KEY = 16
+"""Digits of a question's digest that name it."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A study that asks. run: the number of the run that asked last. by: the federation and its coordinator's fingerprint.
+    """What an operator is asked. Whatever a coordinator wrote is escaped here, for every place where it is printed.
 
-    leaves: what would leave this site, as lines for its operator. at: when it first asked, or was decided. name: what the
-    coordinator calls the run. trains: the model and how it is trained, in words.
+    study: its digest. run: the number of the run that asked last. by: the federation and its coordinator's fingerprint.
+    leaves: what would leave this site, as lines for its operator, or the error that its coordinator would read. at: when it
+    first asked, or was decided. name: what the coordinator calls the run. trains: the model and how it is trained, in words.
+    releases: what a yes lets leave. note: what the policy says of it now.
     """
 
     study: str
@@ -41,14 +45,27 @@ class Request:
     state: State = "waiting"
     name: str = ""
     trains: str = ""
+    releases: Literal["study", "error"] = "study"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("run", "method", "by", "name", "trains", "note"):
+            object.__setattr__(self, field, printable(getattr(self, field)))
+        object.__setattr__(self, "leaves", "\n".join(map(printable, self.leaves.split("\n"))))
+
+    @property
+    def key(self) -> str:
+        """A digest of what is released and of the text that says so: a decision counts for this and nothing else."""
+        shown = [self.releases, self.study, self.by, self.method, self.rounds, self.trains, self.leaves]
+        return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
     def text(self) -> str:
         """What the operator decides about."""
-        lines = [f"run     {self.run}  ({self.state})"]
+        lines = [f"run     {self.run}  ({self.state})", f"digest  {self.key[:LEAST_KEY]}"]
         lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
         lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
         lines += [f"trains  {self.trains}"] if self.trains else []
-        return "\n".join((*lines, self.leaves))
+        return "\n".join((*lines, self.leaves, *([self.note] if self.note else [])))
 
 
 def digest_of(settings: Settings, draws: bool) -> str:
@@ -61,10 +78,15 @@ def digest_of(settings: Settings, draws: bool) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def state_of(folder: Path, study: str) -> State | None:
-    """What was decided about a study; None if it has not asked yet."""
-    request = _read(_path(folder, study))
-    return request.state if request else None
+def state_of(folder: Path, request: Request) -> State | None:
+    """What was decided about exactly this; None if it was not asked yet."""
+    known = _read(_path(folder, request))
+    return known.state if known else None
+
+
+def is_refused(folder: Path, study: str) -> bool:
+    """Whether an operator has refused a study, or to have its error told."""
+    return any(request.study == study and request.state == "refused" for request in everything(folder))
 
 
 def bind(folder: Path, run: str, study: str) -> bool:
@@ -78,7 +100,7 @@ def bind(folder: Path, run: str, study: str) -> bool:
 
 def ask(folder: Path, request: Request) -> bool:
     """Note that a run waits for a decision; whether its operator should be told, because it has not waited before."""
-    known = _read(_path(folder, request.study))
+    known = _read(_path(folder, request))
     if known and (known.run == request.run or known.state != "waiting"):
         return False
     _write(folder, request)
@@ -86,30 +108,37 @@ def ask(folder: Path, request: Request) -> bool:
 
 
 def forget(folder: Path, run: str) -> None:
-    """Take back the question of a run that nobody has decided about."""
+    """Take back the questions of a run that nobody has decided about."""
     for request in everything(folder):
         if request.run == run and request.state == "waiting":
-            _path(folder, request.study).unlink(missing_ok=True)
+            _path(folder, request).unlink(missing_ok=True)
 
 
 def decide(folder: Path, run: str, state: State) -> Request:
-    """Approve or refuse the study of a run, by the run's number or, if no run is called that, its beginning.
+    """Approve or refuse what a run asks, by the run's number or its beginning, or by the digest of the question.
 
-    Raises UsageError (E503) if no such run has asked, or several have.
+    An approval is of one question, a refusal of all that the run asks. Raises UsageError (E503) if nothing is called that,
+    or too much.
     """
     requests = everything(folder)
     bound = _bound(folder, run).read_text() if run and _bound(folder, run).exists() else None
-    exact = [replace(r, run=run) for r in requests if (r.study == bound if bound else r.run == run)]
-    begin = [r for r in requests if r.run.startswith(run)] if run and not bound else []
-    fitting = exact or begin
-    if len(fitting) != 1:
-        numbers = [r.run for r in requests]
+    fitting = [replace(r, run=run) for r in requests if r.run == run or (bound and r.study == bound)]
+    if not fitting and run:
+        keyed = len(run) >= LEAST_KEY
+        fitting = [r for r in requests if r.run.startswith(run) or (keyed and r.key.startswith(run))]
+    runs = {request.run for request in fitting}
+    if len(runs) == 1 and len(fitting) > 1 and state == "approved":
+        digests = ", ".join(request.key[:LEAST_KEY] for request in fitting)
+        raise UsageError("E503", f"run {run} asks several things; name one by its digest: {digests}.")
+    if len(runs) != 1:
+        numbers = list(dict.fromkeys(r.run for r in requests))
         listed = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
         which = "several runs begin with" if fitting else "no run has asked that is called"
         raise UsageError("E503", f"{which} '{run}'; {listed}{suggestion(run, numbers)}")
-    request = replace(fitting[0], state=state, at=time.time())
-    _write(folder, request)
-    return request
+    decided = [replace(request, state=state, at=time.time()) for request in fitting]
+    for request in decided:
+        _write(folder, request)
+    return decided[0]
 
 
 def everything(folder: Path) -> list[Request]:
@@ -123,8 +152,8 @@ def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], 
     announced: dict[tuple[str, str], Request] = {}
     while True:
         for request in everything(folder):
-            if request.state == "waiting" and (request.run, request.study) not in announced:
-                announced[request.run, request.study] = request
+            if request.state == "waiting" and (request.run, request.key) not in announced:
+                announced[request.run, request.key] = request
                 say(f"a study asks for this site's data\n{request.text()}")
                 where = f"{request.run} --folder {shlex.quote(str(folder))}"
                 say(f"decide: unskew site approve {where}   or: unskew site refuse {where}")
@@ -137,12 +166,14 @@ def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], 
 
 def outcome(folder: Path, request: Request) -> str:
     """What became of a study that was waiting, in one line; "" while it waits."""
-    state = state_of(folder, request.study)
+    state = state_of(folder, request)
     if state == "waiting":
         return ""
     if state is None:
         return f"run {request.run} waits no more: later runs have asked, and nobody had decided about it"
     what = "begins when the coordinator asks again" if state == "approved" else "gets nothing from this site"
+    if request.releases == "error" and state == "approved":
+        what = "has its error told when the coordinator asks again, and does not begin"
     return f"{state}: run {request.run} {what} ({request.method}, {request.rounds} rounds)"
 
 
@@ -150,8 +181,8 @@ def _bound(folder: Path, run: str) -> Path:
     return folder / "runs" / run / "study"
 
 
-def _path(folder: Path, study: str) -> Path:
-    return folder / FOLDER / f"{study}.json"
+def _path(folder: Path, request: Request) -> Path:
+    return folder / FOLDER / f"{request.key}.json"
 
 
 def _read(path: Path) -> Request | None:
@@ -159,11 +190,11 @@ def _read(path: Path) -> Request | None:
     try:
         facts: Mapping[str, Any] = json.loads(path.read_text())
         request = Request(**facts)
-        return request if request.state in ("waiting", "approved", "refused") and path.stem == request.study else None
-    except (OSError, ValueError, TypeError):
+        return request if request.state in ("waiting", "approved", "refused") and path.stem == request.key else None
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
 def _write(folder: Path, request: Request) -> None:
     (folder / FOLDER).mkdir(exist_ok=True, mode=0o700)
-    disk.replace_private(_path(folder, request.study), json.dumps(asdict(request), indent=1))
+    disk.replace_private(_path(folder, request), json.dumps(asdict(request), indent=1))

@@ -33,7 +33,7 @@ def decide_here(
     asked: approvals.Request | None = None
     while not until():
         waiting = [r for r in reversed(approvals.everything(folder)) if r.state == "waiting"]
-        if asked and (asked.run, asked.study) not in {(r.run, r.study) for r in waiting}:
+        if asked and (asked.run, asked.key) not in {(r.run, r.key) for r in waiting}:
             if text := approvals.outcome(folder, asked):  # it was decided elsewhere
                 say(text)
             asked = None
@@ -52,7 +52,7 @@ def decide_here(
             say("type yes or no, and Enter")
             continue
         try:
-            approvals.decide(folder, asked.run, state)
+            approvals.decide(folder, asked.key, state)
             say(f"{state}  {asked.run}")
         except UsageError as error:
             say(str(error))

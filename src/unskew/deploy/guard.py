@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +18,7 @@ from unskew.deploy.policy import Policy
 from unskew.deploy.refusing import refusal
 from unskew.deploy.said import FILE, Said
 from unskew.deploy.spent import Asked, OfRun, Spent
-from unskew.errors import Paused, UnskewError, UsageError, printable
+from unskew.errors import Paused, UnskewError, UsageError
 from unskew.methods import registry
 from unskew.privacy import secure
 
@@ -89,15 +88,15 @@ class Guard:
         if number not in spent.runs and len(spent.runs) >= policy.most_runs:
             raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
         self._check_not_refused(digest)
-        asks = partial(approvals.Request, digest, number, study.title)
+        asks = replace(self._request(digest, number, study.settings, leaves, name), method=study.title)
         try:  # what these say depends on the site's samples, so nobody reads it before its operator has decided
             check_samples(policy, study)
             check_budgets(policy, spent, study, number)
         except UsageError as error:
-            leaves = f"{leaves}\n{'':<20}the policy as it is now will refuse: {error.text}"
-            self._check_approved(asks, study.settings, leaves, name)
+            note = f"{'':<20}the policy as it is now will refuse: {error.text}"
+            self._check_approved(replace(asks, note=note))
             raise
-        self._check_approved(asks, study.settings, leaves, name)
+        self._check_approved(asks)
         now, settings = time.time(), study.settings
         run = OfRun(
             digest,
@@ -117,20 +116,22 @@ class Guard:
     @contextlib.contextmanager
     def untold(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
         """Inside, what goes wrong with a study on this site's data is told to its operator, and to the coordinator only once they
-        have approved the study: from each yes or no it could read a figure of the data. Raises UsageError (E522, E523)."""
+        have approved that: from each yes or no it could read a figure of the data. Such a yes is no approval of the study.
+        Raises UsageError (E522, E523)."""
         try:
             yield
         except Paused:  # this machine's disk is full
             raise
         except Exception as error:
             digests = [approvals.digest_of(settings, draws) for draws in (False, True)]
-            if any(map(self._is_approved, digests)):
-                raise
             for digest in digests:
                 self._check_not_refused(digest)
             text = f"the study cannot run here as it is: {explained(error, lambda _: None).text}"
-            asks = partial(approvals.Request, digests[-1], number, settings.method)
-            self._check_approved(asks, settings, f"{'':<20}{text}", name)
+            yes = "a yes lets the coordinator read this error, and nothing else leaves"
+            lines = f"{'':<20}{text}\n{'':<20}{yes}"
+            asks = self._request(digests[-1], number, settings, lines, name)
+            self._check_approved(replace(asks, releases="error"))
+            raise
 
     def begin(self, number: str, run: OfRun) -> None:
         """Count a run that this site has agreed to. Raises UsageError (E520) if it began otherwise."""
@@ -183,26 +184,26 @@ class Guard:
             raise UsageError(error.code, text) from None
 
     def _check_not_refused(self, study: str) -> None:
-        if approvals.state_of(self.folder, study) == "refused":
+        if approvals.is_refused(self.folder, study):
             raise UsageError("E523", "the site's operator has refused the study.")
 
-    def _check_approved(
-        self, asks: Callable[..., approvals.Request], settings: Settings, leaves: str, name: str
-    ) -> None:
-        request = asks(settings.rounds, self.by, leaves, time.time())
-        if self._is_approved(request.study):
-            return
+    def _request(self, study: str, number: str, settings: Settings, leaves: str, name: str) -> approvals.Request:
+        """What the operator is asked about a study. leaves: lines of text."""
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
-        model = printable(settings.model)[:MOST_MODEL]
+        method, model = str(registry.parse(settings.method, settings.set)), settings.model[:MOST_MODEL]
         trains = f"{model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
-        request = replace(request, name=name, trains=trains)
+        return approvals.Request(
+            study, number, method, settings.rounds, self.by, leaves, time.time(), name=name, trains=trains
+        )
+
+    def _check_approved(self, request: approvals.Request) -> None:
+        """Raises UsageError (E522) until the operator has approved exactly this."""
+        if self.approve == "all" or approvals.state_of(self.folder, request) == "approved":
+            return
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
         raise UsageError(WAITING, f"the study waits for the site's operator: unskew site approve {request.run}")
-
-    def _is_approved(self, study: str) -> bool:
-        return self.approve == "all" or approvals.state_of(self.folder, study) == "approved"
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}

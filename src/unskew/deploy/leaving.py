@@ -77,8 +77,10 @@ def _beside(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggre
     return [*lines, f"{what}, once (read: each)"]
 
 
-def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tuple[Study, list[str]]:
-    """What this site would send in a study, by the data that its operator names; the same as lines to read.
+def forecast(
+    study: Path, data: str, classes: Sequence[str], sites: int, model: str | None = None
+) -> tuple[Study, list[str]]:
+    """What this site would send in a study, by the data and model that its operator names; the same as lines to read.
 
     The coordinator's `unskew run --on` adds a rule that reads each site's weights, unless told otherwise; so it is here, too.
     sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad data.
@@ -86,7 +88,7 @@ def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tupl
     asked = studies.study(config.load(study))
     settings = studies.clipped(asked)
     sites = max(sites, LEAST) if secure.parse(settings.secure_aggregation) else sites
-    of_study, lines = forecast_of(load(data, classes), settings.replace(clients=sites))
+    of_study, lines = forecast_of(load(data, classes), studies.allowed(settings, model).replace(clients=sites))
     if settings != asked:
         lines = [f"method {settings.method}: unskew run --on adds {studies.CLIP}, unless it is given --no-clip", *lines]
     return of_study, lines

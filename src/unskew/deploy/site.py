@@ -6,7 +6,7 @@ Data, labels and private state stay in the site's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,10 +160,21 @@ class Site:
         ):  # before another version's settings are read
             raise UsageError("E504", f"{text}.")
         settings = config.build(request.header["settings"])
+        runs = versions() | of_parts(known_here(allowed(settings, self.model).method))
+        self._tell_versions(runs, theirs)
+        study, _ = self._approved(request, settings)
+        data = prepared(self.data, settings)
+        why = told_unscaled(data, study, self.say)
+        hello = replace(Hello.of(self.member.name, data, runs), unscaled=why)
+        return {"hello": hello.as_json()}, {}
+
+    def _approved(self, request: Packet, settings: Settings) -> tuple[Study, str]:
+        """What a study would take from this site at least, and as text; both as its operator has approved them.
+
+        Raises UsageError: E520 if the policy does not allow it, E522 and E523 as the guard does.
+        """
         fewest = 2 if settings.secure_aggregation == "off" else LEAST
         here = allowed(settings, self.model).replace(device="cpu", clients=fewest)
-        runs = versions() | of_parts(known_here(here.method))
-        self._tell_versions(runs, theirs)
         self.guard.check_hello(here)
         run, name = request.header["run"], request.header.get("name", "")
         if self._forecast is None or self._forecast[0] != here:
@@ -172,11 +183,9 @@ class Site:
             net = self._forecast[1][0].fed.net
             net.hold(put_away(net.weights(), self.member.folder))
         study, lines = self._forecast[1]
-        self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
-        data = prepared(self.data, settings)
-        why = told_unscaled(data, study, self.say)
-        hello = replace(Hello.of(self.member.name, data, runs), unscaled=why)
-        return {"hello": hello.as_json()}, {}
+        study, text = replace(study, settings=settings), "\n".join(lines)
+        self.guard.check_study(run, study, text, name)
+        return study, text
 
     def _tell_versions(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
         """Tell the operator, once, which versions differ from the coordinator's."""
@@ -185,20 +194,21 @@ class Site:
             self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
 
     def _setup(self, request: Packet) -> Answer:
-        """Build the run, keep what it was built from, and tell the operator what leaves this site in it."""
+        """Build the run, keep what it was built from, and tell the operator what leaves this site in it.
+
+        Nothing is built before the study is approved as a greeting shows it: nobody need have sent one.
+        """
         facts = {n: request.header[n] for n in ("settings", *PLACE)}
         folder, number = self._folder(request), request.header["run"]
         settings = config.build(dict(facts["settings"]))
         requests.check_round(request.header["t"], settings.rounds)
-        self.guard.check_hello(allowed(settings, self.model))
-        with ExitStack() as stack:
-            with self.guard.untold(number, settings):
-                folder.check_same(self.data, facts)
-                run, study = stack.enter_context(self._built(facts, request.tree["w"]))
+        _, shown = self._approved(request, settings)
+        folder.check_same(self.data, facts)
+        with self._built(facts, request.tree["w"]) as (run, study):
+            agreed = self.guard.check_study(number, study, shown)
             text = "\n".join(
                 leaving(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples)
             )
-            agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
             folder.write_setup({"w": request.tree["w"]}, facts, self.data)  # nothing else, to leave the disk its room

@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from unskew import own
 from unskew.deploy.freed import return_freed
 from unskew.deploy.identity import Public
 from unskew.deploy.loaders import load
@@ -84,12 +85,13 @@ def main() -> None:
         with suppress(OSError):  # a full disk under the log must not cost an answer
             print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    dataset = load(options.data, classes)
-    coordinator = Public.parse(joined.ticket.coordinator)
-    member = Membership(joined.ticket.site, options.folder, joined.key, coordinator)
-    site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
-    say(f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples, ready")
-    serve(site, Path(os.environ[SOCKET]))
+    with own.restrict(options.data, options.model or ""):  # whatever a coordinator or a file names
+        dataset = load(options.data, classes)
+        coordinator = Public.parse(joined.ticket.coordinator)
+        member = Membership(joined.ticket.site, options.folder, joined.key, coordinator)
+        site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
+        say(f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples, ready")
+        serve(site, Path(os.environ[SOCKET]))
 
 
 if __name__ == "__main__":

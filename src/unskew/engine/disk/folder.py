@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -93,7 +92,9 @@ class Folder:
         except Paused as full:
             if full.code != "E203":
                 raise
-            resume = f"The last checkpoint is safe; free space, then: unskew resume {shlex.quote(str(self.path))}"
+            resume = (
+                f"The last checkpoint is safe; free space, then: {config.resume_command(self.path, self.run.settings)}"
+            )
             raise Paused(full.code, f"{full.text} {resume}") from full
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:

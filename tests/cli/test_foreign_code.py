@@ -1,0 +1,100 @@
+"""A document may come from anybody: a command imports no Python file because one names it, only those the user names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.test_code import METHOD, METRIC, MODEL
+from tests.cli.calling import call
+from unskew import own
+from unskew.comparison.plan import Plan, describe
+from unskew.config import build
+from unskew.errors import UsageError
+
+SMALL = {"clients": 2, "samples": 30, "rounds": 1, "epochs": 1, "skew": "iid", "workers": 1}
+NAMES = {"method": "{}/method.py", "model": "{}/model.py:make", "metrics": "auroc,{}/metrics.py:share"}
+TEXTS = {"method": METHOD, "model": MODEL, "metrics": METRIC}
+
+
+@pytest.fixture(params=NAMES)
+def foreign(request, tmp_path):
+    """A setting that names a Python file, its text, and what that file leaves behind when it is imported."""
+    setting = request.param
+    (tmp_path / f"{setting}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n{TEXTS[setting]}")
+    return setting, NAMES[setting].format(tmp_path), tmp_path / "mark"
+
+
+def test_a_file_of_settings_has_nothing_imported(foreign, tmp_path):
+    setting, text, mark = foreign
+    document = tmp_path / "study.yaml"
+    document.write_text(json.dumps(SMALL | {setting: text}))
+    for command in (["run", str(document)], ["run", "--config", str(document), "--dry-run"]):
+        refused = call(*command, cwd=tmp_path)
+        assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+        assert not mark.exists()
+    named = [text] if setting == "method" else [f"--{setting}={text}"]
+    assert call("run", *named, "--config", str(document), "--dry-run", cwd=tmp_path).code == 0
+    assert mark.exists()
+
+
+def test_a_comparison_of_somebody_elses_has_nothing_imported_when_it_is_resumed(foreign, tmp_path):
+    setting, text, mark = foreign
+    methods = (text,) if setting == "method" else ("fedavg",)
+    shared = SMALL if setting == "method" else SMALL | {setting: text}
+    describe(tmp_path / "c", Plan(methods, (0,), shared, processes=1))
+    refused = call("resume", "c", cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    assert not mark.exists()
+    assert call("resume", "c", f"--{setting}", text, cwd=tmp_path).code == 0
+    assert mark.exists()
+
+
+def test_a_table_of_somebody_elses_has_nothing_imported(tmp_path):
+    (tmp_path / "method.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n{METHOD}")
+    table = {"title": "t", "settings": SMALL, "methods": {"ours": "method.py"}, "rows": {"iid": {}}}
+    (tmp_path / "t.yaml").write_text(json.dumps(table))
+    refused = call("reproduce", "t.yaml", "--dry-run", cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    assert not (tmp_path / "mark").exists()
+    named = call("reproduce", "t.yaml", "--dry-run", "--file", "method.py", cwd=tmp_path)
+    assert named.code == 0, named.text
+    assert (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "file"),
+    [
+        ("net.py:make", "net.py"),
+        ("net.py:make(width=3)", "sub/../net.py"),
+        ("fedprox(mu=0.1)+net.py:Part(a=1)", "net.py"),
+        ("a+b/net.py:make", "a+b/net.py"),
+        ("a (1)/net.py:load", "a (1)/net.py"),
+    ],
+)
+def test_what_the_user_typed_names_its_file_and_no_other(tmp_path, monkeypatch, typed, file):
+    monkeypatch.chdir(tmp_path)
+    for place in {file, "other/net.py"}:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        Path(place).write_text("x = 1\n")
+    (tmp_path / "sub").mkdir(exist_ok=True)
+    with own.restrict("fedavg", typed):
+        assert own.module(file).x == 1
+        with pytest.raises(UsageError, match=r"^E506 other/net\.py is named in a document"):
+            own.module("other/net.py")
+    assert own.module("other/net.py").x == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({}, {}),
+        ({"method": "fedprox+a/m.py:Part(mu=0.1)+n.py"}, {"method": ["a/m.py", "n.py"]}),
+        ({"model": "a+b/net.py:make(width=3)"}, {"model": ["a+b/net.py"]}),
+        ({"metrics": "auroc,c.py:cost,d.py:cost2"}, {"metrics": ["c.py", "d.py"]}),
+    ],
+)
+def test_the_files_that_settings_name_are_those_that_would_be_imported(settings, code):
+    assert build(settings).code() == code
