@@ -119,7 +119,7 @@ RUN = {"clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model
 FAULTS = {
     "sound": ("dpsgd(clip=0.01,noise_multiplier=30.0)", {}),
     "no clip": ("dpsgd(clip=0.0001,noise_multiplier=30.0)", {"sample_grad": lambda self, g, c: g}),
-    "no noise": ("dpsgd(clip=100.0,noise_multiplier=30.0)", {"grad": lambda self, g, w, c: g}),
+    "no noise": ("dpsgd(clip=100.0,noise_multiplier=30.0)", {"step_noise": 1e-6}),
 }
 
 

@@ -18,7 +18,7 @@ from unskew.core.part import Part
 from unskew.core.protection import unprotected
 from unskew.core.replies import Reply, Ups
 from unskew.core.trip import Trip
-from unskew.core.values import Share
+from unskew.core.values import GRID, Share
 from unskew.engine import check
 from unskew.engine.leaves import leaves
 from unskew.errors import UsageError
@@ -74,7 +74,7 @@ def test_the_expected_number_of_replies_and_not_who_was_there():
 def test_one_clients_update_is_at_most_the_clip_as_one_vector(far):
     """Without the clip one client could move the sum at will."""
     replies, _ = released(PART, [reply(0, far, b=(1.0, 1.0, 5.0))])
-    assert 4 * float(moved(replies).norm()) <= 1.0 + 1e-6
+    assert 4 * float(moved(replies).norm()) <= 1.0 + 4 * GRID
 
 
 def test_a_small_update_stays_as_it_is():
@@ -86,7 +86,7 @@ def test_sums_that_are_shared_count_in_the_same_norm():
     replies, _ = released(PART, [reply(0, [0.6, 0.0], sums=[8.0, 0.0])], declared=SUMS)
     both = torch.cat([4 * moved(replies), Ups.of(replies).seen_by("p")["sums"].sum(0)])
     assert float(both.norm()) == pytest.approx(1.0)
-    assert float(both[0] / both[5]) == pytest.approx(0.6 / 8.0)
+    assert float(both[0] / both[5]) == pytest.approx(0.6 / 8.0, rel=1e-4)
     scaled = dp.DP(epsilon=0, noise_multiplier=2.0, scale=0.1)
     replies, _ = released(scaled, [reply(0, [0.6, 0.0], sums=[8.0, 0.0])], declared=SUMS)
     assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(8.0)  # 0.6^2 + 0.8^2 is just 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.values import Noise
 from unskew.data.availability import Availability
 from unskew.engine import check
 from unskew.engine.chance import System
@@ -32,8 +30,8 @@ def norm(g):
 @pytest.mark.parametrize("far", [1.0, 1e3, 1e38])
 def test_one_samples_gradient_is_at_most_the_clip_as_one_vector(far):
     clipped = DPSGD(clip=0.5).sample_grad({"a": torch.full((3,), far), "b": torch.tensor([-far])}, None)
-    assert norm(clipped) <= 0.5 * (1 + 1e-6)
-    assert norm(clipped) == pytest.approx(0.5, rel=1e-5) or far > 1e30
+    assert norm(clipped) <= 0.5
+    assert norm(clipped) == pytest.approx(0.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -45,22 +43,6 @@ def test_a_gradient_that_is_not_finite_counts_as_none(bad):
 def test_a_small_gradient_and_none_stay_as_they_are():
     assert DPSGD().sample_grad({"a": torch.tensor([0.3, 0.4])}, None)["a"].tolist() == pytest.approx([0.3, 0.4])
     assert DPSGD().sample_grad({"a": torch.zeros(2)}, None)["a"].tolist() == [0.0, 0.0]
-
-
-def test_the_noise_is_divided_by_the_expected_number_of_samples():
-    """And not by how many were drawn, which would tell it."""
-    for n, expected in ((100.0, 16), (5.0, 5)):
-        c = SimpleNamespace(n=torch.tensor(n), fed=SimpleNamespace(batch=16), noise={"a": torch.ones(2)})
-        g = DPSGD(clip=3.0, noise_multiplier=2.0).grad({"a": torch.zeros(2)}, {}, c)
-        assert g["a"].tolist() == pytest.approx([6.0 / expected] * 2)
-
-
-def test_noise_is_declared_as_that_of_a_guarantee_for_every_weight():
-    loop = check.loop(registry.parse("dpsgd"))
-    loop.trainer.close()
-    declared = DPSGD().noise(loop.fed, {})
-    assert set(declared) == set(loop.fed.net.trainable)
-    assert all(noise == Noise("normal", (), noise.shape, False, True) for noise in declared.values())
 
 
 def test_every_sample_is_drawn_by_itself():

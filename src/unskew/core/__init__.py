@@ -12,7 +12,7 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
 from unskew.core.trip import Trip
 from unskew.core.undecodable import Undecodable
-from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share
+from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share, noisy
 from unskew.models.surgery import with_head, with_projection
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Weights",
     "each_input",
     "key",
+    "noisy",
     "under",
     "with_head",
     "with_projection",

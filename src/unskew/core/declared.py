@@ -97,6 +97,8 @@ class Declared(Configured):
     """Hooks that read a client's samples through `Client.total` alone, with how often they call it: {"finish": 1}; only for
     `finish`. Trips say it of themselves. Beside a Part that protects samples these sums have noise, and nothing else of the
     samples can be read there."""
+    step_noise: float = 0.0
+    """The deviation of the noise on each number of a step's sum of the gradients that `sample_grad` bounds."""
     sum_noise: float = 0.0
     """The deviation of the noise on each number of the sums that `sample_sum` bounds."""
     hands_on: ClassVar[str] = ""

@@ -163,8 +163,9 @@ class Part(Declared):
         return w
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:
-        """At every step, the gradients of one sample's loss: returns what is added up over the step's samples and divided by
-        their expected number. Only called where `samples_apart` is True."""
+        """At every step, the gradients of one sample's loss: returns what is added up over the step's samples. The sum gets noise
+        of the deviation `step_noise` and is divided by the expected number of samples. Only called where `samples_apart` is
+        True."""
         return g
 
     def sample_sum(self, v: dict[str, Tensor], c: Client) -> dict[str, Tensor]:

@@ -24,6 +24,22 @@ figures of a class or a client; features of samples; labels of samples; inputs, 
 Normal: TypeAlias = Callable[[tuple[int, ...], str], Tensor]
 """(shape, purpose) -> standard normal numbers, float64."""
 
+GRID = 2.0**-20
+"""The distance between two numbers that a noisy sum may have, in deviations of its noise."""
+
+
+def noisy(total: Tensor, deviation: float, drawn: Tensor) -> Tensor:
+    """total + deviation * drawn in float64, rounded to a multiple of GRID * deviation. drawn: standard normal, float64.
+
+    The multiples are the same for every total, so that no result excludes a total by its last bits, as sums of floating-point
+    numbers do (Mironov, CCS 2012). Whatever is computed from the result, in any precision, excludes none either.
+    """
+    if not deviation:
+        return total.double()
+    step = GRID * deviation
+    return ((total.double() + deviation * drawn.to(total.device)) / step).round() * step
+
+
 Keys: TypeAlias = Callable[[str], torch.Generator]
 """(purpose) -> a generator on the CPU, for one client in one round; client and server get the same one."""
 
@@ -98,14 +114,12 @@ class Noise:
     independently; "cycle" with args (n,): 0..n-1 in shuffled order, again and again, so that a pass meets each equally
     often (drawn independently where n is smaller than the batch).
     shape: of one draw. per_sample: one draw for every sample, a tensor [B, *shape]; else one for the step, [*shape].
-    protects: a guarantee rests on it, so over a network the client's operating system draws it; standard normal, for a step.
     """
 
     law: Literal["uniform", "normal", "beta", "integers", "cycle"]
     args: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
     per_sample: bool = True
-    protects: bool = False
 
     def __post_init__(self):
         """Raises UsageError (E121) for what it cannot mean."""

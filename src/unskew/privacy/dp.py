@@ -25,7 +25,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.arguments import With
-from unskew.core import Fed, Normal, Part, Reply, Share, Tensor, Tree, Ups, Weights
+from unskew.core import Fed, Normal, Part, Reply, Share, Tensor, Tree, Ups, Weights, noisy
 from unskew.core.account import Account, caution, number
 from unskew.core.method import Method
 from unskew.core.trees import flat, nested
@@ -115,12 +115,12 @@ class DP(Part):
             for path, t in x.items():
                 total[path] += keep * t
         deviation = z / math.sqrt(1 - r) * clip
-        noisy = {path: t + deviation * normal(tuple(t.shape), path).to(t.device) for path, t in total.items()}
+        sums = {path: noisy(t, deviation, normal(tuple(t.shape), path)) for path, t in total.items()}
         m = expected(fed)
-        replies = [self._alike(w, noisy, ups, m)] * m
+        replies = [self._alike(w, sums, ups, m)] * m
         if not self.adaptive:
             return replies, s
-        below = 0.5 + (inside + z / (2 * math.sqrt(r)) * float(normal((), "clip"))) / m
+        below = 0.5 + float(noisy(torch.tensor(inside), z / (2 * math.sqrt(r)), normal((), "clip"))) / m
         return replies, {"clip": s["clip"] * math.exp(-self.rate * (min(1.0, max(0.0, below)) - self.quantile))}
 
     def _vector(
@@ -135,9 +135,9 @@ class DP(Part):
                 blank = torch.zeros(share.shape)  # type: ignore[arg-type]  # a shape with rows is refused
                 yield f"{part}/{leaf}", self.scale * leaves[leaf].double() if leaves else blank
 
-    def _alike(self, w: Weights, noisy: Mapping[str, Tensor], ups: Ups, m: int) -> Reply:
+    def _alike(self, w: Weights, sums: Mapping[str, Tensor], ups: Ups, m: int) -> Reply:
         """The reply of each of m clients whose replies add up to the noisy sums."""
-        mean = {path: t / m for path, t in noisy.items()}
+        mean = {path: t / m for path, t in sums.items()}
         weights = {n: (w[n].double() + mean[f"w/{n}"]).to(w[n].dtype) for n in w if f"w/{n}" in mean}
         shares = {
             part: nested({leaf: self._shared(mean[f"{part}/{leaf}"], share) for leaf, share in declared.items()})

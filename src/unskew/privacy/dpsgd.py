@@ -7,7 +7,7 @@ Sums:   where another Part shares sums over samples (FedRDN's statistics, FedPro
         one vector v_i, counts included, and   sum_i v_i min(1, S / |v_i|) + N(0, (y S)^2)   stands for sum_i v_i
 Guarantee: of all that a client sends in the run, for one of its samples more or less, against whoever reads it, the server
 included; its number of samples is taken as known. Scores on test samples and, in a simulation, losses carry no noise.
-Steps and sums are one composition, with one epsilon.
+Steps and sums are one composition, with one epsilon. Noise is added in float64 and rounded to multiples of 2^-20 deviations.
 Differs from the paper: every client accounts for itself, at its own q and number of steps; the sums are ours.
 """
 
@@ -21,11 +21,14 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew.core import Client, Fed, Noise, Part, Tensor, Tree, Weights
+from unskew.core import Client, Fed, Part, Tensor, Weights
 from unskew.core.account import Account, caution
 from unskew.core.client import SURE
 from unskew.core.method import Method
 from unskew.privacy.subsampled import LEAST_NOISE, epsilon_of, rounded_up
+
+SHORTER = 1 - 2.0**-22
+"""Vectors that are clipped are shorter than the bound by this factor, so that rounding them to float32 does not exceed it."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,6 @@ class DPSGD(Part):
             return f"delta={self.delta:g} is no less than one in a client's number of samples; lower it"  # which none tells
         return None
 
-    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        w, learnt = fed.net.weights(), fed.net.trainable
-        return {n: Noise("normal", shape=tuple(w[n].shape), per_sample=False, protects=True) for n in learnt}
-
     def sample_grad(self, g: Weights, c: Client) -> Weights:
         return clipped(g, self.clip)
 
@@ -74,13 +73,14 @@ class DPSGD(Part):
         return clipped(v, self.sums_clip)
 
     @property
-    def sum_noise(self) -> float:  # type: ignore[override]
-        """The deviation of the noise on each number of a sum."""
-        return self.sums_noise * self.sums_clip
+    def step_noise(self) -> float:  # type: ignore[override]
+        """The deviation of the noise on each number of a step's sum of gradients."""
+        return self.noise_multiplier * self.clip
 
-    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
-        deviation = self.noise_multiplier * self.clip / c.n.clamp(max=c.fed.batch)
-        return {n: t + deviation * c.noise[n] for n, t in g.items()}
+    @property
+    def sum_noise(self) -> float:  # type: ignore[override]
+        """The deviation of the noise on each number of another sum."""
+        return self.sums_noise * self.sums_clip
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         worst, n = max((self.of_client(n, fed), n) for n in _candidates(fed))
@@ -105,10 +105,9 @@ class DPSGD(Part):
 
 def clipped(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
     """What one sample adds to a sum, as one vector of L2 norm at most `most`; zeros for one that is not finite."""
-    square = torch.stack([t.double().pow(2).sum() for t in v.values()]).sum()
-    norm = square.sqrt().to(torch.float32)
-    keep = torch.where(norm.isfinite(), (most / norm.clamp(min=1e-30)).clamp(max=1.0), 0.0)
-    return {n: torch.where(norm.isfinite(), t * keep, 0.0) for n, t in v.items()}
+    norm = torch.stack([t.double().pow(2).sum() for t in v.values()]).sum().sqrt()
+    keep = torch.where(norm > most, most * SHORTER / norm, 1.0)
+    return {n: torch.where(norm.isfinite(), t.double() * keep, 0.0).to(torch.float32) for n, t in v.items()}
 
 
 def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:

@@ -59,8 +59,6 @@ class Clients:
         self.masks_before = {cut: len(mask_shapes(net, cut)) if net.skips_to_cuts else 0 for cut in self.cuts}
         self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}
         self.apart = method.samples_apart
-        if self.apart:  # its noise is for sums of what it clipped, which no other Part may have changed
-            self.hooks["grad"].sort(key=lambda p: p is not self.apart)
         self.chance: Chance = Keyed(fed.seed)
         self.tried = set[str]()
         """What of users' own hooks has been tried in this run, see `padding`."""

@@ -78,7 +78,6 @@ class NoiseTables:
             p.name: p.noise(fed, start.down.get(p.name, {})) for p in clients.hooks["noise"]
         }
 
-        self.draw = {part: clients.chance.normal(start.t, part) for part in self.laws}
         self.names = [w.client for w in work]
 
         def table(part: str, name: str, law: Noise) -> Tensor:
@@ -93,8 +92,7 @@ class NoiseTables:
             return on_device(torch.stack(lanes), self.device)
 
         self.tables = {
-            part: {name: table(part, name, law) for name, law in laws.items() if not law.protects}
-            for part, laws in self.laws.items()
+            part: {name: table(part, name, law) for name, law in laws.items()} for part, laws in self.laws.items()
         }
 
     def over(self, tables: dict[str, dict[str, Tensor]]) -> NoiseTables:
@@ -116,16 +114,5 @@ class NoiseTables:
 
         return {
             part: {name: now(self.laws[part][name], table) for name, table in tables.items()}
-            | self._protecting(part, step)
             for part, tables in self.tables.items()
         }
-
-    def _protecting(self, part: str, step: Step) -> dict[str, Tensor]:
-        """[G, *shape] by name: noise that a guarantee rests on, of which no table is kept."""
-
-        def drawn(name: str, law: Noise) -> Tensor:
-            lanes = zip(self.names, step.local_G)
-            numbers = [self.draw[part](law.shape, f"{client} {local} {name}") for client, local in lanes]
-            return torch.stack(numbers).float().to(self.device)
-
-        return {name: drawn(name, law) for name, law in self.laws[part].items() if law.protects}

@@ -122,7 +122,7 @@ class LaneStep:
     def __init__(self, clients: Clients, axis: Axis, views: LaneViews, kernels: Kernels, state: LaneState):
         self.clients, self.axis, self.views, self.kernels, self.state = clients, axis, views, kernels, state
         self.loss = axis.loss(ClientLoss(clients, views, kernels))
-        self.apart = SamplesApart(clients, views, state.noise.laws) if clients.apart else None
+        self.apart = SamplesApart(clients, views, state.noise.laws, state.noise.names) if clients.apart else None
 
     def __call__(self, step: Step, feed: Feed) -> None:
         axis, samples = self.axis, self.clients.samples

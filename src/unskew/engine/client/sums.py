@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unskew.core.client import SURE, Client, Measure, changed
 from unskew.core.trees import Tree, flat, nested
-from unskew.core.values import Batch, Share
+from unskew.core.values import Batch, Share, noisy
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.hidden import Hidden
 from unskew.engine.client.kernels import Kernels, within
@@ -82,11 +82,10 @@ class NoisySums:
         assert apart is not None
         normal = self.clients.chance.normal(self.start.t, part)
 
-        def noisy(name: str, total: Tensor) -> Tensor:
-            drawn = normal(tuple(total.shape), f"sums {self.k} {place} {turn} {name}")
-            return (total + apart.sum_noise * drawn.to(total.device)).to(torch.float32)
+        def drawn(name: str, total: Tensor) -> Tensor:
+            return normal(tuple(total.shape), f"sums {self.k} {place} {turn} {name}")
 
-        return {name: noisy(name, total) for name, total in sums.items()}
+        return {name: noisy(t, apart.sum_noise, drawn(name, t)).to(torch.float32) for name, t in sums.items()}
 
     def _sums(self, measure: Measure, raw: bool) -> dict[str, Tensor]:
         """Without noise, float64."""
