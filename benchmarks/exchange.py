@@ -26,7 +26,7 @@ from large import program_of
 from network import Loopback, below, stop
 
 import unskew
-from unskew.cli.deployed import clipped
+from unskew.deploy.studies import clipped
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy.addresses import free_port

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 import unskew
-from unskew.cli.deployed import clipped
+from unskew.deploy.studies import clipped
 from unskew.config import Settings
 from unskew.data.federation import Federation
 from unskew.data.index import Index
