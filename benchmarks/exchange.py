@@ -26,7 +26,7 @@ from large import program_of
 from network import Loopback, below, stop
 
 import unskew
-from unskew.deploy.studies import clipped
+from unskew.deploy.studies import CLIP
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy.addresses import free_port
@@ -79,7 +79,7 @@ def _of_unskew(root: Path, rounds: int, programs: list[subprocess.Popen]) -> Fig
         raise SystemExit(f"the run ended with code {run.returncode}: {out}{problem}")
     alone: list[float] = []
     options = {**STUDY, "rounds": rounds, "eval_every": rounds, "lanes": "1", "workers": 1}
-    unskew.run(clipped("fedavg"), federation(), clients=SITES, **options, shown=lambda _, r: alone.append(r.seconds))
+    unskew.run(f"fedavg+{CLIP}", federation(), clients=SITES, **options, shown=lambda _, r: alone.append(r.seconds))
     return _figures(ends, [seconds / SITES for seconds in alone], whole, idle) | {"load before": round(load, 1)}
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 import unskew
-from unskew.deploy.studies import clipped
+from unskew.deploy.studies import CLIP
 from unskew.config import Settings
 from unskew.data.federation import Federation
 from unskew.data.index import Index
@@ -243,12 +243,12 @@ def main() -> None:
             terms = ["--on", "lung", "--min-sites", str(sites), "--wait", "120s", "--deadline", "120s", "--json"]
             result = json.loads(loopback.do("run", "study.yaml", *terms, "--name", f"r{number}").splitlines()[-1])
             spent = cost(root / f"runs/r{number}", time.monotonic() - began)
-            alone = unskew.run(clipped(method), federation, **study, clients=sites, lanes="1", workers=1)
+            alone = unskew.run(f"{method}+{CLIP}", federation, **study, clients=sites, lanes="1", workers=1)
             same = result["sha256"] == alone.digest
             failed |= not same
-            results.append({"method": clipped(method), "network": result["sha256"], "simulator": alone.digest, **spent})
+            results.append({"method": f"{method}+{CLIP}", "network": result["sha256"], "simulator": alone.digest, **spent})
             print(
-                f"{'same bits ' if same else 'OTHER BITS'}  {clipped(method)}\n  {result['sha256']}\n  {alone.digest}"
+                f"{'same bits ' if same else 'OTHER BITS'}  {method}+{CLIP}\n  {result['sha256']}\n  {alone.digest}"
             )
             print("  " + ", ".join(f"{k} {v}" for k, v in spent.items()), flush=True)
     finally:
