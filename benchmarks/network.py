@@ -30,10 +30,10 @@ from pathlib import Path
 import numpy as np
 
 import unskew
-from unskew.deploy.studies import CLIP
 from unskew.config import Settings
 from unskew.data.federation import Federation
 from unskew.data.index import Index
+from unskew.deploy.studies import CLIP
 from unskew.engine.sources import dataset_of
 
 STUDIES = {
