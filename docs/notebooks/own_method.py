@@ -22,7 +22,7 @@ class Fading(unskew.Part):
     neutral = {"mu": 0.0}
 
     def loss(self, w, out, b, c):
-        pull = sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.net.trainable)
+        pull = sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.fed.shared)
         return self.mu / c.t / 2 * pull
 
 

@@ -108,6 +108,9 @@ class Declared(Configured):
     climbs: int = 0
     """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
     forward and back."""
+    each_model: ClassVar[bool] = False
+    """Its `grad` is also called with the gradients of what each other Part keeps at the client beside the model, one Part after
+    the other (`clip_gradients`, which bounds the norm of every model's)."""
     protects: ClassVar[bool] = False
     """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
 

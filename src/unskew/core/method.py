@@ -107,7 +107,7 @@ class Method:
     def check(self, fed: Fed) -> None:
         """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose task it serves,
         and where nothing is left to train."""
-        if all(self.freezes(n, fed) for n in fed.net.trainable):
+        if all(self.freezes(n, fed) for n in fed.net.learnable):
             who = "every parameter has requires_grad=False" if not fed.net.trainable else f"{self} freezes all of it"
             raise UsageError("E108", f"nothing of this model is left to train: {who}.")
         for p in self.parts:
@@ -162,7 +162,7 @@ class Method:
         for p in self.parts:
             if p is not by and (reason := unprotected(p, fed)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
-        if sent := [n for n in fed.net.buffers if not self.keeps(n, fed)]:
+        if sent := [n for n in fed.net.statistics if not self.keeps(n, fed)]:
             text = f"noise would spoil the running statistics of batch normalisation ('{sent[0]}'), which clients send"
             raise UsageError("E108", f"'{by.name}' cannot run here: {text}; take a model without, or add fedbn.")
 
@@ -186,7 +186,7 @@ class Method:
 
     def divided(self, fed: Fed) -> dict[str, tuple[str, ...]]:
         """By field of `Fed`, the trained weights that leave clients and those that stay with them."""
-        trained = [n for n in fed.net.trainable if not self.freezes(n, fed)]
+        trained = [n for n in fed.net.learnable if not self.freezes(n, fed)]
         kept = tuple(n for n in trained if self.keeps(n, fed))
         return {"shared": tuple(n for n in trained if n not in kept), "kept": kept}
 
@@ -259,7 +259,7 @@ def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, in
 def on_division(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model, beside other hooks:
     most likely it looks for names of another model."""
-    names = (*fed.net.trainable, *fed.net.buffers)
+    names = (*fed.net.learnable, *fed.net.statistics)
     remarks: list[tuple[str, str]] = []
     for p in method.parts if names else ():
         for hook in ("keeps", "freezes"):
@@ -283,7 +283,7 @@ def _changes_nothing(p: Part, fed: Fed) -> bool:
     hooks = {hook for hook in HOOKS if overrides(p, hook)} - {"refuse"}
     if not hooks & {"keeps", "freezes"} or (not p.divides and (hooks - {"keeps", "freezes"} or p.weighting)):
         return False
-    return not any(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.trainable, *fed.net.buffers))
+    return not any(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics))
 
 
 def _trains_alone(p: Part, fed: Fed) -> bool:
@@ -291,4 +291,4 @@ def _trains_alone(p: Part, fed: Fed) -> bool:
     reference means it so."""
     if not p.divides or p.family == "reference" or p.trips or p.shares(fed):
         return False
-    return all(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.trainable, *fed.net.buffers))
+    return all(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics))

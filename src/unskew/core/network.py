@@ -34,8 +34,8 @@ class Network:
     blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut that
     Parts use unless told otherwise, "" for the first one at which several inputs meet. folds: whether training clients
     side by side pays for this model on a CPU, None where it does not say.
-    trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
-    normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
+    trainable, buffers, constants, norms: names of the model's weights, see `roles.py`; a pass in training mode leaves batch
+    normalisation of constants in evaluation mode. extra: weights that Parts train beside them; learnable and statistics name both.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
     embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must not be scaled
     or mixed. layout: of samples with several inputs, which the module takes one by one; the network takes them as rows.
@@ -84,6 +84,7 @@ class Network:
             layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
         self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in tensors(self.module)}
         self.extra: Weights = {}
+        self.add({})
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
         self._slots = [(store, key, self._name_of[n]) for store, key, n in slots(self.module) if n in self._name_of]
@@ -110,9 +111,8 @@ class Network:
         Where <name> is a running statistic of the model, they are that of a second model, and nothing to train.
         """
         self.extra = {**self.extra, **extra}
-        statistics = [n for n in extra if n.partition(".")[2] in self.buffers]
-        self.buffers = (*self.buffers, *(n for n in statistics if n not in self.buffers))
-        self.trainable = (*self.trainable, *(n for n in extra if n not in (*self.trainable, *statistics)))
+        self.statistics = (*self.buffers, *(n for n in self.extra if n.partition(".")[2] in self.buffers))
+        self.learnable = (*self.trainable, *(n for n in self.extra if n not in self.statistics))
 
     @property
     def initial(self) -> Mapping[str, Tensor]:

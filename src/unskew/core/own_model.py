@@ -10,8 +10,9 @@ from unskew.core.trees import Weights, under
 class OwnModel(Part):
     """Its weights are named `<part>.<name>` after the model's, begin as these do, and take every step with them.
 
-    A subclass adds to `loss` what they descend, by `c.run_training(self.own(w), x)`. They have running statistics of their
-    own. Clients' own scores are this model's; all other scores are the global one's.
+    A subclass adds to `loss` what they descend, by `c.run_training(self.own(w), x)`; no other Part's hook sees them or their
+    gradients. They have running statistics of their own. Clients' own scores are this model's; all other scores are the
+    global one's.
     """
 
     personal = True
@@ -29,7 +30,3 @@ class OwnModel(Part):
     def own(self, w: Weights) -> Weights:
         """The weights of the client's own model, under the model's names."""
         return {**w, **under(w, self.name)}
-
-    def learns(self, c: Client) -> list[str]:
-        """The model's names of those weights that both models train."""
-        return [n for n in c.net.trainable if f"{self.name}.{n}" in c.net.trainable]

@@ -36,6 +36,7 @@ class Part(Declared):
     from `batch.mean`, because a batch may end in padding.
 
     The hooks stand roughly in the order of a run. `w` holds weights by name, `c` is the client: its round, sizes and trees.
+    Weights that another Part keeps at the client beside the model are hidden in its round: that Part alone trains them.
     The attributes with which a Part says what it goes with are in `Declared`.
     """
 
@@ -163,9 +164,8 @@ class Part(Declared):
         return w
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:
-        """At every step, the gradients of one sample's loss: returns what is added up over the step's samples. The sum gets noise
-        of the deviation `step_noise` and is divided by the expected number of samples. Only called where `samples_apart` is
-        True."""
+        """At every step, the gradients of one sample's loss: returns what is added up over the step's samples. Noise of the
+        deviation `step_noise` follows, and division by their expected number. Only called where `samples_apart` is True."""
         return g
 
     def sample_sum(self, v: dict[str, Tensor], c: Client) -> dict[str, Tensor]:

@@ -32,4 +32,4 @@ class Remembered(Part):
 
 def of_model(net: Network) -> list[str]:
     """Names of the weights and running statistics of the model itself, without what Parts train beside it."""
-    return [n for n in (*net.trainable, *net.buffers) if n not in net.extra]
+    return [*net.trainable, *net.buffers]

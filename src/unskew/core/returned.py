@@ -240,7 +240,7 @@ def _dispatch(_part: Any, args: Args, result: Any) -> str | None:
 def _holds(_part: Any, args: Args, result: Any) -> str | None:
     if text := no_tree(result):
         return text
-    trained = args[0].net.trainable
+    trained = args[0].net.learnable
     if extra := [n for n in result if n not in trained]:
         return f"'{extra[0]}', which is no trained weight.{suggestion(extra[0], trained)}".rstrip(".")
     odd = [n for n, v in result.items() if v.dim() or v.dtype != torch.bool]

@@ -7,7 +7,7 @@ Test:   a client's own score is that of m, with the received w; all others are t
 Differs from the paper: steps are the optimiser's, with its momentum and weight decay, in a, too. Its code lets v_k step
 after w, mixes outputs, not weights, and adds 0.02 a to da; others move a at every step (PFLlib) or in a round's first
 epoch (FL-bench). The merge weighs clients by size, the paper's equally. v_k trains on inputs as they enter the
-model, without what other Parts do to logits or loss. `adaptive=False` holds a where it begins, as its code by default.
+model, without what other Parts do to logits, loss or gradients. `adaptive=False` holds a where it begins, as its code by default.
 """
 
 from dataclasses import dataclass
@@ -68,4 +68,4 @@ class APFL(OwnModel):
         """The mixture's weights; a has its gradient also where a step has carried it out of [0, 1]."""
         v, a = self.own(w), w["apfl.alpha"]
         a = a + (a.clamp(0, 1) - a).detach()
-        return v | {n: a * v[n] + (1 - a) * w[n].detach() for n in self.learns(c)}
+        return v | {n: a * v[n] + (1 - a) * w[n].detach() for n in c.net.trainable}

@@ -29,5 +29,4 @@ def head_first(share: float, c: Client) -> dict[str, Tensor]:
     """
     first = c.step < (share * c.steps).round().clamp(min=1).minimum(c.steps - 1)
     both = c.steps < 2
-    model = [n for n in c.net.trainable if n not in c.net.extra]
-    return {n: (~first if c.net.of_head(n) else first) & ~both for n in model}
+    return {n: (~first if c.net.of_head(n) else first) & ~both for n in c.net.trainable}

@@ -1,7 +1,7 @@
 """Clipping of local gradients (Pascanu et al., ICML 2013, arXiv 1211.5063): no step is longer than the learning rate times a norm.
 
 At every local step:   g <- g min(1, norm / ||g||)     ||g||: over all trained weights together
-Weights that other Parts train beside the model, such as a model of the client's own (`ditto`), count in the norm.
+What another Part keeps at the client beside the model, such as a model of the client's own (`ditto`), has a norm of its own.
 Differs from the paper: nothing.
 """
 
@@ -21,6 +21,7 @@ class ClipGradients(Part):
     norm: Annotated[float, Gt(0), Le(1_000_000), "the largest norm of a gradient, over all weights together"] = 1.0
     name = "clip_gradients"
     family = "steps"
+    each_model = True
     use_when = "Local training diverges: recurrent models, high learning rates, outliers. It protects nothing; for that there is `dpsgd`."
     neutral = {"norm": 1_000_000.0}
 

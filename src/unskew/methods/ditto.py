@@ -5,7 +5,7 @@ Test:   a client's own score is v_k's; all others are the global model's, which 
 Differs from the paper: v_k and w take their steps at once, on the same batches and with the same optimiser, as in its code;
 the paper leaves v_k a number of steps and a step size of its own. Clients are weighted by size; its code asks them
 with probabilities by size and weighs them equally. v_k trains on inputs as they enter the model, without what other
-Parts do to logits or loss.
+Parts do to logits, loss or gradients.
 """
 
 from dataclasses import dataclass
@@ -32,4 +32,4 @@ class Ditto(OwnModel):
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         v = self.own(w)
         own = out.own.mean(c.fed.task.loss(c.run_training(v, out.own.x), out.own.y))
-        return own + self.lam / 2 * sum((v[n] - c.start[n].detach()).pow(2).sum() for n in self.learns(c))
+        return own + self.lam / 2 * sum((v[n] - c.start[n].detach()).pow(2).sum() for n in c.net.trainable)

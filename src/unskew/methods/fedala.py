@@ -54,8 +54,7 @@ class FedALA(Remembered):
 
     def mixed(self, fed: Fed) -> list[str]:
         """Names of the weights that start between the global model's and the client's."""
-        model = [n for n in fed.net.trainable if n not in fed.net.extra]
-        return [n for n in model if in_last_blocks(n, self.blocks, fed)]
+        return [n for n in fed.net.trainable if in_last_blocks(n, self.blocks, fed)]
 
     def between(self, w: Weights, c: Client, W: Weights) -> Weights:
         """th, by name."""

@@ -54,7 +54,7 @@ class FedAS(Remembered):
         return {"m": sums_CD / n_C.clamp(min=1)[:, None]}
 
     def starts(self, w: Weights, c: Client) -> Weights:
-        body = {n: w[n] for n in c.net.trainable if n in c.fed.shared and n not in c.net.extra}
+        body = {n: w[n] for n in c.net.trainable if n in c.fed.shared}
         for _ in range(self.passes):
             for b in batches(c):
 
@@ -68,7 +68,7 @@ class FedAS(Remembered):
         return w | body
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
-        learnt = {n: w[n] for n in c.net.trainable if n not in c.net.extra}
+        learnt = {n: w[n] for n in c.net.trainable}
         total = torch.zeros_like(c.n)
         for b in batches(c):
 

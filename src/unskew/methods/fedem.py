@@ -40,12 +40,12 @@ class FedEM(Part):
         net = fed.net
         if [n for n in net.buffers if n not in net.constants]:
             return "its models would have running statistics of batch normalisation in common; take a model without"
-        if [n for n in net.trainable if n not in net.extra and n not in fed.shared]:
+        if [n for n in net.trainable if n not in fed.shared]:
             return "every weight of its models is common, but other Parts keep or freeze some of the first one's"
         return None
 
     def weights(self, fed: Fed) -> Weights:
-        w = {n: t for n, t in fed.net.weights().items() if n in fed.net.trainable and n not in fed.net.extra}
+        w = {n: t for n, t in fed.net.weights().items() if n in fed.net.trainable}
         others = {
             f"{j}.{n}": reordered(t, fed.seed, self.name, n, j) for j in range(1, self.models) for n, t in w.items()
         }

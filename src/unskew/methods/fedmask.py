@@ -154,7 +154,7 @@ class FedMask(Remembered):
 
 def masks(fed: Fed) -> list[str]:
     """The names of the model's own real-valued masks, in the order of its layers."""
-    return [n for n in fed.net.trainable if n.endswith(MASK) and n not in fed.net.extra]
+    return [n for n in fed.net.trainable if n.endswith(MASK)]
 
 
 def under_mask(name: str) -> str:

@@ -1,6 +1,6 @@
 """FedProx (Li et al., MLSys 2020, arXiv 1812.06127).
 
-Client: loss + (mu/2) ||w - w_t||^2    over trainable weights
+Client: loss + (mu/2) ||w - w_t||^2    over the trained weights that clients send, of which w_t are those received
 Differs from the paper: nothing.
 """
 
@@ -28,4 +28,4 @@ class FedProx(Part):
         return self.mu
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
-        return self.mu / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.net.trainable)
+        return self.mu / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.fed.shared)

@@ -70,7 +70,7 @@ class Gradient(Attack):
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":
             return "it needs one label a sample"
-        if not set(scene.run.fed.net.trainable) <= set(scene.sent):
+        if not set(scene.run.fed.net.learnable) <= set(scene.sent):
             return "its clients do not send all weights that they train"
         if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
             return "its clients start from weights of their own, and an inversion from those that all are sent"

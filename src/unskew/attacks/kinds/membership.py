@@ -64,7 +64,7 @@ class Membership(Attack):
         if not scene.sent:
             return "its clients send no weights"
         fed, method = scene.run.fed, scene.run.method
-        own = [n for n in (*fed.net.trainable, *fed.net.buffers) if n not in fed.net.extra and method.keeps(n, fed)]
+        own = [n for n in (*fed.net.trainable, *fed.net.buffers) if method.keeps(n, fed)]
         if own:
             text = f"its clients keep '{own[0]}' of the model they train, of which whoever reads payloads has the first"
             return f"{text} values alone: the model that would be attacked is nobody's, and its area no measure of what leaks"

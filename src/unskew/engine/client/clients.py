@@ -41,7 +41,8 @@ class Clients:
     training, and are trained. keeps_model: whether weights of the model itself are kept, or each client is sent its own, so
     that none uses the server's alone; a client may also keep what Parts train beside the model. cuts: the blocks of the model that some Part taps.
     masks_before: by cut, how many dropout layers a pass that goes on from there leaves out.
-    hooks: for each hook, the Parts that define it, in the method's order. apart: the Part that sees samples one by one.
+    hooks: for each hook, the Parts that define it, in the method's order. beside: by Part, the weights beside the model that
+    it keeps at the client. hidden: by Part, those that the others keep. apart: the Part that sees samples one by one.
     chance: where noise and samples come from that a guarantee rests on.
     """
 
@@ -50,11 +51,14 @@ class Clients:
         self.device = samples.x.device
         net = fed.net
         self.cuts = tuple(dict.fromkeys(cut for p in method.parts for tap in p.taps for cut in net.cuts(tap)))
-        self.kept = frozenset(n for n in (*net.trainable, *net.buffers) if method.keeps(n, fed))
+        self.kept = frozenset(n for n in (*net.learnable, *net.statistics) if method.keeps(n, fed))
         self.keeps_model = not self.kept <= net.extra.keys() or method.dispatcher is not None
-        self.frozen = net.constants | {n for n in net.trainable if method.freezes(n, fed)}
+        self.frozen = net.constants | {n for n in net.learnable if method.freezes(n, fed)}
+        extra = [n for n in net.extra if n in self.kept]
+        self.beside = {p.name: frozenset(n for n in extra if n.startswith(f"{p.name}.")) for p in method.parts}
+        self.hidden = {p.name: frozenset(extra) - self.beside[p.name] for p in method.parts}
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
-        self.learnt = tuple(n for n in net.trainable if n not in self.frozen)
+        self.learnt = tuple(n for n in net.learnable if n not in self.frozen)
         self.mask_shapes = mask_shapes(net)
         self.masks_before = {cut: len(mask_shapes(net, cut)) if net.skips_to_cuts else 0 for cut in self.cuts}
         self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}

@@ -104,6 +104,16 @@ class LaneViews:
         """What lanes hold of weights that a hook returned: without constants, which it cannot change."""
         return {n: t for n, t in w.items() if n not in self.constants} if self.constants else w
 
+    def seen(self, p: Part, tree: Weights) -> Weights:
+        """Weights or gradients without those that other Parts keep at the client beside the model."""
+        hidden = self.clients.hidden[p.name]
+        return {n: t for n, t in tree.items() if n not in hidden} if hidden else tree
+
+    def completed(self, p: Part, tree: Weights, seen: Weights) -> Weights:
+        """What a hook returned for what it saw of a tree, with the rest of the tree."""
+        hidden = self.clients.hidden[p.name]
+        return seen | {n: t for n, t in tree.items() if n in hidden} if hidden else seen
+
     def client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:
         clients, start = self.clients, self.start
         kind = Client if self.read is None else partial(Noting, read=self.read)
@@ -114,14 +124,15 @@ class LaneViews:
             steps=lane["steps"],
             lr=start.lr,
             t=start.t,
-            start={**start.weights, **lane["sent"].get("weights", {}), **lane["kept"]},
+            start=self.seen(p, {**start.weights, **lane["sent"].get("weights", {}), **lane["kept"]}),
             fed=clients.facts,
             net=clients.net,
             down=lane["sent"].get("down", start.down).get(p.name, {}),
             mine=lane["mine"].get(p.name, {}),
             round=lane["round"].get(p.name, {}),
             noise=noise,
-            **{n: lane[n] for n in ("step", "seen", "pulled") if n in lane},
+            **{n: lane[n] for n in ("step", "pulled") if n in lane},
+            seen={climb: self.seen(p, g) for climb, g in lane.get("seen", {}).items()},
             data=(lambda raw: self._batches(lane, raw)) if with_data else None,
         )
         if clients.hooks["evaluate_with"]:
@@ -130,35 +141,57 @@ class LaneViews:
 
     def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:
         """The Part's hook `begin` as a function of one lane's weights and table."""
-        return lambda w, lane: p.begin(self.whole(w), self.client(p, lane, {}, with_data=True))
+        return lambda w, lane: p.begin(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
 
     def starts(self, p: Part) -> Callable[[Weights, Tree], Weights]:
         """The Part's hook `starts`, likewise."""
-        return lambda w, lane: self.held(p.starts(self.whole(w), self.client(p, lane, {}, with_data=True)))
+        return lambda w, lane: self._changed(p, w, p.starts, self.client(p, lane, {}, with_data=True))
 
     def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
         """The Part's hook `finish`, likewise."""
-        return lambda w, lane: p.finish(self.whole(w), self.client(p, lane, {}, with_data=True))
+        return lambda w, lane: p.finish(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
 
     def sends(self, p: Part) -> Callable[[Weights, Tree], Weights]:
         """The Part's hook `sends`, likewise."""
-        return lambda w, lane: self.held(p.sends(self.whole(w), self.client(p, lane, {})))
+        return lambda w, lane: self._changed(p, w, p.sends, self.client(p, lane, {}))
 
     def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
         """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""
-        return lambda g, w, lane, noise: p.grad(g, self.whole(w), self.client(p, lane, noise))
+
+        def grad(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
+            c, w = self.client(p, lane, noise), self.seen(p, self.whole(w))
+            after = self.completed(p, g, p.grad(self.seen(p, g), w, c))
+            for of, names in self.clients.beside.items():
+                if p.each_model and of != p.name and (model := {n: t for n, t in g.items() if n in names}):
+                    after |= p.grad(model, w, c)
+            return after
+
+        return grad
 
     def perturb(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
         """The Part's hook `perturb`, likewise."""
-        return lambda g, w, lane, noise: self.held(p.perturb(g, self.whole(w), self.client(p, lane, noise)))
+
+        def perturb(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
+            return self._changed(p, w, lambda w, c: p.perturb(self.seen(p, g), w, c), self.client(p, lane, noise))
+
+        return perturb
 
     def carry(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Tree]:
         """The Part's hook `carry`, likewise."""
-        return lambda g, w, lane, noise: p.carry(g, self.whole(w), self.client(p, lane, noise))
+
+        def carry(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Tree:
+            return p.carry(self.seen(p, g), self.seen(p, self.whole(w)), self.client(p, lane, noise))
+
+        return carry
 
     def holds(self, p: Part) -> Callable[[Tree], dict[str, Tensor]]:
         """The Part's hook `holds` as a function of one lane's table."""
         return lambda lane: p.holds(self.client(p, lane, {}))
+
+    def _changed(self, p: Part, w: Weights, hook: Callable[[Weights, Client], Weights], c: Client) -> Weights:
+        """What lanes hold of weights after a Part's hook."""
+        whole = self.whole(w)
+        return self.held(self.completed(p, whole, hook(self.seen(p, whole), c)))
 
     def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
         """The lane's rows in turn; every lane is padded to the longest, with weight 0."""

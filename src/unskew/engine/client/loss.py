@@ -53,7 +53,7 @@ class ClientLoss:
         loss = batch.mean(clients.fed.task.loss(logits, batch.y))
         for p in hooks["loss"]:
             c = changed(views[p.name], slopes=forward.slope, passes=forward.again)
-            loss = loss + p.loss(w, out, batch, c)
+            loss = loss + p.loss(self.views.seen(p, w), out, batch, c)
         return loss
 
 

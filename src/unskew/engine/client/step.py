@@ -142,7 +142,7 @@ class LaneStep:
     def gradients(self, step: Step, feed: Feed) -> Sequence[Tensor | None]:
         """The gradients of what learns at this step, which is not taken: no weight and no running statistic changes."""
         axis, samples, leaves = self.axis, self.clients.samples, self._leaves(step)
-        leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.buffers}
+        leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
         self.kernels.padded = axis.padded(step)
         return self._gradients(leaves, axis.inputs(feed.inputs(samples), step), inputs)[1]
@@ -160,15 +160,18 @@ class LaneStep:
     def _climbed(
         self, p: Part, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
-        """The same after all of a Part's climbs. Loss and running statistics are those of the pass at the step's weights."""
-        loss, grads = self._gradients_at(leaves, x, inputs)
+        """The same after all of a Part's climbs. Loss and running statistics are those of the pass at the step's weights, and so
+        are the gradients of what other Parts keep beside the model."""
+        loss, first = self._gradients_at(leaves, x, inputs)
+        grads, hidden = first, self.clients.hidden[p.name]
         seen: Tree = {}
         for climb in range(p.climbs):
             seen = seen | {str(climb): self._whole(leaves, grads)}
             inputs = inputs._replace(lane=inputs.lane | {"seen": seen})
             there = self._perturbed(p, seen[str(climb)], leaves, inputs)
-            there |= {n: leaves[n].clone() for n in self.clients.fed.net.buffers}  # the first pass has updated them
+            there |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}  # the first pass has updated them
             grads = self._gradients_at(there, x, inputs)[1]
+        grads = [at_w if n in hidden else g for n, g, at_w in zip(self.clients.learnt, grads, first)]
         return loss.detach(), grads, inputs
 
     def _gradients_at(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
@@ -203,7 +206,7 @@ class LaneStep:
         """The weights as this step's lanes read them; those that learn are leaves of the graph."""
         leaves = {n: self.axis.first(t, step.width) for n, t in self.state.weights.items()}
         if step.width > step.active:  # layers change running statistics in place, but not the filler's: a copy
-            leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.buffers}
+            leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         return leaves | {n: leaves[n].detach().requires_grad_() for n in self.clients.learnt}
 
     def _inputs(self, step: Step, feed: Feed, y: Tensor) -> StepInputs:
@@ -234,7 +237,7 @@ class LaneStep:
         for t, before, stays in held:
             t.copy_(torch.where(stays, before, t))
         if step.width > active:  # the copies of `_leaves` hold the new running statistics
-            for n in self.clients.fed.net.buffers:
+            for n in self.clients.fed.net.statistics:
                 state.weights[n][:active] = leaves[n][:active]
         for p in self.clients.hooks["carry"]:
             self._carry(p, step, g, inputs)

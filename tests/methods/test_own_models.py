@@ -1,0 +1,115 @@
+"""Weights that a Part keeps at clients beside the model are trained by that Part alone, whatever else is in the method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.engine import check
+from unskew.methods import catalogue, registry
+
+
+@dataclass(frozen=True)
+class Still(Part):
+    """Holds all that clients share, so that whatever else moves has the same surroundings in every method."""
+
+    name = "still"
+
+    def holds(self, c):
+        return dict.fromkeys(c.fed.shared, c.step >= 0)
+
+
+@dataclass(frozen=True)
+class Pull(Part):
+    """Pulls all weights and changes all gradients that its hooks are given, as a Part of a user's own may."""
+
+    name = "pull"
+
+    def loss(self, w, out, b, c):
+        return sum((w[n] - c.start[n].detach()).pow(2).sum() for n in w)
+
+    def grad(self, g, w, c):
+        return {n: 0.5 * t + w[n] for n, t in g.items()}
+
+
+@dataclass(frozen=True)
+class Climb(Part):
+    """Takes gradients along those of all weights that its hook is given."""
+
+    name = "climb"
+    climbs = 1
+
+    def perturb(self, g, w, c):
+        return w | {n: w[n] + t for n, t in g.items()}
+
+
+def kept_beside(method, client=0):
+    """What a client keeps beside the model after its first round."""
+    loop = check.loop(method)
+    try:
+        (reply,) = loop.trainer.train(loop.down(loop.begin(), 1), [client], {})
+        return {n: t for n, t in reply.private["kept"].items() if n in loop.fed.net.extra}
+    finally:
+        loop.trainer.close()
+
+
+def keepers():
+    """The names of all methods that train weights beside the model and keep some of them."""
+    names = []
+    for name in catalogue.entries():
+        method = registry.parse(name)
+        if any(type(p).weights is not Part.weights for p in method.parts):
+            loop = check.loop(method)
+            loop.trainer.close()
+            names += [name] if set(loop.fed.net.extra) & loop.trainer.kept else []
+    return names
+
+
+KEEPERS = ("apfl", "apple", "ditto", "fedbr", "fedcp", "feddbe", "feddpms", "fedem", "fedkd", "fedrod", "fedsr", "fml")
+
+
+def test_the_list_of_methods_that_keep_weights_beside_the_model_is_whole():
+    assert tuple(sorted(keepers())) == KEEPERS
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in KEEPERS if n != "apple"]
+)  # its shares descend the loss with all that is added
+@pytest.mark.parametrize("other", [Pull(), Climb()], ids=lambda p: p.name)
+def test_no_other_part_moves_what_a_part_keeps_beside_the_model(name, other):
+    parts = registry.parse(name).parts
+    alone, beside = kept_beside(Method(*parts, Still())), kept_beside(Method(*parts, Still(), other))
+    assert alone.keys() == beside.keys() != set()
+    for n, t in alone.items():
+        torch.testing.assert_close(beside[n], t, rtol=0, atol=1e-6)
+
+
+@cache
+def common_model(text):
+    """The common model's weights after two rounds."""
+    loop = check.loop(registry.parse(text))
+    try:
+        state = loop.begin()
+        for t in (1, 2):
+            state, _ = loop.round(state, t)
+        return {n: t for n, t in state.weights.items() if n not in loop.fed.net.extra}
+    finally:
+        loop.trainer.close()
+
+
+STEPS = ("fedprox(mu=0.5)", "fedsam(rho=0.5)", "fedasam", "fedlesam", "fedspeed", "fedsmoo", "mofedsam", "feddyn(alpha=0.1)", "fedadmm",
+         "scaffold", "fedcm", "fedmtl", "fednova", "clip_gradients(norm=0.1)")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STEPS)
+@pytest.mark.parametrize("own", ["ditto", "apfl"])
+def test_a_clients_own_model_leaves_the_common_one_as_it_is(own, text):
+    """One norm over both models made steps of the common model shorter."""
+    alone, beside = common_model(text), common_model(f"{own}+{text}")
+    for n, t in alone.items():
+        torch.testing.assert_close(beside[n], t, rtol=0, atol=1e-6)
