@@ -9,7 +9,7 @@ DOCS := .venv-docs
 HF := .venv-hf
 # tests run side by side on all cores; threads of their own would only wait for each other
 test test-deploy test-ray test-hf check: export OMP_NUM_THREADS = 1
-QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
+QUICK := tests/test_structure.py tests/core tests/round tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
 .PHONY: demo test test-deploy test-ray test-hf lint style types check crash fuzz epsilon campaign matrix mutants bench docs notebooks format clean
@@ -22,20 +22,20 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Flower pins other versions of what the rest uses, so tests that need it have an environment of their own; all others of
-# tests/deploy run with `make test`. Those with real processes mostly wait; they begin first, the longest before the others.
-REAL := $(addprefix tests/deploy/test_, $(addsuffix .py, guarded_real attached killed lost_sites real ipv6 first_round decided stranger))
+# tests/federation run with `make test`. Those with real processes mostly wait; they begin first, the longest before the others.
+REAL := $(addprefix tests/federation/test_, $(addsuffix .py, guarded_real attached killed lost_sites real ipv6 first_round decided stranger))
 test-deploy: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy tests/campaign
+	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/federation tests/campaign
 
 # A Ray cluster of three nodes on this machine, whose workers, nodes and drivers are killed. It takes minutes, so it is no part
 # of `make test`, where these tests are skipped.
 test-ray: $(RAY)/.ready
-	$(RAY)/bin/python -m pytest -m ray tests/cluster
+	$(RAY)/bin/python -m pytest -m ray tests/comparison
 
 # Models of Hugging Face need transformers and peft, which take long to import, so their tests have an environment of their own.
 # Flower is in it, too: three sites, as real processes, train adapters of such a model.
 test-hf: $(HF)/.ready
-	$(HF)/bin/python -m pytest -q tests/models/test_hf.py tests/deploy/test_adapters.py
+	$(HF)/bin/python -m pytest -q tests/models/test_hf.py tests/federation/test_adapters.py
 
 lint: style types
 
@@ -68,7 +68,7 @@ campaign: $(FLOWER)/.ready
 # every check of every method and every pair of them, or with PART=3/30 a thirtieth of the pairs, for a nightly job
 PART = all
 matrix: $(READY)
-	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/test_snippets.py tests/test_notebooks.py tests/engine/test_measure.py tests/engine/test_masks.py tests/engine/test_gpu_path.py tests/engine/test_several_inputs.py tests/engine/test_several_scaled.py tests/deploy/test_bits.py tests/experiments/test_plan.py
+	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/test_snippets.py tests/test_notebooks.py tests/runs/test_measure.py tests/round/test_masks.py tests/round/test_gpu_path.py tests/round/test_several_inputs.py tests/round/test_several_scaled.py tests/federation/test_bits.py tests/experiments/test_plan.py
 
 # draws N places of the source, changes one at a time, and asks whether a test that executes it fails. The first call runs the
 # suite with coverage, to learn which tests execute which lines; remove .mutants after the tests or the source have changed.
@@ -81,7 +81,7 @@ mutants: .mutants/plain/lines.db .mutants/flower/lines.db
 	$(BIN)/python tools/mutants.py cover .mutants/plain -n 2 --dist worksteal
 
 .mutants/flower/lines.db: $(FLOWER)/.ready
-	$(FLOWER)/bin/python tools/mutants.py cover .mutants/flower -n 4 --dist loadfile -m flower tests/deploy
+	$(FLOWER)/bin/python tools/mutants.py cover .mutants/flower -n 4 --dist loadfile -m flower tests/federation
 
 # the documentation site, in site/; a link or an anchor that leads nowhere, a page that is not in the navigation, or one that
 # would fetch something from another host fails it. It needs no network once .venv-docs is there, and takes seconds; tests/test_site.py

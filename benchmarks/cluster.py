@@ -43,18 +43,18 @@ WORK: dict[str, dict[str, Any]] = {
 
 def rounds(on: str, work: str, count: int) -> float:
     """Seconds of a round, the median of all but the first of `count`."""
-    from unskew.cluster.place import parse
-    from unskew.comparison.spread import spread
+    from unskew.comparison.cluster import parse
+    from unskew.comparison.ray_clients import train_clients_on
     from unskew.config import build
-    from unskew.engine.assemble import loop_of
-    from unskew.engine.resolve import resolve
-    from unskew.engine.server.loop import rounds
+    from unskew.round.loop import remaining_rounds
+    from unskew.runs.assemble import loop_of
+    from unskew.runs.resolve import resolve
 
     run = resolve(build({"rounds": count, **WORK[work]}))
     cluster = parse(on)
-    loop, taken = loop_of(spread(run, cluster) if cluster else run), []
+    loop, taken = loop_of(train_clients_on(run, cluster) if cluster else run), []
     try:
-        for _ in rounds(loop, loop.begin(), lambda _, summary: taken.append(summary.seconds)):
+        for _ in remaining_rounds(loop, loop.begin(), lambda _, summary: taken.append(summary.seconds)):
             pass
     finally:
         loop.trainer.close()
@@ -84,7 +84,7 @@ def alone(*words: Any) -> float:
 @contextlib.contextmanager
 def head() -> Iterator[tuple[str, str]]:
     """`--on` for a node of a cluster that is started here, and for a machine outside of it."""
-    from unskew.deploy.addresses import free_port
+    from unskew.federation.addresses import free_port
 
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # as on a Mac, where Ray listens on loopback alone
     port, client_port = free_port(), free_port()
@@ -127,12 +127,12 @@ def of_rounds(work: str, turns: int, on: tuple[str, str]) -> dict[str, Any]:
 
 def of_runs(turns: int, on: tuple[str, str]) -> dict[str, Any]:
     """Seconds that one more run of a comparison takes, and those before the first, by who trains them."""
-    from unskew.engine.hardware import cores
+    from unskew.runs.hardware import core_count
 
     node, outside = on
     ways = {
         "one process here": ("here", 1),
-        f"{cores()} processes here": ("here", cores()),
+        f"{core_count()} processes here": ("here", core_count()),
         "one worker of two cores": (f"{node},cpus=2", 1),
         "one worker of two cores, ray://": (f"{outside},cpus=2", 1),
         f"{CORES} workers of one core": (node, CORES),
@@ -152,10 +152,10 @@ def of_runs(turns: int, on: tuple[str, str]) -> dict[str, Any]:
 def main() -> None:
     import ray
 
-    from unskew.engine.hardware import cores
+    from unskew.runs.hardware import core_count
 
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    facts = {"cores": cores(), "load": os.getloadavg()[0], "turns": turns, "ray": ray.__version__}
+    facts = {"cores": core_count(), "load": os.getloadavg()[0], "turns": turns, "ray": ray.__version__}
     print(json.dumps(facts), flush=True)
     with head() as on:
         for work in WORK:

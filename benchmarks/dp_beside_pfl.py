@@ -35,11 +35,11 @@ import unskew
 from unskew.core import Fed
 from unskew.core.method import Method
 from unskew.data import registry as sets
-from unskew.data.federation import Federation
-from unskew.data.index import Index
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
 from unskew.methods import registry
-from unskew.privacy.dp import DP, expected
-from unskew.privacy.subsampled import epsilon_after, noise_for, rounded_up
+from unskew.privacy.accounting import epsilon_after, noise_for, round_up
+from unskew.privacy.dp import DP, expected_clients
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Standing(DP):
         return noise_for(self.epsilon, fed.rounds, self.cohort / self.population, self.delta)
 
     def multiplier(self, fed: Fed) -> float:
-        return self.solved(fed) * expected(fed) / self.cohort
+        return self.solved(fed) * expected_clients(fed) / self.cohort
 
     def spent(self, fed: Fed, t: int) -> float:
-        return rounded_up(epsilon_after(t, self.cohort / self.population, self.solved(fed), self.delta))
+        return round_up(epsilon_after(t, self.cohort / self.population, self.solved(fed), self.delta))
 
 
 def arrays(work: Work) -> Arrays:
@@ -121,7 +121,7 @@ def theirs(work: Work, given: Arrays, python: str, threads: int) -> dict[str, An
         told = subprocess.run([python, program, folder, str(threads)], check=True, stdout=subprocess.PIPE, text=True)
     result = json.loads(told.stdout.strip().splitlines()[-1])
     q = work.noise_cohort / work.population
-    return {**result, "epsilon": rounded_up(epsilon_after(work.rounds, q, result["noise"], work.delta))}
+    return {**result, "epsilon": round_up(epsilon_after(work.rounds, q, result["noise"], work.delta))}
 
 
 PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -26,11 +26,11 @@ from large import program_of
 from network import Loopback, below, stop
 
 import unskew
-from unskew.data.federation import Federation
-from unskew.data.index import Index
-from unskew.deploy.addresses import free_port
-from unskew.deploy.commands import BIN, environment
-from unskew.deploy.studies import CLIP
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.federation.addresses import free_port
+from unskew.federation.programs import BIN, environment
+from unskew.federation.protocol.study_rules import CLIP
 
 SITES, SAMPLES = 3, 64
 STUDY = {"model": "mlp", "batch": 32, "lr": 0.01, "epochs": 1, "seed": 0}

@@ -31,14 +31,15 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
-from unskew.engine.client import room
-from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Samples, Start
-from unskew.engine.hardware import MOST_LANES_ON_GPU
-from unskew.engine.precision import computing
 from unskew.merge.mean import weighted_mean
-from unskew.tasks.classification import Classification
+from unskew.round.clients import Broadcast, LocalTraining
+from unskew.round.precision import device_mode
+from unskew.round.samples import Samples
+from unskew.round.schedule import Recipe
+from unskew.round.trainer import Trainer
+from unskew.runs import hardware
+from unskew.runs.hardware import MOST_LANES_ON_GPU
+from unskew.tasks.task import Classification
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """The CPU in a rehearsal, which takes every path of this file but says nothing of a GPU."""
@@ -148,7 +149,7 @@ def ours(chosen: work.Work, precision: str, records: bool = True) -> dict[str, o
     samples = Samples(x.flatten(0, 1).to(DEVICE), targets.to(DEVICE), rows, counts)
     training = LocalTraining(Recipe(chosen.batch, chosen.epochs, bool(net.norms)), precision=precision)
     memory = torch.cuda.get_device_properties(DEVICE).total_memory if DEVICE.type == "cuda" else REHEARSED
-    lanes = min(K, room.lanes_in(memory, net, chosen.batch, MOST_LANES_ON_GPU))
+    lanes = min(K, hardware.lanes_that_fit(memory, net, chosen.batch, MOST_LANES_ON_GPU))
     trainer = InOrder(Method(), fed, samples, training, lanes)
     if not records:
         trainer.replays = None
@@ -156,7 +157,7 @@ def ours(chosen: work.Work, precision: str, records: bool = True) -> dict[str, o
     merged: dict[str, torch.Tensor] = {}
 
     def one_round() -> None:
-        replies = trainer.train(Start(1, chosen.learning_rate, w, {}), range(K), {})
+        replies = trainer.train(Broadcast(1, chosen.learning_rate, w, {}), range(K), {})
         merged.update(weighted_mean(w, Ups.of(replies)))
 
     if DEVICE.type == "cuda":
@@ -182,7 +183,7 @@ def ours(chosen: work.Work, precision: str, records: bool = True) -> dict[str, o
     return {
         **facts_,
         "weights": [merged[n].cpu() for n in net.trainable],
-        "predicted": room.bytes_a_lane(net, chosen.batch) * lanes / 1e9,
+        "predicted": hardware.lane_bytes(net, chosen.batch) * lanes / 1e9,
     }
 
 
@@ -258,7 +259,7 @@ def peak(precision: str) -> float:
     """TFLOP/s of a product of matrices of 8192 x 8192; of smaller ones in a rehearsal."""
     size = 8192 if DEVICE.type == "cuda" else 256
     a, b = torch.randn(2, size, size, device=DEVICE)
-    with computing(DEVICE, precision):
+    with device_mode(DEVICE, precision):
         return round(2 * size**3 / seconds(lambda: a @ b) / 1e12, 1)
 
 

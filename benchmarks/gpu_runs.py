@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from unskew import config
-from unskew.engine import resolve
-from unskew.engine.client import room
-from unskew.engine.disk import state
-from unskew.engine.disk.folder import Folder
-from unskew.engine.server.loop import Loop
-from unskew.engine.server.summary import Round
+from unskew.records import checkpoints
+from unskew.round import run
+from unskew.round.loop import Loop, RoundSummary
+from unskew.runs import hardware, resolve
+from unskew.runs.run_folder import RunFolder
 
 SHAPE, CLASSES = (3, 8, 8), 5
 FULL: dict[str, Any] = {"rounds": 4, "epochs": 2, "batch": 16, "clients": 6, "samples": 60, "lanes": "4"}
@@ -30,7 +29,7 @@ class Killed(Exception):
     """A run that ends after its first round, to be resumed."""
 
 
-def run_of(method: str, device: str, sizes: dict[str, Any]) -> resolve.Run:
+def run_of(method: str, device: str, sizes: dict[str, Any]) -> run.Run:
     """A run on random samples."""
     rng = np.random.default_rng(3)
     many = 2 * sizes["clients"] * sizes["samples"]
@@ -41,20 +40,20 @@ def run_of(method: str, device: str, sizes: dict[str, Any]) -> resolve.Run:
     return resolve.resolve(config.build(settings), arrays)
 
 
-def gone(run: resolve.Run, path: Path, killed: bool = False) -> tuple[Loop, list[float]]:
+def gone(run: run.Run, path: Path, killed: bool = False) -> tuple[Loop, list[float]]:
     """(the loop of a run that is begun or resumed in a folder, the seconds of its rounds)."""
     taken: list[float] = []
 
-    def shown(now: state.State, summary: Round) -> None:
+    def shown(now: checkpoints.State, summary: RoundSummary) -> None:
         taken.append(round(summary.seconds, 4))
         if killed:
             raise Killed
 
-    return Folder(path, run).go(lambda _: None, shown)[0], taken
+    return RunFolder(path, run).go(lambda _: None, shown)[0], taken
 
 
 def weights(path: Path) -> dict[str, Tensor]:
-    return state.read(path / state.LATEST)[0]["w"]
+    return checkpoints.read(path / checkpoints.LATEST)[0]["w"]
 
 
 def apart(one: Path, other: Path) -> float:
@@ -112,12 +111,12 @@ def too_many_lanes(device: str, rehearse: bool) -> dict[str, object]:
 
 
 @contextmanager
-def less_memory(run: resolve.Run) -> Iterator[None]:
+def less_memory(run: run.Run) -> Iterator[None]:
     """Within it this process may use so little of the GPU; on a CPU there is no such limit."""
     if run.device == "cpu":
         yield
         return
-    needed = room.bytes_a_lane(run.fed.net, run.settings.batch) * run.federation.clients
+    needed = hardware.lane_bytes(run.fed.net, run.settings.batch) * run.federation.clients
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(run.device).total_memory
     torch.cuda.set_per_process_memory_fraction(

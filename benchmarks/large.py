@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from network import Loopback, below
 
-from unskew.data.federation import Federation
-from unskew.data.index import Index
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
 
 WIDTH = 2048
 """Of a layer: 16.8 MB of weights."""

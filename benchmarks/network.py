@@ -31,10 +31,10 @@ import numpy as np
 
 import unskew
 from unskew.config import Settings
-from unskew.data.federation import Federation
-from unskew.data.index import Index
-from unskew.deploy.studies import CLIP
-from unskew.engine.sources import dataset_of
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.federation.protocol.study_rules import CLIP
+from unskew.runs.resolve import dataset_of
 
 STUDIES = {
     "uci_har": ("uci_har", "subject", 3, {"model": "harnet", "batch": 32, "lr": 0.01}),
@@ -246,10 +246,10 @@ def main() -> None:
             alone = unskew.run(f"{method}+{CLIP}", federation, **study, clients=sites, lanes="1", workers=1)
             same = result["sha256"] == alone.digest
             failed |= not same
-            results.append({"method": f"{method}+{CLIP}", "network": result["sha256"], "simulator": alone.digest, **spent})
-            print(
-                f"{'same bits ' if same else 'OTHER BITS'}  {method}+{CLIP}\n  {result['sha256']}\n  {alone.digest}"
+            results.append(
+                {"method": f"{method}+{CLIP}", "network": result["sha256"], "simulator": alone.digest, **spent}
             )
+            print(f"{'same bits ' if same else 'OTHER BITS'}  {method}+{CLIP}\n  {result['sha256']}\n  {alone.digest}")
             print("  " + ", ".join(f"{k} {v}" for k, v in spent.items()), flush=True)
     finally:
         stop(programs)

@@ -15,17 +15,17 @@ import torch
 from opacus import GradSampleModule
 
 from unskew.core import Normal
-from unskew.engine import check
-from unskew.engine.chance import Keyed
-from unskew.engine.client.schedule import drawn_apart
 from unskew.methods import registry
+from unskew.round.randomness import SeededSource
+from unskew.round.schedule import poisson_rows
+from unskew.runs import conformance
 
 CLIP, NOISE, BATCH, LR, EPOCHS, CLIENT = 0.7, 0.5, 16, 0.05, 2, 0
 
 
 def main() -> int:
     method = registry.parse(f"dpsgd(clip={CLIP}, noise_multiplier={NOISE})")
-    loop = check.loop(method, lanes="1", epochs=EPOCHS, batch=BATCH, lr=LR, momentum=0.9)
+    loop = conformance.loop_for(method, lanes="1", epochs=EPOCHS, batch=BATCH, lr=LR, momentum=0.9)
     (reply,) = loop.trainer.train(loop.down(loop.begin(), 1), [CLIENT], {})
     loop.trainer.close()
     expected = by_opacus(loop)
@@ -35,7 +35,7 @@ def main() -> int:
     return int(worst > 1e-6)
 
 
-def by_opacus(loop: check.Loop) -> dict[str, torch.Tensor]:
+def by_opacus(loop: conformance.Loop) -> dict[str, torch.Tensor]:
     """The client's weights after the round, trained by Opacus."""
     fed, data = loop.fed, loop.trainer.samples
     module = fed.net.module_with(fed.net.weights()).train()
@@ -44,8 +44,8 @@ def by_opacus(loop: check.Loop) -> dict[str, torch.Tensor]:
     sgd = torch.optim.SGD(wrapped.parameters(), lr=LR, momentum=0.9)
     n = int(fed.sizes[CLIENT])
     optimiser = theirs.DPOptimizer(sgd, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=min(BATCH, n))
-    normal = Keyed(fed.seed).normal(1, "dpsgd")
-    drawn = drawn_apart(data.rows[CLIENT], EPOCHS * -(-n // BATCH), BATCH, Keyed(fed.seed).samples(1, CLIENT))
+    normal = SeededSource(fed.seed).normal(1, "dpsgd")
+    drawn = poisson_rows(data.rows[CLIENT], EPOCHS * -(-n // BATCH), BATCH, SeededSource(fed.seed).samples(1, CLIENT))
     for step, rows in enumerate(drawn):
         theirs._generate_noise = noise_of(normal, step, names)  # ours in place of theirs
         optimiser.zero_grad()

@@ -13,12 +13,13 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
-from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Samples, Start
-from unskew.engine.hardware import MOST_LANES
 from unskew.merge.mean import weighted_mean
-from unskew.tasks.classification import Classification
+from unskew.round.clients import Broadcast, LocalTraining
+from unskew.round.samples import Samples
+from unskew.round.schedule import Recipe
+from unskew.round.trainer import Trainer
+from unskew.runs.hardware import MOST_LANES
+from unskew.tasks.task import Classification
 
 
 class InOrder(Trainer):
@@ -63,7 +64,7 @@ def main() -> None:
     w = net.weights()
 
     def one_round() -> list[torch.Tensor]:
-        replies = trainer.train(Start(1, chosen.learning_rate, w, {}), range(chosen.clients), {})
+        replies = trainer.train(Broadcast(1, chosen.learning_rate, w, {}), range(chosen.clients), {})
         merged = weighted_mean(w, Ups.of(replies))
         return [merged[n] for n in net.trainable]
 

@@ -113,12 +113,12 @@ def dataset_of(folder: Path, kind: str):
     if kind not in ("parquet", "again"):
         return arrays(x, y, x[:1000].copy(), y[:1000])
     os.environ["UNSKEW_SCRATCH"] = "off" if kind == "again" else str(folder)
-    from unskew import ram
     from unskew.data import read
-    from unskew.data.intake import room
-    from unskew.data.parquet import groups, several
+    from unskew.data.parquet import row_groups, table
+    from unskew.data.samples import memory_budget
+    from unskew.system import machine
 
-    for module in (ram, room, groups, several):
+    for module in (machine, memory_budget, row_groups, table):
         module.memory = lambda: 2 * x.nbytes
     whole = read(f"{folder}/x.parquet(x=x,label=y)")
     return arrays(whole.x, whole.y, x[:1000].copy(), y[:1000])
@@ -128,8 +128,8 @@ def measure(folder: Path, kind: str, rounds: int, model: str) -> None:
     """One line of the table, printed as JSON."""
     from unskew.config import Settings
     from unskew.core.method import Method
-    from unskew.engine.assemble import loop_of
-    from unskew.engine.resolve import resolve
+    from unskew.runs.assemble import loop_of
+    from unskew.runs.resolve import resolve
 
     began = time.perf_counter()
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -30,12 +30,13 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
-from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Samples, Start
-from unskew.engine.hardware import lanes_of
 from unskew.merge.mean import weighted_mean
-from unskew.tasks.classification import Classification
+from unskew.round.clients import Broadcast, LocalTraining
+from unskew.round.samples import Samples
+from unskew.round.schedule import Recipe
+from unskew.round.trainer import Trainer
+from unskew.runs.hardware import lanes_of
+from unskew.tasks.task import Classification
 
 CLIENTS, SAMPLES, BATCH = 16, 96, 32
 
@@ -192,7 +193,7 @@ def ours(todo: work.Work, lanes: str, module: nn.Module | None = None) -> tuple[
     trainer, w = InOrder(Method(), fed, samples, training, many, 1), net.weights()
 
     def one_round() -> dict[str, Tensor]:
-        replies = trainer.train(Start(1, todo.learning_rate, w, {}), range(todo.clients), {})
+        replies = trainer.train(Broadcast(1, todo.learning_rate, w, {}), range(todo.clients), {})
         return weighted_mean(w, Ups.of(replies))
 
     return one_round, many

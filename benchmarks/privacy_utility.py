@@ -20,7 +20,7 @@ import unskew
 from unskew.core.protection import sums_released
 from unskew.errors import UsageError
 from unskew.methods import registry
-from unskew.privacy.subsampled import epsilon_of
+from unskew.privacy.accounting import sampled_epsilon
 
 COMMON = {
     "skew": "dirichlet:1.0",
@@ -71,7 +71,7 @@ def _of_samples(base: str, epsilon: float) -> str:
     while high > 1.001 * low:
         z = math.sqrt(low * high)
         steps = (rounds * APART["epochs"] * -(-n // batch), batch / n, z)
-        low, high = (low, z) if epsilon_of((steps, (sums, 1.0, SUMS_NOISE)), DELTA) <= epsilon else (z, high)
+        low, high = (low, z) if sampled_epsilon((steps, (sums, 1.0, SUMS_NOISE)), DELTA) <= epsilon else (z, high)
     return f"dpsgd(clip={CLIP}, noise_multiplier={high:.5f}, sums_noise={SUMS_NOISE}, delta={DELTA})"
 
 

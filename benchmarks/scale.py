@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 
 from unskew.config import Settings
-from unskew.data.federation import Federation
-from unskew.data.index import Index
-from unskew.engine.assemble import loop_of
-from unskew.engine.disk.folder import Folder
-from unskew.engine.disk.state import LATEST, State
-from unskew.engine.resolve import Run, method_of, resolve
-from unskew.engine.server.loop import Loop
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.records.checkpoints import LATEST, State
+from unskew.round.loop import Loop
+from unskew.round.run import Run
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import method_of, resolve
+from unskew.runs.run_folder import RunFolder
 
 
 @dataclass
@@ -83,7 +84,7 @@ def on_disk(clients: int, options: argparse.Namespace, path: Path) -> Growing:
     """A run in which every client has state already, as many in a round's file as are at work in a round."""
     run = run_of(clients, options)
     path.mkdir()
-    folder = Folder(path, run)
+    folder = RunFolder(path, run)
     loop = folder.opened(None)
     state, _ = loop.round(loop.begin(), 1)
     trees = loop.store.fetch(range(clients))

@@ -14,8 +14,8 @@ os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
 from tests import forked
 from unskew.comparison import workers
-from unskew.engine.client import padding
-from unskew.methods import latents, registry
+from unskew.methods import feddpms, registry
+from unskew.round import hook_checks
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def forked_workers(request, monkeypatch):
     Only with OMP_NUM_THREADS=1, as `make test` sets it: a fork of a process whose OpenMP has threads waits for them for ever.
     """
     if request.node.get_closest_marker("own_process") is None and os.environ.get("OMP_NUM_THREADS") == "1":
-        monkeypatch.setattr(workers, "Worker", forked.Worker)
+        monkeypatch.setattr(workers, "WorkerProcess", forked.Worker)
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def unsynced(monkeypatch):
 @pytest.fixture
 def few_attempts(monkeypatch):
     """FedDPMS gives up soon on a mean that its barely trained decoder and model take for another class."""
-    monkeypatch.setattr(latents, "ATTEMPTS", 5)
+    monkeypatch.setattr(feddpms, "ATTEMPTS", 5)
 
 
 @pytest.fixture
 def untried(monkeypatch):
     """Hooks are called for steps alone, so that a Part that writes down what it sees has each step once."""
-    monkeypatch.setattr(padding.Padding, "_due", lambda self, what: False)
+    monkeypatch.setattr(hook_checks.PaddingTrial, "_due", lambda self, what: False)
 
 
 @pytest.fixture

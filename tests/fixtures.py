@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.core.client import Client
-from unskew.core.values import Batch, Out
-from unskew.tasks.classification import Classification
+from unskew.core.client import Batch, Client, Out
+from unskew.tasks.task import Classification
 
 Z = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.5]])
 G = torch.tensor([[1.0, 1.0, 0.0], [0.5, 0.0, 2.0]])

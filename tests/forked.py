@@ -16,14 +16,14 @@ from typing import ClassVar, TextIO
 from unskew.comparison import workers
 from unskew.core.method import Method
 from unskew.data import registry
-from unskew.engine import check
+from unskew.runs import conformance
 
 
 @cache
 def warm() -> None:
     """Loads, before the first fork, what the first round of a process loads, so that each fork has it."""
     registry.read("digits")
-    check.train(Method(), rounds=1)
+    conformance.train_run(Method(), rounds=1)
 
 
 class Process:
@@ -84,7 +84,7 @@ def _become_worker(commands: int, answers: int, log: Path) -> None:
         os._exit(code)
 
 
-class Worker(workers.Worker):
+class Worker(workers.WorkerProcess):
     """A Worker whose process is a fork of this one."""
 
     def __init__(self, log: Path):

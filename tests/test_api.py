@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import unskew
-from unskew import documents
-from unskew.engine import check
 from unskew.errors import UsageError
+from unskew.formats import documents
+from unskew.runs import conformance
 
 PACKAGE = Path(unskew.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,9 @@ def test_the_package_lists_what_it_has():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     where = tmp_path_factory.mktemp("api")
-    return unskew.run("fedavg", check.federation(), rounds=1, epochs=1, workers=1, name="mine", folder=where)
+    return unskew.run(
+        "fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1, name="mine", folder=where
+    )
 
 
 def test_a_result_shows_itself_in_a_line_and_in_a_notebook_as_its_table(result):

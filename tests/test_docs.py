@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unskew.experiments import kept, markdown
+from unskew.experiments import pages
 from unskew.methods import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -21,11 +21,13 @@ def test_generated_pages_are_up_to_date():
 def test_the_pages_of_kept_results_say_what_is_kept():
     """A page that was changed by hand, or not made again after its words changed, says something else than its numbers."""
     folder = ROOT / "docs" / "results"
-    results = kept.results_in(folder)
-    texts = {result["page"]: markdown.page(result) for result in results}
+    results = pages.results_in(folder)
+    texts = {result["page"]: pages.markdown_page(result) for result in results}
     assert len(texts) > 40
     assert not [name for name, text in texts.items() if (folder / f"{name}.md").read_text() != text]
-    assert (folder / "README.md").read_text() == markdown.index(results, "docs/results", kept.written_in(folder))
+    assert (folder / "README.md").read_text() == pages.markdown_index(
+        results, "docs/results", pages.other_pages(folder)
+    )
 
 
 def scores_of(results):
@@ -45,7 +47,7 @@ def scores_of(results):
 def test_scores_that_are_written_together_are_those_of_one_kept_run():
     """Best / mean of ten, and last / best / mean of ten, in what was written by hand about the results."""
     folder = ROOT / "docs" / "results"
-    known = set(scores_of(kept.results_in(folder)))
+    known = set(scores_of(pages.results_in(folder)))
     known |= {(best, mean10) for _, best, mean10 in known}
     written = [
         tuple(found.split(" / "))

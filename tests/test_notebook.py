@@ -37,7 +37,7 @@ def bars(monkeypatch):
     ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
     ipython.display = types.SimpleNamespace(display=display)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setattr("unskew.notebook.PAUSE_S", 0)
+    monkeypatch.setattr("unskew.api.BAR_PAUSE_S", 0)
     return seen
 
 
@@ -83,15 +83,15 @@ def test_no_bar_where_none_is_wanted_or_there_is_no_notebook(bars, monkeypatch, 
 
 
 def test_other_updates_than_the_last_wait_for_the_notebook(bars, monkeypatch):
-    monkeypatch.setattr("unskew.notebook.PAUSE_S", 3600)
+    monkeypatch.setattr("unskew.api.BAR_PAUSE_S", 3600)
     unskew.run("fedavg", **TINY)
     assert [b[0] for b in bars] in ([1, 3], [3])  # a machine that has just started counts its first hour from 0
 
 
 def test_the_bar_escapes_what_it_shows(bars):
-    from unskew.notebook import Bar
+    from unskew.api import ProgressBar
 
-    Bar(1).show(1, "<script>")
+    ProgressBar(1).show(1, "<script>")
     assert bars == [(1, 1, "&lt;script&gt;")]
 
 

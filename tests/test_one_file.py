@@ -71,7 +71,7 @@ from typing import ClassVar
 
 from unskew.attacks.attack import Attack
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score
+from unskew.attacks.attack import Outcome, Score
 
 READS = ("w",)
 
@@ -96,8 +96,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from unskew.report.context import Context
-from unskew.report.section import Section
+from unskew.report.sections import Context
+from unskew.report.sections import Section
 
 ORDER = 12345
 
@@ -161,7 +161,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.data.dataset import Dataset
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "made on the spot (public domain)"
 
@@ -179,7 +179,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
+from unskew.round.probes import Measurement, Probe, RoundEnd
 
 
 class Replied(Probe):
@@ -222,7 +222,7 @@ def test_something_new_is_one_new_file(tree: Path):
     add(tree, "merge/largest.py", RULE)
     add(tree, "models/networks/narrow.py", MODEL)
     add(tree, "data/sets/stripes.py", DATA)
-    add(tree, "engine/probes/replied.py", PROBE)
+    add(tree, "runs/measures/replied.py", PROBE)
     add(tree, "report/sections/counted.py", SECTION)
     add(tree, "attacks/kinds/guess.py", ATTACK)
     run(tree, "-c", USE)

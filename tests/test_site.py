@@ -8,7 +8,7 @@ import pytest
 
 from tools import pages
 from tools.docstrings import itemised
-from unskew import documents
+from unskew.formats import documents
 
 SITE = documents.load((pages.ROOT / "mkdocs.yml").read_text(), "mkdocs.yml", "E111")
 WRITTEN = [page for page in pages.all_pages() if page not in pages.MADE]

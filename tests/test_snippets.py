@@ -24,17 +24,18 @@ from tests.cli.calling import call
 from tests.samples import EVERYTHING, a_part_of
 from tests.snippets import Snippet, every_command, snippets
 from tools import pages
-from unskew import cli, documents
+from unskew import cli
 from unskew.config import Settings
-from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.files import parse_experiment
+from unskew.formats import documents
 
 PAGES = ["README.md", *(pages.in_repository(page) for page in pages.all_pages() if page not in pages.MADE)]
 READ_ONLY = {
     "docs/commands.md": "usage lines, made from the commands themselves",
     "benchmarks/README.md": "takes minutes, in environments of its own",
-    "docs/deploy.md": "a federation of real processes: tests/deploy/test_first_round.py follows it",
+    "docs/deploy.md": "a federation of real processes: tests/federation/test_first_round.py follows it",
     "docs/guides/language-models.md": "needs the extra [hf]; tests/models/test_hf.py trains as it says",
-    "docs/measures.md": "measures whole runs; tests/engine/test_measure.py takes every measure",
+    "docs/measures.md": "measures whole runs; tests/runs/test_measure.py takes every measure",
     "docs/privacy.md": "attacks whole runs; tests/attacks makes every attack",
     "docs/reproduce.md": "published tables take hours; tests/experiments runs small ones",
 }

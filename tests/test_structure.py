@@ -1,200 +1,99 @@
-"""The house rules that a machine can read: which way imports run, how long files and functions are, what stays private."""
+"""The rules of the layout that a machine can read: which way imports run, and what is never called."""
 
 from __future__ import annotations
 
 import ast
-import symtable
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "unskew"
-ROOMS = (
-    {
-        "version",
-        "errors",
-        "disk",
-        "locks",
-        "ram",
-        "cores",
-        "calls",
-        "hints",
-        "many",
-        "failures",
-        "arguments",
-        "sources",
-        "specs",
-        "markdown",
-        "documents",
-        "own",
-        "revision",
-        "measures",
-        "scores",
-    },
-    {"data", "models", "tasks"},
-    {"core"},
-    {"merge", "privacy"},
-    {"methods"},
-    {"config", "texts"},
-    {"cluster"},
-    {"engine"},
-    {"attacks"},
-    {"comparison"},
-    {"diagnosis"},
-    {"report"},
-    {"tuning"},
-    {"experiments"},
-    {"deploy"},
-    {"notebook", "predicting", "results", "loading", "api", "unskew"},
-    {"cli", "__main__"},
-)
-"""Rooms from low to high; "unskew" is the package itself, which users import. A room imports from those below it and from
-its own set, and nowhere may imports go in a circle."""
-RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
-PURE = ("core", "measures", "methods", "merge", "privacy")
+PURE = ("core", "merge", "methods", "privacy")
+SEEDED = {"unskew.core.user_parts", "unskew.round.layers", "unskew.runs.resolve"}
+"""Modules that seed torch's generator, inside of fork_rng, for builders, layers and hooks of users."""
+UNPICKLER = "unskew.data.downloads.recipes.cifar"
+"""Its reader refuses all names but three, and imports none."""
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}
 
 
 @cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name; a package by its own."""
-    named = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return named
+    paths = sorted(SOURCE.rglob("*.py"))
+    names = (".".join(p.relative_to(SOURCE.parent).with_suffix("").parts) for p in paths)
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths)}
 
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Whatever a file is made of, parsed and walked through once for all tests."""
     return tuple(ast.walk(ast.parse(path.read_text())))
 
 
-@cache
-def imports(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    return tuple(node for node in nodes(path) if isinstance(node, (ast.Import, ast.ImportFrom)))
-
-
-@cache
-def calls(path: Path) -> tuple[str, ...]:
-    """What a file calls, as it is written there."""
-    return tuple(ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call))
-
-
-def imported(name: str) -> Iterator[str]:
-    """The modules of the package that one imports, also inside functions and for types alone."""
-    known = modules()
-    for node in imports(known[name]):
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports, also inside functions and for types alone."""
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name in known)
-        else:
-            assert node.level == 0, f"{name} has a relative import"
-            if node.module and node.module.split(".")[0] == "unskew":
-                whole = [f"{node.module}.{a.name}" for a in node.names]
-                yield from (w if w in known else node.module for w in whole)
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules() else str(node.module) for name in names)
 
 
-def room(name: str) -> str:
-    return name.split(".")[1] if "." in name else "unskew"
+def folder(path: Path) -> Path:
+    """The folder of a file; a file at the root of the package stands for itself."""
+    return path if path.parent == SOURCE else path.parent
 
 
-def test_every_room_has_a_place():
-    assert {room(name) for name in modules()} == set(RANK)
+def circle(graph: dict[Path, set[Path]]) -> list[Path]:
+    """A circle of a directed graph; empty if there is none."""
+    finished: set[Path] = set()
+
+    def search(node: Path, way: list[Path]) -> list[Path]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node not in finished:
+            for other in sorted(graph.get(node, ())):
+                if found := search(other, [*way, node]):
+                    return found
+            finished.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := search(node, []))), [])
 
 
-def test_no_import_runs_upwards():
-    upwards = [
-        f"{name} imports {other}"
-        for name in modules()
-        if name != "unskew"
-        for other in imported(name)
-        if RANK.get(room(other), len(ROOMS)) > RANK[room(name)]
-    ]
-    assert not upwards
+def test_the_graph_of_folders_has_no_circle():
+    graph: dict[Path, set[Path]] = {}
+    for name, path in modules().items():
+        others = {folder(modules()[other]) for other in imported(path) if other in modules() and other != name}
+        graph.setdefault(folder(path), set()).update(others - {folder(path)})
+    assert circle({Path("a"): {Path("b")}, Path("b"): {Path("a")}}), "the search finds circles"
+    assert not circle(graph), " -> ".join(str(p.relative_to(SOURCE)) for p in circle(graph))
 
 
-def test_no_import_runs_in_a_circle():
-    """A package's __init__ counts as itself: importing a module of it is no import of the __init__."""
-    graph = {name: sorted(set(imported(name)) - {name}) for name in modules()}
-    done: set[str] = set()
-
-    def circle(name: str, way: tuple[str, ...]) -> tuple[str, ...]:
-        if name in way:
-            return (*way[way.index(name) :], name)
-        if name in done:
-            return ()
-        for other in graph[name]:
-            if closed := circle(other, (*way, name)):
-                return closed
-        done.add(name)
-        return ()
-
-    for name in graph:
-        assert not circle(name, ()), " -> ".join(circle(name, ()))
+def test_core_knows_neither_models_nor_data():
+    others = {other for name, path in modules().items() if name.startswith("unskew.core") for other in imported(path)}
+    assert not {other for other in others if other.startswith(("unskew.models", "unskew.data"))}
 
 
 def test_pure_rooms_touch_no_clock_files_or_global_randomness():
-    impure = [
-        f"{name} imports {top}"
-        for name, path in modules().items()
-        if room(name) in PURE
-        for node in imports(path)
-        for top in {(a.name if isinstance(node, ast.Import) else node.module or "").split(".")[0] for a in node.names}
-        if top in IMPURE
-    ]
-    assert not impure
+    pure = {name: path for name, path in modules().items() if name.split(".")[1:2] and name.split(".")[1] in PURE}
+    tops = {(name, other.split(".")[0]) for name, path in pure.items() for other in imported(path)}
+    assert not {(name, top) for name, top in tops if top in IMPURE}
 
 
 def test_nothing_is_unpickled_or_evaluated_and_the_seed_is_global_nowhere():
     unsafe = {"eval", "exec", "compile", "torch.load", "yaml.load", "pickle.load", "pickle.loads", "np.random.seed"}
-    dangerous = [f"{name}: {call}" for name, path in modules().items() for call in calls(path) if call in unsafe]
-    seeds = {name for name, path in modules().items() if "torch.manual_seed" in calls(path)}
-    pickles = [name for name, path in modules().items() if "import pickle" in path.read_text()]
-    assert not dangerous
-    assert pickles == ["unskew.data.getting.unpickled"]  # its reader refuses every name but three, and imports none
-    allowed = {"unskew.engine.resolve", "unskew.models.initial", "unskew.engine.client.dropout", "unskew.core.guarded"}
-    assert seeds <= allowed, "a user's own builder, layers and hooks at the server are seeded inside fork_rng"
-
-
-COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp"}
-
-
-def clashes(table: symtable.SymbolTable) -> Iterator[str]:
-    """Names that one comprehension of a function binds and another one beside it takes from the module."""
-    beside = [inner for inner in table.get_children() if inner.get_name() in COMPREHENSIONS]
-    for one in beside:
-        bound = {s.get_name() for s in one.get_symbols() if s.is_local() and not s.is_parameter()}
-        for other in beside:
-            taken = {s.get_name() for s in other.get_symbols() if s.is_global() and s.is_referenced()}
-            yield from (f"{table.get_name()}: {name}" for name in (bound & taken if other is not one else ()))
-    for inner in table.get_children():
-        yield from clashes(inner)
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="symtable has no comprehensions from 3.12 on")
-def test_no_comprehension_binds_what_another_one_calls():
-    """Python 3.12.1 looks for both in one place, so that the second ends in an UnboundLocalError: damaged rows of a run's
-    files did, where they are one sentence."""
-    wrong = "def f():\n    [row for row in ()]\n    return [row(x) for x in ()]\n"
-    assert list(clashes(symtable.symtable(wrong, "wrong.py", "exec"))) == ["f: row"]
-    paths = SOURCE.rglob("*.py")
-    assert not [
-        f"{path}: {c}" for path in paths for c in clashes(symtable.symtable(path.read_text(), path.name, "exec"))
-    ]
-
-
-def test_no_text_holds_the_marks_of_a_merge_that_stopped():
-    marks = ("<" * 7 + " ", ">" * 7 + " ")
-    folders = ("docs", "src", "tests", "tools", "benchmarks", "examples")
-    paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
-    texts = [path for path in paths if path.suffix in (".md", ".py", ".yaml", ".toml", ".yml")]
-    assert len(texts) > 500
-    assert not [path for path in texts if any(line.startswith(marks) for line in path.read_text("utf-8").splitlines())]
+    calls = {
+        (name, ast.unparse(node.func))
+        for name, path in modules().items()
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+    }
+    assert not {(name, call) for name, call in calls if call in unsafe}
+    assert {name for name, call in calls if call == "torch.manual_seed"} <= SEEDED
+    assert {name for name, path in modules().items() if "pickle" in set(imported(path))} == {UNPICKLER}
 
 
 def test_the_version_of_the_package_is_that_of_the_code():

@@ -19,13 +19,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
-from unskew import many
-from unskew.engine import testbed
-from unskew.engine.assemble import loop_of
 from unskew.methods import catalogue, registry
-from unskew.methods.costs import FILE, Cost, costs
+from unskew.records import client_lists
+from unskew.report.method_profile import COSTS_FILE, Cost, costs
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
 
-PATH = Path(__file__).parents[1] / "src" / "unskew" / "methods" / FILE
+PATH = Path(__file__).parents[1] / "src" / "unskew" / "methods" / COSTS_FILE
 ROUND = 2
 """The first in which clients meet what they kept and were sent."""
 
@@ -54,7 +54,7 @@ def measured(text: str) -> Cost:
 
 def _round(text: str) -> tuple[int, int, int]:
     """(bytes up, bytes down, operations of the clients) of one round."""
-    loop, counted = loop_of(testbed.run_for(registry.parse(text), lanes="1")), Counted()
+    loop, counted = loop_of(conformance.run_for(registry.parse(text), lanes="1")), Counted()
 
     def each(function: Any, items: Any) -> list[Any]:
         with counted:  # which sees what its own thread computes
@@ -71,7 +71,7 @@ def _round(text: str) -> tuple[int, int, int]:
         loop.trainer.close()
     sizes = {"up": 0, "down": 0}
     for row in loop.record.rows["ledger"][before:]:
-        sizes[row["way"]] += many.total_bytes(row)
+        sizes[row["way"]] += client_lists.total_bytes(row)
     return sizes["up"], sizes["down"], counted.operations
 
 

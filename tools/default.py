@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from unskew.diagnosis.evidence import Goal, Scores, plans, scores_in
-from unskew.markdown import table
-from unskew.report.stats import holm, interval, last_best_mean10, paired_p
+from unskew.diagnosis.advice import Goal, Scores, plans, scores_in
+from unskew.formats.markdown import table
+from unskew.report.analysis.stats import holm, interval, last_best_mean10, paired_p
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PAGE, HEADING = RESULTS / "default.md", "## Tables\n\n"

@@ -19,14 +19,14 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.data.page import page as data_page
-from unskew.diagnosis.page import page as evidence_page
-from unskew.engine.resolve import resolve
+from unskew.data.docs_page import page as data_page
+from unskew.diagnosis.docs_page import page as evidence_page
 from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
-from unskew.models.page import page as models_page
-from unskew.report.methods import page
-from unskew.report.overview import page as overview
+from unskew.models.docs_page import page as models_page
+from unskew.report.method_pages import method_page
+from unskew.report.method_pages import overview_page as overview
+from unskew.runs.resolve import resolve
 
 DOCS = Path(__file__).parent.parent / "docs"
 SAMPLE = "digits and its default model, 10 clients"
@@ -53,7 +53,7 @@ def pages() -> dict[Path, str]:
     """Every page that is made from the code: its text by its path."""
     methods = {name: registry.parse(name).parts[0] for name in catalogue.entries()}
     known = {name: facts(part, setting_of(part)) for name, part in methods.items()}
-    texts = {DOCS / "methods" / f"{n}.md": page(part, known[n], setting_of(part)) for n, part in methods.items()}
+    texts = {DOCS / "methods" / f"{n}.md": method_page(part, known[n], setting_of(part)) for n, part in methods.items()}
     lines = {name: entry.summary for name, entry in catalogue.entries().items()}
     texts[DOCS / "methods.md"] = overview({name: (part, known[name], lines[name]) for name, part in methods.items()})
     texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}

@@ -24,13 +24,14 @@ import unskew
 from unskew import data
 from unskew.config import build
 from unskew.data import Dataset
-from unskew.diagnosis import evidence, numbers
+from unskew.diagnosis import advice
+from unskew.diagnosis import skews as diagnosis_skews
 from unskew.diagnosis.diagnose import METHODS, WITH_FEATURES
-from unskew.diagnosis.left_out import table
+from unskew.diagnosis.docs_page import trials_table
 from unskew.diagnosis.skews import Skews, skews_of
-from unskew.engine.resolve import federation_of
+from unskew.runs.resolve import federation_of
 
-FOLDER = Path(evidence.__file__).parent
+FOLDER = Path(advice.__file__).parent
 COMMON = {"rounds": 24, "epochs": 2, "batch": 16, "lr": 0.05, "eval_every": 3, "workers": 1}
 TESTS = 600
 """Test samples of a setting at most."""
@@ -47,9 +48,9 @@ def main() -> None:
     parser.add_argument("--confirm", action="store_true")
     given = parser.parse_args()
     if given.check:
-        print(table())
+        print(trials_table())
         return
-    plans = evidence.plans("confirmation.yaml" if given.confirm else "settings.yaml")
+    plans = advice.plans("confirmation.yaml" if given.confirm else "settings.yaml")
     for seed in range(given.seeds):
         for name in given.settings or plans:
             if not given.confirm and not known("skews.csv", setting=name, seed=seed):
@@ -106,7 +107,7 @@ def measured(name: str, plan: dict[str, Any], seed: int) -> dict[str, Any]:
     """The measures of a setting's federation."""
     settings = build({**COMMON, **plan["run"], "seed": seed})
     federation = federation_of(settings, unskew.Method(), dataset_of(plan))
-    skews = skews_of(numbers.numbers_of(federation), settings.availability, seed)
+    skews = skews_of(diagnosis_skews.numbers_of(federation), settings.availability, seed)
     rounded = {k: "" if v is None else round(v, 4) for k, v in dataclasses.asdict(skews).items()}
     return {"setting": name, "seed": seed, **rounded}
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import typer
 
-from unskew import arguments, cli
-from unskew.arguments import Argument
+from unskew import cli
 from unskew.attacks import catalogue
 from unskew.config import Settings
 from unskew.errors import PAGES
-from unskew.markdown import block, table
+from unskew.formats import arguments
+from unskew.formats.arguments import Argument
+from unskew.formats.markdown import block, table
 
 ROOMS = {
     "1": "Wrong use",

@@ -17,38 +17,38 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew import methods as methods
     from unskew import models as models
     from unskew.api import compare as compare
+    from unskew.api import load as load
     from unskew.api import resume as resume
     from unskew.api import run as run
     from unskew.config import Settings as Settings
+    from unskew.core.client import Batch as Batch
     from unskew.core.client import Client as Client
     from unskew.core.client import Fed as Fed
     from unskew.core.method import Method as Method
     from unskew.core.part import Part as Part
     from unskew.core.replies import Ups as Ups
+    from unskew.core.shares import Noise as Noise
+    from unskew.core.shares import Share as Share
     from unskew.core.trip import Trip as Trip
-    from unskew.core.values import Batch as Batch
-    from unskew.core.values import Noise as Noise
-    from unskew.core.values import Share as Share
-    from unskew.diagnosis.api import diagnose as diagnose
+    from unskew.diagnosis.diagnose import diagnose as diagnose
     from unskew.diagnosis.diagnosis import Diagnosis as Diagnosis
-    from unskew.engine.callbacks.callback import Callback as Callback
-    from unskew.engine.callbacks.callback import Progress as Progress
-    from unskew.engine.callbacks.callback import Replied as Replied
-    from unskew.engine.callbacks.early_stopping import EarlyStopping as EarlyStopping
-    from unskew.engine.callbacks.keep_best import KeepBest as KeepBest
     from unskew.errors import UnskewError as UnskewError
     from unskew.experiments.reproduce import Reproduction as Reproduction
     from unskew.experiments.reproduce import reproduce as reproduce
-    from unskew.loading import load as load
     from unskew.results import Comparison as Comparison
     from unskew.results import Result as Result
+    from unskew.round.callback import Callback as Callback
+    from unskew.round.callback import Progress as Progress
+    from unskew.round.callback import Replied as Replied
+    from unskew.runs.callbacks import EarlyStopping as EarlyStopping
+    from unskew.runs.callbacks import KeepBest as KeepBest
 
 _HOMES = {
     "run": "unskew.api",
     "compare": "unskew.api",
     "resume": "unskew.api",
-    "load": "unskew.loading",
-    "diagnose": "unskew.diagnosis.api",
+    "load": "unskew.api",
+    "diagnose": "unskew.diagnosis.diagnose",
     "Diagnosis": "unskew.diagnosis.diagnosis",
     "reproduce": "unskew.experiments.reproduce",
     "Result": "unskew.results",
@@ -57,18 +57,18 @@ _HOMES = {
     "Settings": "unskew.config",
     "Method": "unskew.core.method",
     "Part": "unskew.core.part",
-    "Share": "unskew.core.values",
+    "Share": "unskew.core.shares",
     "Trip": "unskew.core.trip",
-    "Noise": "unskew.core.values",
-    "Batch": "unskew.core.values",
+    "Noise": "unskew.core.shares",
+    "Batch": "unskew.core.client",
     "Client": "unskew.core.client",
     "Fed": "unskew.core.client",
     "Ups": "unskew.core.replies",
-    "Callback": "unskew.engine.callbacks.callback",
-    "Progress": "unskew.engine.callbacks.callback",
-    "Replied": "unskew.engine.callbacks.callback",
-    "EarlyStopping": "unskew.engine.callbacks.early_stopping",
-    "KeepBest": "unskew.engine.callbacks.keep_best",
+    "Callback": "unskew.round.callback",
+    "Progress": "unskew.round.callback",
+    "Replied": "unskew.round.callback",
+    "EarlyStopping": "unskew.runs.callbacks",
+    "KeepBest": "unskew.runs.callbacks",
     "UnskewError": "unskew.errors",
 }
 _ROOMS = ("data", "models", "methods")

@@ -1,8 +1,15 @@
-"""What a program calls: `run`, `compare`, `resume`."""
+"""What a program calls: `run`, `compare`, `resume` and `load`.
+
+In a notebook, where nothing else shows that a long cell is alive, a progress bar is shown. `load` reads the model of a run from the
+folder that the run left behind.
+"""
 
 from __future__ import annotations
 
+import html
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,39 +18,74 @@ from typing import Any
 import torch
 from torch import nn
 
-from unskew import config, models, own, scores
-from unskew.cluster import place
-from unskew.cluster.place import HERE
-from unskew.comparison import handover, leakage, plan, training
-from unskew.comparison.rehearsal import rehearse
-from unskew.comparison.spread import spread
-from unskew.comparison.watch import Cell
+from unskew import config, models, scores
+from unskew.comparison import cluster as comparison_cluster
+from unskew.comparison import plan, training
+from unskew.comparison.cluster import HERE
+from unskew.comparison.dry_run import dry_run
+from unskew.comparison.progress import Cell
+from unskew.comparison.ray_clients import train_clients_on
+from unskew.comparison.tuning import cells_of, trials_of, tuning_of
 from unskew.config import Settings
-from unskew.core.method import Method, on_stages
+from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
-from unskew.data.intake import understood
-from unskew.data.intake.take import GIVEN, settings_of
-from unskew.disk import check_name
-from unskew.engine import given, resolve
-from unskew.engine.assemble import loop_of
-from unskew.engine.callbacks.audience import Audience
-from unskew.engine.callbacks.callback import Callback
-from unskew.engine.callbacks.chosen import chosen
-from unskew.engine.callbacks.early_stopping import EarlyStopping
-from unskew.engine.callbacks.given import checked
-from unskew.engine.disk.folder import Folder, fresh
-from unskew.engine.disk.state import State
-from unskew.engine.leaves import remarks
-from unskew.engine.resolve import Run
-from unskew.engine.server.loop import Loop, rounds
-from unskew.engine.server.summary import Round
-from unskew.engine.server.used import check_used
+from unskew.data import data_overview
+from unskew.data.python_objects import settings_of
 from unskew.errors import UsageError
-from unskew.notebook import Bar
-from unskew.own import in_one_line
-from unskew.results import Comparison, Result, result_of
-from unskew.tasks.metrics import Asked, as_text
-from unskew.tuning.tuned import cells_of, trials_of, tuning_of
+from unskew.federation.site.file_names import is_site_run
+from unskew.records.checkpoints import State
+from unskew.results import Comparison, PublishedModel, Result, SitePredictor, result_of
+from unskew.round import run as round_run
+from unskew.round.callback import Callback
+from unskew.round.callback_list import CallbackList
+from unskew.round.loop import Loop, RoundSummary, remaining_rounds
+from unskew.round.run import Run
+from unskew.runs import object_digests, resolve
+from unskew.runs.assemble import loop_of
+from unskew.runs.callbacks import EarlyStopping, callbacks_of, check_callbacks
+from unskew.runs.coverage import check_used
+from unskew.runs.disclosure import remark_lines
+from unskew.runs.export import hub_format
+from unskew.runs.reopen import UserCode, open_run
+from unskew.runs.run_folder import RunFolder, free_path
+from unskew.system import python_files
+from unskew.system.disk import check_name
+from unskew.system.failures import explain
+from unskew.system.python_files import GIVEN_OBJECT, one_line
+from unskew.tasks.metrics import MetricsSetting, as_text
+
+BAR_PAUSE_S = 0.25
+"""Time between two updates at least; a notebook would queue up more."""
+
+
+class ProgressBar:
+    """A bar with a line of text below the running cell. total: how many steps there are."""
+
+    def __init__(self, total: int):
+        self._total, self._display = total, _display()
+        self._handle: Any = None
+        self._last = 0.0
+
+    def show(self, done: int, text: str) -> None:
+        """So many steps are done. The last one is always shown; others no oftener than a notebook can take."""
+        now = time.monotonic()
+        if self._display is None or (done < self._total and now < self._last + BAR_PAUSE_S):
+            return
+        self._last = now
+        bar = {"text/html": f'<progress value="{done}" max="{self._total}"></progress> {html.escape(text)}'}
+        bundle = {**bar, "text/plain": text}
+        if self._handle is None:
+            self._handle = self._display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+
+def _display() -> Callable[..., Any] | None:
+    """IPython's `display` where this code runs in a notebook's kernel; else None."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return ipython.display.display if ipython and getattr(shell, "kernel", None) else None
+
 
 Say = Callable[[str], None]
 
@@ -63,14 +105,14 @@ def run(
     data: Any = "digits",
     *,
     model: nn.Module | str | Path = "auto",
-    metrics: Asked = "none",
+    metrics: MetricsSetting = "none",
     label: str = "",
     site: str = "",
     target: str = "",
     name: str | None = None,
     folder: str | Path = "runs",
     say: Say = _silent,
-    shown: Callable[[State, Round], None] | None = None,
+    shown: Callable[[State, RoundSummary], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     on: str = HERE,
@@ -91,55 +133,57 @@ def run(
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
-    given.check_method(method)
+    object_digests.check_method(method)
     if model is None:
         raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
     module = None if isinstance(model, str) else models.unwrapped(model)
     data, stands_for = settings_of(data, label, site, target)
     scored, functions = as_text(metrics)
-    settings = settings_from(method, {**stands_for, **options, "model": GIVEN if module else model, "metrics": scored})
+    settings = settings_from(
+        method, {**stands_for, **options, "model": GIVEN_OBJECT if module else model, "metrics": scored}
+    )
     path = None if name is None else Path(folder) / check_name(name)
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
-        say(understood.table(resolved.federation))
-    resolved = _heard_by(_placed(resolved, on), checked(callbacks))
-    view = _View(shown, progress, say)
+        say(data_overview.table(resolved.federation))
+    resolved = _with_callbacks(_on_cluster(resolved, on), check_callbacks(callbacks))
+    view = _RunView(shown, progress, say)
     if path is not None:
-        loop, state = Folder(path, resolved).go(say, view.round, view.ready)
+        loop, state = RunFolder(path, resolved).go(say, view.round, view.ready)
         return result_of(loop, state, path)
     return _run_in_memory(resolved, view)
 
 
-def _placed(run: Run, on: str) -> Run:
+def _on_cluster(run: Run, on: str) -> Run:
     """The run, to be trained where `--on` would train it. Raises UsageError (E170) for a text that names no place."""
-    cluster = place.parse(on)
-    return spread(run, cluster) if cluster else run
+    cluster = comparison_cluster.parse(on)
+    return train_clients_on(run, cluster) if cluster else run
 
 
-def _heard_by(run: Run, callbacks: Sequence[Callback]) -> Run:
+def _with_callbacks(run: Run, callbacks: Sequence[Callback]) -> Run:
     """The run with its callbacks. One that may end it before a second stage of its method is remarked on as the setting
     `patience` is (E139)."""
     patience = min((c.patience for c in callbacks if isinstance(c, EarlyStopping)), default=0)
     earlier = run.settings.patience and run.settings.patience <= patience
-    more = () if earlier or not patience else on_stages(run.method, run.settings.rounds, patience)
+    more = () if earlier or not patience else stage_remarks(run.method, run.settings.rounds, patience)
     return replace(run, callbacks=tuple(callbacks), remarks=tuple(dict.fromkeys((*run.remarks, *more))))
 
 
-class _View:
+class _RunView:
     """What is shown of a run: the caller's own functions, and a bar in a notebook."""
 
-    def __init__(self, shown: Callable[[State, Round], None] | None, progress: bool, say: Say):
+    def __init__(self, shown: Callable[[State, RoundSummary], None] | None, progress: bool, say: Say):
         self._shown, self._progress, self._say = shown, progress, say
         self._loop: Loop | None = None
-        self._bar: Bar | None = None
+        self._bar: ProgressBar | None = None
 
     def ready(self, loop: Loop) -> None:
         """Nothing has been trained yet."""
-        self._loop, self._bar = loop, Bar(loop.run.settings.rounds) if self._progress else None
-        for remark in remarks(loop):
+        self._loop, self._bar = loop, ProgressBar(loop.run.settings.rounds) if self._progress else None
+        for remark in remark_lines(loop):
             self._say(remark)
 
-    def round(self, state: State, summary: Round) -> None:
+    def round(self, state: State, summary: RoundSummary) -> None:
         """A round is over."""
         if self._bar and self._loop:
             main = self._loop.run.task.main_score
@@ -150,20 +194,20 @@ class _View:
             self._shown(state, summary)
 
 
-def _run_in_memory(run: Run, view: _View) -> Result:
+def _run_in_memory(run: Run, view: _RunView) -> Result:
     loop = loop_of(run)
     try:
-        loop.audience = Audience((*chosen(run.settings, None), *run.callbacks), run, loop.record)
+        loop.audience = CallbackList((*callbacks_of(run.settings, None), *run.callbacks), run, loop.record)
         view.ready(loop)
         loop.audience.begun(0, loop.last)
         state = loop.begin()
         loop.evaluate(state, None)
-        for after in rounds(loop, state, view.round):
+        for after in remaining_rounds(loop, state, view.round):
             state = after
         check_used(run, loop.record)
         loop.audience.ended("done")
     except BaseException as error:
-        loop.audience.ended(in_one_line(error))
+        loop.audience.ended(one_line(error))
         raise
     finally:
         loop.trainer.close()
@@ -175,7 +219,7 @@ def _run_in_memory(run: Run, view: _View) -> Result:
 def resume(
     path: str | Path,
     say: Say = _silent,
-    shown: Callable[[State, Round], None] | None = None,
+    shown: Callable[[State, RoundSummary], None] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     *,
@@ -189,9 +233,9 @@ def resume(
     method, model, metrics: of a run with Python files, these as its settings name them; a folder alone has none imported.
     Raises StateError where it cannot, UsageError (E506) for a file that is not named.
     """
-    with own.restrict(str(method), str(model), *metrics.split(",")):
-        view, folder = _View(shown, progress, say), Folder.open(Path(path))
-    folder.run = _heard_by(_placed(folder.run, on), checked(callbacks))
+    with python_files.restrict(str(method), str(model), *metrics.split(",")):
+        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path))
+    folder.run = _with_callbacks(_on_cluster(folder.run, on), check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))
 
@@ -228,22 +272,22 @@ def compare(
     Other options: the fields of Settings.
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
-    place.parse(on)
+    comparison_cluster.parse(on)
     _check_lists(methods, options)
-    named = [*handover.methods_as_text(methods), *(resolve.REFERENCES if references else ())]
+    named = [*plan.methods_as_text(methods), *(round_run.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    parent = Path(folder) / check_name(name) if name is not None else fresh(Path(folder), "compare")
-    model = handover.model_as_text(model)
-    options = {"model": model, **handover.data_as_text(data, parent, label, site, target), **options}
+    parent = Path(folder) / check_name(name) if name is not None else free_path(Path(folder), "compare")
+    model = plan.model_as_text(model)
+    options = {"model": model, **plan.data_as_text(data, parent, label, site, target), **options}
     asked = plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune))
     tuning = tuning_of(parent, asked)
-    rehearse(tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options))
-    plan.describe(parent, asked)
-    look = _Looking(watch, progress)
+    dry_run(tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options))
+    plan.write_plan(parent, asked)
+    look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent)
     training.train_all(cells, processes, look, on)
     if privacy:
-        leakage.attack_all(cells, lambda _: None)
+        training.attack_all(cells, lambda _: None)
     return Comparison(parent)
 
 
@@ -258,19 +302,82 @@ def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
             )
 
 
-class _Looking:
+class _ComparisonView:
     """What is called with the state of all cells: the caller's own function, and a bar in a notebook for each set of runs."""
 
     def __init__(self, watch: Callable[[list[Cell]], None] | None, progress: bool):
         self._watch, self._progress = watch, progress
-        self._bar: Bar | None = None
+        self._bar: ProgressBar | None = None
         self._paths: list[Path] = []
 
     def __call__(self, cells: list[Cell]) -> None:
         if self._progress and [cell.path for cell in cells] != self._paths:
-            self._bar, self._paths = Bar(sum(cell.settings.rounds for cell in cells)), [cell.path for cell in cells]
+            self._bar, self._paths = (
+                ProgressBar(sum(cell.settings.rounds for cell in cells)),
+                [cell.path for cell in cells],
+            )
         if self._bar:
             ended = sum(cell.done for cell in cells)
             self._bar.show(sum(cell.t for cell in cells), f"{ended} of {len(cells)} runs have ended")
         if self._watch:
             self._watch(cells)
+
+
+@torch.inference_mode(False)
+def load(
+    path: str | Path,
+    *,
+    model: nn.Module | str | Path | None = None,
+    method: Method | Part | str | Path | None = None,
+    unfinished: bool = False,
+    best: bool = False,
+    data: Any = None,
+    classes: Sequence[str] = (),
+) -> Result | PublishedModel | SitePredictor:
+    """The result of a finished run from its folder, ready to predict; the samples it was trained on are not needed.
+    A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of the run; the folder of a run
+    at a site (SITE/runs/NUMBER) an AtSite, with the model that the site has.
+
+    model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
+    `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
+    of a run that has not come to its end. best: the global model of the best round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
+    data, classes: of the folder of a run at a site, the site's own data as it took part with them: some methods make a site's
+    model with its samples (FedBABU's fine-tuning, IFCA, kNN-Per), which no folder holds.
+    Raises UsageError (E109) where they are given for a folder of the hub; StateError: E111 for such a folder that somebody
+    changed, E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
+    file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for a run that its clients did not train.
+    """
+    method = os.fspath(method) if isinstance(method, os.PathLike) else method
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    path = Path(path)
+    if classes and data is None:
+        raise UsageError("E109", "classes name those of the site's data; give data too, or leave classes out.")
+    if hub_format.is_hub(path):
+        if model is not None or method is not None or unfinished or best or data is not None:
+            text = "leave out model, method, unfinished, best and data"
+            raise UsageError("E109", f"{path} holds one finished model; {text}.")
+        trained = hub_format.open_hub(path)
+        return PublishedModel(trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path)
+    if is_site_run(path):
+        if unfinished or best:
+            raise UsageError("E109", f"{path} holds the weights that came last; leave out unfinished and best.")
+        return _load_site_model(path, UserCode(method, model), data, classes)
+    if data is not None:
+        raise UsageError(
+            "E109", f"{path} is no run at a site (SITE/runs/NUMBER), whose data could be given; leave out data."
+        )
+    opened = open_run(path, UserCode(method, model), unfinished, best)
+    module = opened.run.fed.net.module_with(opened.weights)
+    return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)
+
+
+def _load_site_model(path: Path, code: UserCode, data: Any, classes: Sequence[str]) -> SitePredictor:
+    """The model in a site's folder of a run. data, classes: as `load` takes them."""
+    try:
+        from unskew.federation import site_data
+        from unskew.federation.site import site_model  # which need what a site has installed
+    except ModuleNotFoundError as error:
+        raise explain(error) from error
+    own = site_model.open_site_model(path, code, None if data is None else site_data.load_or_take(data, classes))
+    run, end = own.trained.run, own.trained.end
+    return SitePredictor(run, run.fed.net.module_with(end.weights), own.trained, path, own)

@@ -1,4 +1,7 @@
-"""Settings of a run. The dataclass is the configuration: a field has the same name in Python, YAML and on the command line."""
+"""Settings of a run. The dataclass is the configuration: a field has the same name in Python, YAML and on the command line.
+
+The settings metrics, measure, track and secure_aggregation are texts with a grammar of their own, which are checked here, too.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,65 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew import arguments, calls, documents, measures, own, scores, specs, texts
-from unskew.errors import StateError, UsageError, excerpt
-from unskew.models import folder
+from unskew import measures, scores
+from unskew.errors import StateError, UsageError, excerpt, suggestion
+from unskew.formats import arguments, calls, documents, specs
+from unskew.models import hf_folder
+from unskew.system import python_files
+
+TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb", "codecarbon": "codecarbon"}
+"""What has to be installed of each tracker, which is imported by its own name."""
+
+
+def setting_text(key: str, value: Any) -> Any:
+    """The text that a YAML file or a program means: it reads a bare on or off as true or false, and names may be a list."""
+    if key == "secure_aggregation" and isinstance(value, bool):
+        return "on" if value else "off"
+    if key == "metrics" and isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value
+
+
+def canonical_value(key: str, value: Any, where: str) -> Any:
+    """The value, in one spelling where its text has several. where: of the key, for messages: " at line 3".
+
+    Raises UsageError: E109 for a text that cannot be read, E130 for an unknown measure, E135 for an unknown metric.
+    """
+    if key == "track":
+        specs.names_in(str(value), list(TRACKERS), f"track{where}")
+    if key == "metrics":
+        return ",".join(scores.metric_names(str(value), where)) or scores.NONE
+    if key == "measure":
+        return _canonical_measures(str(value), where)
+    if key == "secure_aggregation":
+        _check_secure(str(value), where)
+    return value
+
+
+def _check_secure(text: str, where: str) -> None:
+    """Raises UsageError for a text of the setting `secure_aggregation` that cannot be read."""
+    from unskew.privacy import secure_aggregation
+
+    try:
+        secure_aggregation.parse(text)
+    except UsageError as error:
+        raise UsageError(
+            error.code, error.text.replace("secure_aggregation", f"secure_aggregation{where}", 1)
+        ) from None
+
+
+def _canonical_measures(text: str, where: str) -> str:
+    """The names of measures in one spelling."""
+    try:
+        return measures.measures_text(measures.names_in(text))
+    except KeyError as unknown:
+        name, known = str(unknown.args[0]), ", ".join(measures.NAMES)
+        near = suggestion(name, measures.NAMES)
+        raise UsageError("E130", f"unknown measure '{name}'{where}.{near} Measures: {known}.") from None
+
 
 Positive = Annotated[int, Gt(0)]
-Whole = Annotated[int, Ge(0)]
+WholeNumber = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +153,7 @@ class Settings:
         "auto: your own only if they are unscaled, and none if a Part of the method scales inputs itself",
     ] = "auto"
     seed: Annotated[int, Ge(0), "seed of the initial weights, the cohorts, the batches and the noise"] = 0
-    partition_seed: Annotated[Whole | None, "seed of the partition; the same as seed if left out"] = None
+    partition_seed: Annotated[WholeNumber | None, "seed of the partition; the same as seed if left out"] = None
     eval_every: Annotated[int, Gt(0), "rounds from one evaluation to the next; the last round is always evaluated"] = 1
     validation: Annotated[
         float,
@@ -165,16 +221,16 @@ class Settings:
     def files(self) -> dict[str, str]:
         """Digests of the user's own files that the settings name, by file: Parts, the model or its folder, metrics, a trace;
         and of the user's own modules that these files import."""
-        digests = own.with_imports(self.method, self.model, *scores.named_in(self.metrics))
+        digests = python_files.digests_with_imports(self.method, self.model, *scores.metric_names(self.metrics))
         availability = specs.parse(self.availability, "availability", "E124")
         if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
-            digests[availability.value] = own.digest(availability.value)
-        return digests | folder.digests(self.model)
+            digests[availability.value] = python_files.digest(availability.value)
+        return digests | hf_folder.digests(self.model)
 
     def code(self) -> dict[str, list[str]]:
         """The Python files that the method, the model and the metrics name, by setting; no setting that names none."""
         parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
-        metrics = [name.rpartition(":")[0] for name in scores.named_in(self.metrics)]
+        metrics = [name.rpartition(":")[0] for name in scores.metric_names(self.metrics)]
         by_setting = {
             "method": parts,
             "model": [calls.parse(self.model, "model", "E104").file],
@@ -186,11 +242,13 @@ class Settings:
         """Before another process imports these files. Raises UsageError (E506) for one that only a document names."""
         for files in self.code().values():
             for file in files:
-                own.check_named(file)
+                python_files.check_named(file)
 
     def files_of_metrics(self) -> set[str]:
         """Those of the files that only metrics are taken from, so that a change of them changes no weight."""
-        return {*own.with_imports(*scores.named_in(self.metrics))} - {*own.with_imports(self.method, self.model)}
+        return {*python_files.digests_with_imports(*scores.metric_names(self.metrics))} - {
+            *python_files.digests_with_imports(self.method, self.model)
+        }
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits that are equal for runs that must give equal bits.
@@ -226,14 +284,14 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for an unknown
     measure, E135 for an unknown metric.
     """
-    converted: dict[str, Any] = _divided(values)
+    converted: dict[str, Any] = _skew_of_data(values)
     for key, value in values.items():
         if key == "lanes" and type(value) is int and abs(value) < 10**6:  # `lanes: 4` in YAML, lanes=4 in Python
             value = str(value)
         where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
             raise UsageError("E101", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
-        converted[key] = _converted(key, value, where)
+        converted[key] = _convert(key, value, where)
     settings = Settings(**converted)
     if settings.lr_rounds and settings.lr_decay != 1:
         raise UsageError("E109", "lr_rounds and lr_decay are two ways to lower the learning rate; give one of them.")
@@ -244,7 +302,7 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     return settings
 
 
-def _divided(values: Mapping[str, Any]) -> dict[str, Any]:
+def _skew_of_data(values: Mapping[str, Any]) -> dict[str, Any]:
     """The skew that the data's own text asks for where none is given: `column:bank` for `credit.csv(site=bank)`."""
     data = values.get("data")
     if "skew" in values or not isinstance(data, str) or "site" not in data:
@@ -255,17 +313,17 @@ def _divided(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"skew": f"column:{column}"} if column else {}
 
 
-def _converted(key: str, value: Any, where: str) -> Any:
+def _convert(key: str, value: Any, where: str) -> Any:
     """The value in the setting's type."""
     if key == "set" and not (isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())):
         raise UsageError(
             "E109", f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}; got {excerpt(value)}."
         )
     try:
-        converted = _ARGUMENTS[key].convert(texts.spelt(key, value))
+        converted = _ARGUMENTS[key].convert(setting_text(key, value))
     except ValueError as error:
         raise UsageError("E109", str(error).replace(key, f"{key}{where}", 1)) from None
-    return texts.checked(key, converted, where)
+    return canonical_value(key, converted, where)
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Settings)}
@@ -282,7 +340,7 @@ def load(path: Path) -> Settings:
     return _read(path)[0]
 
 
-def given(path: Path) -> dict[str, Any]:
+def load_partial(path: Path) -> dict[str, Any]:
     """Only the settings that a YAML file holds, without defaults; checked and raising as `load` does."""
     return _read(path)[1]
 

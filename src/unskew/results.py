@@ -1,4 +1,4 @@
-"""What a run and a comparison return."""
+"""What a run and a comparison return, and models that predict: of a run, of a folder for the Hugging Face Hub, or of a site's folder."""
 
 from __future__ import annotations
 
@@ -9,36 +9,145 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
-from unskew import many
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.trees import Weights
-from unskew.data.intake import understood
-from unskew.data.unseen import Unseen
-from unskew.engine.disk.record import Record
-from unskew.engine.disk.state import State, digest
-from unskew.engine.export.folder import Format, write_export
-from unskew.engine.predictions import Trained
-from unskew.engine.resolve import Run
-from unskew.engine.server import beside
-from unskew.engine.server.loop import Loop
-from unskew.engine.server.scored import WHY, fewer
-from unskew.engine.server.used import FIRST_STAGE, Replies, doubt
+from unskew.data import data_overview
+from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.predicting import Predicting
+from unskew.records import client_lists
+from unskew.records.checkpoints import State, digest
+from unskew.records.record import Record
+from unskew.round.loop import Loop
+from unskew.round.run import Run
+from unskew.runs import coverage, predictions
+from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, UsedReplies, doubt, incomplete_coverage
+from unskew.runs.export.export_folder import Format, write_export
+from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
 
 if TYPE_CHECKING:
-    from unskew.report.leakage import Leakage
-    from unskew.report.summary import MethodSummary
+    from unskew.federation.site.site_model import SiteModel
+    from unskew.report.analysis.leakage import Leakage
+    from unskew.report.analysis.summary import MethodSummary
+
+
+class Predictor:
+    """Samples in, classes or numbers out. run, trained: what predicts, and what it was trained as."""
+
+    run: Run
+    trained: TrainedRun
+
+    @property
+    def federation(self) -> Federation:
+        """What samples and classes are; without samples unless the run is of this process."""
+        return self.run.federation
+
+    def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
+        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or classes of tokens [N, T]; or its numbers [N], or
+        which labels a sample has, bool [N, L].
+
+        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8); after training
+        on a table also a DataFrame, whose columns are found by name; of samples
+        with several inputs, a dictionary or tuple of them, or an archive of `numpy.load` that holds them as for training.
+        client: by name or number, whose own model answers, where the method gives clients such: with the weights it
+        keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
+        The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
+        Raises UsageError (E131) where that model is not here, DataError (E403, E405) for samples that do not fit.
+        """
+        z = self._outputs(x, client)
+        guess = self.run.task.predictions(z).numpy()
+        return predictions.class_names(self.federation, guess)
+
+    def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
+        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels, [N, T, C] of tokens; of
+        several labels a sample each one's own, [N, L].
+
+        Raises UsageError (E109) where the model predicts a number.
+        """
+        if self.federation.target:
+            raise UsageError("E109", "this model predicts a number, which has no probability; call predict.")
+        z = self._outputs(x, client)
+        return (z.sigmoid() if self.federation.several else z.softmax(-1 if self.federation.tokens else 1)).numpy()
+
+    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
+        """What predictions are read from; arguments as of `predict`."""
+        return self.trained.outputs(x, client)
+
+
+@dataclass(repr=False, eq=False)
+class PublishedModel(Predictor):
+    """A model from a folder of the format hub. Neither its run nor any client is known; README.md there holds its scores.
+
+    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
+    given.
+    """
+
+    run: Run
+    model: nn.Module
+    trained: TrainedRun
+    path: Path
+
+    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
+        if client is not None:
+            raise UsageError("E131", f"{self.path} holds the global model alone; leave the client out.")
+        return self.trained.outputs(x)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.run.settings.model} for {self.federation.layout or list(self.federation.shape)} from {self.path}>"
+        )
+
+
+@dataclass(repr=False, eq=False)
+class SitePredictor(Predictor):
+    """The model that a site has of a run over a network, from the site's own folder: its own one, where the method gives sites
+    such, and otherwise the global one. `t`: the round after which its weights were; `own.kept`: that of its private state.
+    """
+
+    run: Run
+    model: nn.Module
+    trained: TrainedRun
+    path: Path
+    own: SiteModel
+
+    @property
+    def t(self) -> int:
+        """The round after which the weights that the site was sent were."""
+        return self.trained.end.t
+
+    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
+        self._check_mine(client)
+        return self.trained.outputs(x, self.own.client)
+
+    def _check_mine(self, client: int | str | None) -> None:
+        if client is not None and client != self.own.site:
+            raise UsageError("E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out.")
+
+    def export(
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None, license: str = ""
+    ) -> list[Path]:
+        """Write the model into a new folder, as `Result.export` does; client: no other than this site."""
+        self._check_mine(client)
+        return write_export(self.trained, self.own.record, Path(folder), format, self.own.client, license)
+
+    def __repr__(self) -> str:
+        whose = (
+            f"{self.own.site}'s own model"
+            if self.own.client is not None
+            else f"the model that {self.own.site} was sent"
+        )
+        kept = f", with what it kept after round {self.own.kept}" if self.own.kept else ""
+        return f"<{whose} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"
+
 
 SCOPES = ("global", "global@client", "personal@client")
 
 
 @dataclass(repr=False, eq=False)
-class Result(Predicting):
+class Result(Predictor):
     """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept in memory.
 
     `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
@@ -49,7 +158,7 @@ class Result(Predicting):
     record: Record
     weights: Weights
     model: nn.Module
-    trained: Trained
+    trained: TrainedRun
     path: Path | None = None
 
     @property
@@ -68,7 +177,7 @@ class Result(Predicting):
     @property
     def metrics(self) -> list[str]:
         """The names in the record of the scores that were asked for beside the main one, those that are defined anywhere."""
-        return of_setting(self.settings.metrics, self.run.task.name, beside.recorded(self.record))
+        return of_setting(self.settings.metrics, self.run.task.name, coverage.recorded_metrics(self.record))
 
     def __repr__(self) -> str:
         """One line: the method, its last score, and where the run is kept."""
@@ -104,7 +213,9 @@ class Result(Predicting):
         """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for another way."""
         _check_word(way, ("up", "down"), "way")
         return sum(
-            many.total_bytes(row, self.federation.clients) for row in self.record.rows["ledger"] if row["way"] == way
+            client_lists.total_bytes(row, self.federation.clients)
+            for row in self.record.rows["ledger"]
+            if row["way"] == way
         )
 
     def clients(self) -> list[dict[str, Any]]:
@@ -142,14 +253,14 @@ class Result(Predicting):
 
         Of a run that was loaded, whose samples are not here, the remarks.
         """
-        if isinstance(self.federation, Unseen):
+        if isinstance(self.federation, RemoteFederation):
             return "\n".join(f"{topic:<9}{text}" for topic, text in self.federation.notes)
-        return understood.table(self.federation)
+        return data_overview.table(self.federation)
 
     @property
-    def replies(self) -> Replies:
+    def replies(self) -> UsedReplies:
         """How many replies came, how many were used, and why the others were dropped."""
-        return Replies.of(self.record.rows["events"], self.federation.clients)
+        return UsedReplies.of(self.record.rows["events"], self.federation.clients)
 
     @property
     def digest(self) -> str:
@@ -158,7 +269,7 @@ class Result(Predicting):
 
     def table(self) -> str:
         """The three scopes: last, best and mean of the last ten rounds, shares in percent; and what makes them doubtful."""
-        from unskew.report.numbers import size
+        from unskew.report.analysis.numbers import size
 
         lines = [f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"]
         main = kind(self.run.task.main_score)
@@ -168,14 +279,16 @@ class Result(Predicting):
             if scores := self.scores(scope):
                 last, best, mean = (main.written(scores[name]) for name in ("last", "best", "mean10"))
                 lines.append(f"{scope:<18}{last:>{width}}{best:>{width}}{mean:>17}")
-        lines += beside.lines(self.record, self.metrics)
+        lines += coverage.metric_lines(self.record, self.metrics)
         lines += [*self._terms(), *self._scored()]
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
         if text := doubt(self.run, self.replies, self.record.last_round):
             lines.append(f"Warning: {text}")
-        lines += [f"{event['code']} {event['text']}" for event in self.record.rows["events"] if _of_whole_run(event)]
+        lines += [
+            f"{event['code']} {event['text']}" for event in self.record.rows["events"] if _is_about_whole_run(event)
+        ]
         return "\n".join(lines)
 
     def _terms(self) -> list[str]:
@@ -187,11 +300,13 @@ class Result(Predicting):
 
     def _scored(self) -> list[str]:
         """At how many clients the scores were taken, if not at all that have test samples."""
-        scored = fewer(beside.at_clients(self.record), int((self.federation.test_sizes > 0).sum()))
+        scored = incomplete_coverage(
+            coverage.clients_with_scores(self.record), int((self.federation.test_sizes > 0).sum())
+        )
         if not scored:
             return []
         what = "personal@client is" if scored.own else "scores are"
-        return [f"{what} of {scored.there:,} of {scored.of:,} clients with test samples: {WHY}"]
+        return [f"{what} of {scored.there:,} of {scored.of:,} clients with test samples: {MISSING_REASON}"]
 
     def to_frame(self, kind: str = "metrics") -> Any:
         """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them, or "ledger",
@@ -215,7 +330,10 @@ class Result(Predicting):
         if kind != "ledger":
             return rows
         K = self.federation.clients
-        return [{**row, "clients": many.count(row["clients"], K), "bytes": many.total_bytes(row, K)} for row in rows]
+        return [
+            {**row, "clients": client_lists.count(row["clients"], K), "bytes": client_lists.total_bytes(row, K)}
+            for row in rows
+        ]
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's page; needs a run with a folder."""
@@ -240,26 +358,26 @@ class Comparison:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def rows(self) -> list[MethodSummary]:
-        from unskew.report import read, summary
+        from unskew.report.analysis import runs, summary
 
-        return summary.summary_table(read.read_comparison(self.path), read.asked_target([self.path]))
+        return summary.summary_table(runs.read_comparison(self.path), runs.requested_target([self.path]))
 
     def tuned(self) -> dict[str, dict[str, Any]]:
         """The best settings of each method, as `compare(tune=...)` found them, `{"flea": {"lr": 0.02, "flea.a": 1.5}}`; {} without."""
-        from unskew.tuning.tuned import best_of
+        from unskew.comparison.tuning import best_settings
 
-        return best_of(self.path)
+        return best_settings(self.path)
 
     def leakages(self) -> list[Leakage]:
         """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody attacked, and epsilon."""
-        from unskew.report import leakage, read, runs, summary
+        from unskew.report.analysis import leakage, runs, summary
 
-        finished = read.read_comparison(self.path)
+        finished = runs.read_comparison(self.path)
         return leakage.leakages(runs.by_method(finished), summary.summary_table(finished))
 
     def table(self) -> str:
         """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""
-        from unskew.report import tables
+        from unskew.report.analysis import tables
 
         return tables.plain(self.rows())
 
@@ -275,12 +393,15 @@ class Comparison:
 
         columns: of a journal's page that a picture is as wide as. Raises UsageError (E157) for PDF without CairoSVG.
         """
-        from unskew.report import export
+        from unskew.report import paper_figures
 
-        return [path for path, _ in export.write_figures([self.path], folder or self.path / "figures", format, columns)]
+        return [
+            path
+            for path, _ in paper_figures.write_figures([self.path], folder or self.path / "figures", format, columns)
+        ]
 
 
-def _of_whole_run(event: Mapping[str, Any]) -> bool:
+def _is_about_whole_run(event: Mapping[str, Any]) -> bool:
     """Whether an event is a remark that was made before round 1. How far a budget reaches, and whether a first stage was the
     only one, is known now and said elsewhere."""
     return event["t"] == 0 and "text" in event and "last" not in event and event["code"] != FIRST_STAGE
@@ -289,7 +410,7 @@ def _of_whole_run(event: Mapping[str, Any]) -> bool:
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
     """The result of a loop that has come to its end. path: the run's folder, if it has one."""
     model = loop.run.fed.net.module_with(state.weights)
-    trained = Trained(loop.run, loop.down(state, state.t), loop.store)
+    trained = TrainedRun(loop.run, loop.down(state, state.t), loop.store)
     return Result(loop.run, loop.record, state.weights, model, trained, path)
 
 

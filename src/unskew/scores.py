@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.own import GIVEN
+from unskew.system.python_files import GIVEN_OBJECT
 
 WRITTEN_OUT = 1e9
 """From here on a number is written with an exponent."""
@@ -157,7 +157,7 @@ def kind(metric: str) -> Kind:
     return KINDS.get(metric) or Kind(metric)
 
 
-def named_in(text: str, where: str = "") -> tuple[str, ...]:
+def metric_names(text: str, where: str = "") -> tuple[str, ...]:
     """The names in the setting `metrics`, each once: `auroc, cost.py:cost` -> ("auroc", "cost.py:cost"); () for "none".
 
     where: the setting stands, for messages. Raises UsageError (E135) for one that is neither a score nor written like a function in a file.
@@ -165,18 +165,18 @@ def named_in(text: str, where: str = "") -> tuple[str, ...]:
     names = tuple(name for name in dict.fromkeys(map(str.strip, text.split(","))) if name not in ("", NONE))
     for name in names:
         file, _, function = name.rpartition(":")
-        if name not in METRICS and not (function.isidentifier() and (file == GIVEN or file.endswith(".py"))):
+        if name not in METRICS and not (function.isidentifier() and (file == GIVEN_OBJECT or file.endswith(".py"))):
             known = f"Metrics: {', '.join(METRICS)}; your own is written file.py:function."
             raise UsageError("E135", f"unknown metric {excerpt(name)}{where}.{suggestion(name, METRICS)} {known}")
     return names
 
 
-def asked(text: str, task: str) -> tuple[str, ...]:
+def requested_scores(text: str, task: str) -> tuple[str, ...]:
     """The scores beside a task's own: those that are always recorded, and those that the setting `metrics` names."""
-    return tuple(dict.fromkeys((*ALWAYS.get(task, ()), *named_in(text))))
+    return tuple(dict.fromkeys((*ALWAYS.get(task, ()), *metric_names(text))))
 
 
 def of_setting(text: str, task: str, recorded: Iterable[str]) -> list[str]:
     """Those of the recorded scores that were asked for, in that order. A user's own keep their function's name."""
     known = {metric.rpartition(":")[2]: metric for metric in recorded}
-    return [known[name] for name in (n.rpartition(":")[2] for n in asked(text, task)) if name in known]
+    return [known[name] for name in (n.rpartition(":")[2] for n in requested_scores(text, task)) if name in known]

@@ -13,13 +13,13 @@ from scipy.stats import binom
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import auditing, catalogue
+from unskew.attacks import catalogue
 from unskew.attacks.kinds import audit
 from unskew.attacks.scene import Scene
-from unskew.data.index import Index
-from unskew.engine import resolve
-from unskew.engine.disk import privacy
-from unskew.privacy.accounting import epsilon_of
+from unskew.data.clients.partition import Index
+from unskew.privacy.accounting import gaussian_epsilon
+from unskew.records import schema
+from unskew.runs import resolve
 
 DELTA = 1e-5
 
@@ -32,27 +32,27 @@ def release(sigma: float, seed: int, m: int = 500) -> tuple[np.ndarray, np.ndarr
 
 
 def bound(sigma: float, seed: int) -> float:
-    return auditing.bound(auditing.guessed(*release(sigma, seed), 0.2), DELTA)
+    return audit.bound(audit.count_guesses(*release(sigma, seed), 0.2), DELTA)
 
 
 def test_a_true_claim_holds_in_nineteen_of_twenty_audits():
-    claim = epsilon_of(1 / 1.0, DELTA)
+    claim = gaussian_epsilon(1 / 1.0, DELTA)
     assert sum(bound(1.0, seed) <= claim for seed in range(20)) >= 19
 
 
 def test_a_claim_whose_noise_is_off_is_refuted():
-    claim = epsilon_of(1 / 1.0, DELTA)
+    claim = gaussian_epsilon(1 / 1.0, DELTA)
     bounds = [bound(1e-6, seed) for seed in range(20)]
     assert min(bounds) > 3  # 100 right guesses of 100
-    assert min(auditing.bound(auditing.guessed(*release(1e-6, s, 5000), 1.0), DELTA) for s in range(3)) > claim
+    assert min(audit.bound(audit.count_guesses(*release(1e-6, s, 5000), 1.0), DELTA) for s in range(3)) > claim
 
 
 def test_the_bound_by_hand():
     """Without delta, 10 of 10 right guesses: q^10 = 0.05."""
     q = 0.05**0.1
-    assert auditing.bound((10, 10, 10), 0.0) == pytest.approx(math.log(q / (1 - q)), abs=1e-6)
-    assert auditing.bound((10, 10, 5), 0.0) == 0.0
-    assert auditing.bound((10**6, 10**6, 10**6), 0.0) == pytest.approx(math.log(1 / (1 / 0.05 ** (1e-6) - 1)), rel=1e-6)
+    assert audit.bound((10, 10, 10), 0.0) == pytest.approx(math.log(q / (1 - q)), abs=1e-6)
+    assert audit.bound((10, 10, 5), 0.0) == 0.0
+    assert audit.bound((10**6, 10**6, 10**6), 0.0) == pytest.approx(math.log(1 / (1 / 0.05 ** (1e-6) - 1)), rel=1e-6)
 
 
 def test_delta_costs_what_the_theorem_says():
@@ -60,31 +60,31 @@ def test_delta_costs_what_the_theorem_says():
     q = math.exp(epsilon) / (1 + math.exp(epsilon))
     alpha = max(sum(binom.pmf(k, r, q) for k in range(v - i, v)) / i for i in range(1, v + 1))
     beta = sum(binom.pmf(k, r, q) for k in range(v, r + 1))
-    assert auditing.chance((m, r, v), epsilon, delta) == pytest.approx(beta + 2 * m * delta * alpha, rel=1e-9)
-    assert auditing.bound((m, r, v), delta) < auditing.bound((m, r, v), 0.0)
+    assert audit.chance((m, r, v), epsilon, delta) == pytest.approx(beta + 2 * m * delta * alpha, rel=1e-9)
+    assert audit.bound((m, r, v), delta) < audit.bound((m, r, v), 0.0)
 
 
 def test_no_canary_is_guessed_twice_and_one_alone_not_at_all():
     """Of three canaries and a share of 1 four guesses were made, and the canary in the middle was taken for both."""
     scores = np.array([0.1, 0.5, 0.9])
-    assert auditing.guessed(scores, np.array([False, True, True]), 1.0) == (3, 2, 2)
-    assert auditing.guessed(scores[:1], np.array([True]), 1.0) == (1, 0, 0)
-    assert auditing.bound((1, 0, 0), DELTA) == 0
+    assert audit.count_guesses(scores, np.array([False, True, True]), 1.0) == (3, 2, 2)
+    assert audit.count_guesses(scores[:1], np.array([True]), 1.0) == (1, 0, 0)
+    assert audit.bound((1, 0, 0), DELTA) == 0
 
 
 def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
     """A canary turns the update of its client round, of the largest norm that is allowed: the sum moves by twice the clip."""
-    claim = auditing.Claim(epsilon_of(1 / 2.0, DELTA), DELTA)
+    claim = audit.Claim(gaussian_epsilon(1 / 2.0, DELTA), DELTA)
     of_samples = claim.replaced()
     bounds = []
     for seed in range(20):
         seen, inside = release(1.0, seed, 20_000)  # 2 clips at noise 2
-        counts = auditing.guessed(seen, inside, 0.02)
-        bounds.append((auditing.bound(counts, claim.delta), auditing.bound(counts, of_samples.delta)))
+        counts = audit.count_guesses(seen, inside, 0.02)
+        bounds.append((audit.bound(counts, claim.delta), audit.bound(counts, of_samples.delta)))
     assert sum(first > claim.epsilon for first, _ in bounds) > 1  # one in twenty may be
     assert max(second for _, second in bounds) <= of_samples.epsilon
-    assert of_samples == auditing.Claim(2 * claim.epsilon, (1 + math.exp(claim.epsilon)) * DELTA)
-    assert auditing.Claim(20.0, 1e-3).replaced() == auditing.Claim(math.inf, 0.0) == auditing.NOTHING.replaced()
+    assert of_samples == audit.Claim(2 * claim.epsilon, (1 + math.exp(claim.epsilon)) * DELTA)
+    assert audit.Claim(20.0, 1e-3).replaced() == audit.Claim(math.inf, 0.0) == audit.NO_CLAIM.replaced()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def memorised(tmp_path_factory):
 
 
 def test_a_run_that_learns_by_heart_and_claims_little_is_refuted(memorised, monkeypatch):
-    monkeypatch.setattr(audit, "claimed", lambda *_: auditing.Claim(0.5, DELTA))
+    monkeypatch.setattr(audit, "claim_of", lambda *_: audit.Claim(0.5, DELTA))
     done = call("audit", str(memorised), "--set", "share=0.5", "--json")
     assert done.code == 0, done.err
     finding = json.loads(done.out)["audit"]
@@ -129,7 +129,7 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
     assert done.code == 0, done.err
     finding = json.loads(done.out)["audit"]
     (score,) = finding["scores"]
-    claim = privacy.read(run)["dp"]["epsilons"][0]["epsilon"]
+    claim = schema.read_privacy(run)["dp"]["epsilons"][0]["epsilon"]
     assert score["ceiling"] == claim < 4
     assert score["value"] <= claim
     assert finding["doubts"] == []
@@ -140,10 +140,10 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
     assert "epsilon infinite, against the server" in table
 
 
-def claim_of(run, unit: str = "sample", again=None) -> auditing.Claim:
+def claim_of(run, unit: str = "sample", again=None) -> audit.Claim:
     scene = Scene(run)
     try:
-        return audit.claimed(scene, unit, again(scene) if again else scene.run)
+        return audit.claim_of(scene, unit, again(scene) if again else scene.run)
     finally:
         scene.close()
 
@@ -161,7 +161,7 @@ def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained
     """With half of its samples left out a client draws each of the others twice as often, and protects it less."""
     pytest.importorskip("dp_accounting")
     run = trained(tmp_path, "dpsgd(clip=1.0,noise_multiplier=2.0)", rounds=2, samples=80)
-    kept = privacy.read(run)["dpsgd"]["epsilons"][0]["epsilon"]
+    kept = schema.read_privacy(run)["dpsgd"]["epsilons"][0]["epsilon"]
 
     def smaller(scene):
         lists = [rows[: len(rows) // 2] for rows in scene.run.federation.train]
@@ -170,7 +170,7 @@ def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained
 
     assert claim_of(run).epsilon == kept
     assert claim_of(run, again=smaller).epsilon > 1.2 * kept
-    assert claim_of(run, "client") == auditing.NOTHING
+    assert claim_of(run, "client") == audit.NO_CLAIM
 
 
 def test_a_run_of_which_every_canary_is_left_out_refutes_nothing(memorised, monkeypatch):

@@ -11,12 +11,12 @@ import pytest
 from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew import resume
-from unskew.comparison import leakage as stage
-from unskew.comparison.watch import Cell
+from unskew.comparison import training as stage
+from unskew.comparison.progress import Cell
 from unskew.config import load, resume_command
-from unskew.engine.disk import privacy
 from unskew.errors import UsageError
-from unskew.methods import own_parts
+from unskew.methods import registry
+from unskew.records import schema
 
 QUICK = ("membership", "--set", "clients=1", "--set", "shadows=2", "--set", "passes=1", "--samples", "40")
 MARK = "open({mark!r}, 'a').write('{name} ')\n"
@@ -59,7 +59,7 @@ def own(tmp_path_factory):
 @pytest.fixture
 def copy(own, tmp_path):
     run, files, mark = own
-    own_parts._kinds.cache_clear()  # methods are imported once in a process, which would hide a second import
+    registry._read_user_parts.cache_clear()  # methods are imported once in a process, which would hide a second import
     mark.write_text("")
     return Path(shutil.copytree(run, tmp_path / "r")), files, mark
 
@@ -75,7 +75,7 @@ def test_a_file_that_only_the_folder_names_is_not_imported(copy):
     assert "--model FILE.py:FUNCTION" in done.err
     assert set(mark.read_text().split()) == {"method"}
     assert call("audit", str(run)).err.startswith("E156")
-    assert privacy.read(run) == {}
+    assert schema.read_privacy(run) == {}
 
 
 def test_files_that_the_user_names_are_those_of_the_training_wherever_they_lie(copy, tmp_path):
@@ -86,7 +86,7 @@ def test_files_that_the_user_names_are_those_of_the_training_wherever_they_lie(c
     done = call("attack", str(run), *QUICK, *words)
     assert done.code == 0, done.err
     assert set(mark.read_text().split()) == {"method", "model"}
-    assert f"--method {method} --model {model}:make" in privacy.read(run)["attacks"]["membership"]["command"]
+    assert f"--method {method} --model {model}:make" in schema.read_privacy(run)["attacks"]["membership"]["command"]
     audited = call("audit", str(run), "--samples", "10", *words)
     assert audited.code == 0, audited.err
     Path(method).write_text(Path(method).read_text().replace("0.5", "0.25"))
@@ -121,7 +121,7 @@ def test_a_comparison_attacks_with_the_files_that_its_own_plan_names(copy):
     run, _, mark = copy
     said = []
     stage.attack_all([Cell("mine", 0, run, load(run / "config.yaml"), code=None)], said.append)
-    assert "membership" in privacy.read(run)["attacks"], said
+    assert "membership" in schema.read_privacy(run)["attacks"], said
     assert set(mark.read_text().split()) == {"method", "model"}
 
 

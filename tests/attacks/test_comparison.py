@@ -13,16 +13,16 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew.attacks import catalogue, perform
-from unskew.comparison import leakage as stage
-from unskew.comparison.watch import Cell
+from unskew.comparison import training as stage
+from unskew.comparison.progress import Cell
 from unskew.config import Settings
-from unskew.engine.disk import privacy
 from unskew.errors import StateError, UsageError
-from unskew.report import leakage_tables
+from unskew.records import schema
+from unskew.report.analysis import leakage
+from unskew.report.analysis.leakage import leakage_of, reach
+from unskew.report.analysis.runs import read_run
+from unskew.report.analysis.stats import Score
 from unskew.report.figures.scatter import Axis, Point, scatter
-from unskew.report.leakage import leakage_of, reach
-from unskew.report.read import read_run
-from unskew.report.stats import Score
 
 SMALL = ("--clients", "3", "--samples", "30", "--skew", "iid", "--rounds", "2", "--epochs", "1", "--batch", "10")
 FEW = {"membership": "", "reconstruct": "", "audit": ""}
@@ -55,12 +55,14 @@ def test_scores_stand_beside_what_attacks_found(compared):
         [],
         {"flea/labels": "labels, in clear"},
     )
-    kept = privacy.read(path / "flea--s0")[privacy.ATTACKS]["reconstruct"]
+    kept = schema.read_privacy(path / "flea--s0")[schema.ATTACKS]["reconstruct"]
     best = max((s for s in kept["scores"] if s["main"]), key=reach)
     (leak,) = (leak for leak in flea["leaks"] if leak["attack"] == "reconstruct")
     assert leak["value"]["mean"] == best["value"]
     assert leak["reach"]["mean"] == pytest.approx(1 - best["value"] / best["floor"])
-    membership = [s for s in privacy.read(path / "fedavg--s0")[privacy.ATTACKS]["membership"]["scores"] if s["main"]]
+    membership = [
+        s for s in schema.read_privacy(path / "fedavg--s0")[schema.ATTACKS]["membership"]["scores"] if s["main"]
+    ]
     assert len({s["of"].split(", ")[1] for s in membership}) == 2  # few shadows can do worse than the loss alone
     assert fedavg["leaks"][0]["value"]["mean"] == max(s["value"] for s in membership)
     assert "--seeds 1 --privacy --no-references</" in (path / "report.html").read_text()
@@ -76,8 +78,8 @@ def test_what_was_measured_is_not_measured_again(compared, monkeypatch):
     before = (path / "flea--s0" / "privacy.json").read_bytes()
     monkeypatch.setattr(catalogue, "names", lambda: FEW)
     monkeypatch.setattr(perform, "_measured", lambda *_: pytest.fail("it was attacked twice"))
-    content = privacy.read(path / "fedavg--s0")
-    assert set(content[privacy.ATTACKS]) == {"membership"}
+    content = schema.read_privacy(path / "fedavg--s0")
+    assert set(content[schema.ATTACKS]) == {"membership"}
     again = call("resume", str(path))
     assert again.code == 0, again.err
     assert "attacks on flea, seed 0" in again.out
@@ -100,7 +102,7 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
     monkeypatch.setattr(stage, "quickly", no_scene)
     stage.attack_all([cell, Cell("local", 0, path, Settings(method="local"))], said.append)
     assert said == ["attacks on fedavg, seed 0", "not measured: E153 other bits"]
-    monkeypatch.setattr(privacy, "read", lambda _: {})
+    monkeypatch.setattr(schema, "read_privacy", lambda _: {})
 
     def too_few(*_):
         raise UsageError("E154", "too few samples")
@@ -120,7 +122,7 @@ def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):
     assert [cell.method for cell in attacked] == ["fedavg"]
     assert "privacy: true" in (done.path / "compare.yaml").read_text()
     assert done.leakages()[0].unmeasured == ("w",)
-    assert "not measured" in leakage_tables.plain(done.leakages())
+    assert "not measured" in leakage.plain(done.leakages())
 
 
 def test_what_is_pooled_over_seeds_is_of_one_thing():

@@ -13,12 +13,12 @@ import unskew
 from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks import inversion
+from unskew.attacks.attack import share_of
 from unskew.attacks.kinds.gradient import Gradient
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import share_of
-from unskew.engine import testbed
-from unskew.engine.disk.code import Code
 from unskew.methods import registry
+from unskew.runs import conformance
+from unskew.runs.reopen import UserCode
 
 SMOOTH = """
 from torch import nn
@@ -36,7 +36,7 @@ def smooth(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smooth")
     (folder / "smooth.py").write_text(SMOOTH)
     model = f"{folder / 'smooth.py'}:smooth"
-    scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2), code=Code(model=model))
+    scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2), code=UserCode(model=model))
     yield scene
     scene.close()
 
@@ -95,7 +95,7 @@ def test_a_model_that_makes_whole_numbers_of_its_input_is_not_inverted(tmp_path)
 
 @pytest.mark.parametrize("name", ["fedala", "fedcac"])
 def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
-    run = testbed.run_for(registry.parse(name))
+    run = conformance.run_for(registry.parse(name))
     reason = Gradient().refuse(SimpleNamespace(run=run, sent=run.fed.net.trainable))
     assert "start from weights of their own" in reason
 
@@ -106,7 +106,7 @@ def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
 )
 def test_clients_that_are_made_up_stand_for_none_whose_updates_are_changed_before_they_leave(method, part):
     """With noise of eight clips in every update the attack gave images back at 24 dB: those of clients without noise."""
-    run = testbed.run_for(registry.parse(method))
+    run = conformance.run_for(registry.parse(method))
     scene = SimpleNamespace(run=run, sent=run.fed.net.trainable)
     reason = Gradient().refuse(scene)
     if not part:
@@ -158,5 +158,5 @@ def test_inputs_are_looked_for_as_wide_as_the_attackers_own_are():
 
 
 def test_counts_are_rounded_to_the_number_of_samples():
-    assert inversion.rounded(torch.tensor([1.6, 0.7, -0.3, 0.7]), 3).tolist() == [0, 1, 3]
-    assert inversion.rounded(torch.tensor([0.0, 4.0]), 2).tolist() == [1, 1]
+    assert inversion.round_counts(torch.tensor([1.6, 0.7, -0.3, 0.7]), 3).tolist() == [0, 1, 3]
+    assert inversion.round_counts(torch.tensor([0.0, 4.0]), 2).tolist() == [1, 1]

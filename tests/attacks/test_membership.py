@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from tests.attacks.runs import noise, trained
-from unskew.attacks import rates, shadows
+from unskew.attacks import shadows, success
 from unskew.attacks.auxiliary import like_those_of
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
@@ -41,7 +41,7 @@ def test_a_model_that_never_saw_the_samples_tells_nothing(memorised):
     own = shadows.confidences(memorised, [first], x, y)[0]
     two = len(own) // 2
     deviation = ((2 * two + 1) / (12 * two * two)) ** 0.5  # of the area where nothing tells them apart
-    assert abs(rates.auc(own[::2], own[1::2]) - 0.5) < 3 * deviation < 0.09
+    assert abs(success.auc(own[::2], own[1::2]) - 0.5) < 3 * deviation < 0.09
 
 
 def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_them(tmp_path):
@@ -97,7 +97,7 @@ def test_shadows_start_from_what_the_attacked_client_was_sent(tmp_path):
 
     x = scene.trainer.samples.x[:8]
     y = torch.as_tensor(scene.run.federation.y[:8]).long()
-    models = shadows.trained(scene, x, y, np.ones((4, 8), dtype=bool), target.start, (1, 0))
+    models = shadows.train_shadows(scene, x, y, np.ones((4, 8), dtype=bool), target.start, (1, 0))
     for n in scene.run.fed.net.trainable:
         assert not torch.equal(models[0][n], received[n])
         for other in models[1:]:  # one batch of the same samples
@@ -131,20 +131,20 @@ def test_every_candidate_is_in_half_of_the_shadows():
 
 def test_areas_and_rates_by_hand():
     members, others = np.array([3.0, 1.0]), np.array([2.0, 0.0])
-    assert rates.auc(members, others) == 0.75
-    assert rates.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
-    assert rates.tpr_at(0.5, members, others) == 1.0
-    assert rates.tpr_at(0.01, np.array([2.0]), others) == 0.0  # a tie with a stranger would be a false positive
-    fpr, tpr = rates.roc(members, others)
+    assert success.auc(members, others) == 0.75
+    assert success.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
+    assert success.tpr_at(0.5, members, others) == 1.0
+    assert success.tpr_at(0.01, np.array([2.0]), others) == 0.0  # a tie with a stranger would be a false positive
+    fpr, tpr = success.roc(members, others)
     assert fpr.tolist() == [0, 0.5, 0.5, 1]
     assert tpr.tolist() == [0.5, 0.5, 1, 1]
 
 
 def test_an_area_of_few_samples_is_not_known_for_certain():
     """One marked sample below one unmarked, as in every second draw, had the interval [0, 0], and a doubt about the attack."""
-    low, high = rates.interval_of_auc(np.array([0.0]), np.array([1.0]), np.random.default_rng(0))
+    low, high = success.interval_of_auc(np.array([0.0]), np.array([1.0]), np.random.default_rng(0))
     assert (low, high) == (0.0, pytest.approx(0.793, abs=1e-3))
-    low, high = rates.interval_of_auc(np.arange(10, 20), np.arange(10), np.random.default_rng(0))
+    low, high = success.interval_of_auc(np.arange(10, 20), np.arange(10), np.random.default_rng(0))
     assert (low, high) == (pytest.approx(0.722, abs=1e-3), 1.0)
 
 
@@ -153,17 +153,17 @@ def test_rates_of_a_score_that_says_nothing_are_those_of_chance(rate):
     """With 100 strangers 2.1 % of members passed at "1 %" and 1.0 % at "0.1 %", whose intervals held neither rate in a third and
     in half of the draws."""
     rng = np.random.default_rng(0)
-    chance, values, held = rates.chance_of_tpr(rate, 100), [], 0
+    chance, values, held = success.chance_of_tpr(rate, 100), [], 0
     for _ in range(200):
         members, others = rng.normal(size=100), rng.normal(size=100)
-        values.append(rates.tpr_at(rate, members, others))
-        low, high = rates.interval_of_tpr(rate, members, others, rng)
+        values.append(success.tpr_at(rate, members, others))
+        low, high = success.interval_of_tpr(rate, members, others, rng)
         assert low <= values[-1] <= high
         held += low <= chance <= high
     assert np.mean(values) == pytest.approx(chance, abs=0.002)
     assert held >= 180
-    assert rates.chance_of_tpr(0.01, 200) == 3 / 201
-    assert rates.chance_of_tpr(0.001, 200) == 1 / 201
+    assert success.chance_of_tpr(0.01, 200) == 3 / 201
+    assert success.chance_of_tpr(0.001, 200) == 1 / 201
 
 
 def test_confidence_is_the_log_odds_of_the_own_class():

@@ -21,17 +21,17 @@ import torch
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import auditing
+from unskew.attacks.kinds import audit
 from unskew.core.replies import Reply, Ups
-from unskew.engine import chance
-from unskew.engine.chance import Keyed
 from unskew.privacy import dp
 from unskew.privacy.dpsgd import DPSGD
+from unskew.round import randomness
+from unskew.round.randomness import SeededSource
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
 AXES, RELEASES, SHARE, SEED = 400, 50, 0.05, 7
-UNKNOWN = Keyed(1234)
+UNKNOWN = SeededSource(1234)
 """Noise of which the auditor does not know the seed, the same in every run of these tests."""
 Z, DELTA = 2.0, 1e-5
 FED = SimpleNamespace(shared=("a",), clients=AXES, sampled=1.0, rounds=1)
@@ -56,7 +56,7 @@ def summed(part: Any, inside: np.ndarray, normal: Callable[..., torch.Tensor]) -
     return torch.stack([r.weights["a"] for r in replies[:1]]).sum(0).double().numpy() * len(replies)
 
 
-def refuted(part: Any, source: chance.Chance, view: str = "plain") -> tuple[float, float]:
+def refuted(part: Any, source: randomness.RandomSource, view: str = "plain") -> tuple[float, float]:
     """(the bound of an audit, the claim). view: what the auditor takes away: nothing, the noise of the next round, in which
     no canary is, or the noise that it draws itself from the study's seed."""
     rng = np.random.default_rng(3)
@@ -67,11 +67,11 @@ def refuted(part: Any, source: chance.Chance, view: str = "plain") -> tuple[floa
         if view == "next":
             seen = seen - summed(part, np.zeros(AXES, bool), source.normal(t + 1, "dp"))
         if view == "seed":
-            seen = seen - Z * Keyed(SEED).normal(t, "dp")((AXES,), "w/a").numpy()
+            seen = seen - Z * SeededSource(SEED).normal(t, "dp")((AXES,), "w/a").numpy()
         scores.append(seen)
         present.append(inside)
-    counts = auditing.guessed(np.concatenate(scores), np.concatenate(present), SHARE)
-    return auditing.bound(counts, DELTA), part.spent(FED, 1)
+    counts = audit.count_guesses(np.concatenate(scores), np.concatenate(present), SHARE)
+    return audit.bound(counts, DELTA), part.spent(FED, 1)
 
 
 def sound(**settings: Any) -> dp.DP:
@@ -102,17 +102,17 @@ def test_a_planted_fault_of_the_mechanism_is_refuted(line, becomes, monkeypatch)
 
 def test_noise_that_is_the_same_twice_is_refuted(monkeypatch):
     line = 'generator=key(self.seed, t, part, "protect", purpose)'
-    planted = mutant(chance, line, line.replace("self.seed, t, ", "self.seed, "), monkeypatch)
+    planted = mutant(randomness, line, line.replace("self.seed, t, ", "self.seed, "), monkeypatch)
     found, claim = refuted(sound(), planted.Keyed(SEED), "next")
     assert found > claim
-    assert refuted(sound(), Keyed(SEED), "next")[0] < claim
+    assert refuted(sound(), SeededSource(SEED), "next")[0] < claim
 
 
 def test_noise_from_the_studys_seed_is_refuted_by_whoever_knows_the_seed():
     """Every site knows it; so a simulation says that its guarantee holds for a simulation only."""
-    found, claim = refuted(sound(), Keyed(SEED), "seed")
+    found, claim = refuted(sound(), SeededSource(SEED), "seed")
     assert found > claim
-    assert "simulation only" in Keyed(SEED).described
+    assert "simulation only" in SeededSource(SEED).described
 
 
 RUN = {"clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])", "batch": 20}

@@ -8,11 +8,11 @@ import torch
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
-from unskew.attacks import decoders, generators, likeness, payloads, training
+from unskew.attacks import decoders, payloads, success
+from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.context import Context, Marker
 from unskew.attacks.kinds.reconstruct import Reconstruct, at_cut
 from unskew.attacks.scene import Scene
-from unskew.attacks.training import Lesson
 from unskew.errors import StateError
 from unskew.methods.flea import FLea
 
@@ -64,15 +64,15 @@ def test_the_first_layers_activations_give_the_image_back(flea):
 @pytest.mark.slow
 def test_an_activation_that_is_the_input_is_given_back():
     x = torch.rand(150, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    for decoder in (decoders.linear, decoders.deep):
+    for decoder in (decoders.linear_decoder, decoders.deep_decoder):
         made = decoder(Lesson(x[:100], x[:100], 300, 0))(x[100:])
-        assert float(likeness.psnr(made, x[100:], 1.0).mean()) > 30
+        assert float(success.psnr(made, x[100:], 1.0).mean()) > 30
 
 
 def test_a_vector_that_is_the_input_is_given_back():
     x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    made = decoders.linear(Lesson(x[:200].flatten(1), x[:200], 1, 0))(x[200:].flatten(1))
-    assert float(likeness.psnr(made, x[200:], 1.0).mean()) > 60
+    made = decoders.linear_decoder(Lesson(x[:200].flatten(1), x[:200], 1, 0))(x[200:].flatten(1))
+    assert float(success.psnr(made, x[200:], 1.0).mean()) > 60
 
 
 @pytest.mark.parametrize("values", [5, 400])
@@ -80,17 +80,17 @@ def test_a_payload_that_says_nothing_gives_the_mean(values):
     """Also one of more values than there are samples, which can be fitted as if they said all."""
     x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     nothing = torch.rand(300, values, generator=torch.Generator().manual_seed(2))
-    made = decoders.linear(Lesson(nothing[:200], x[:200], 1, 0))(nothing[200:])
-    floor = float(likeness.mse(x[:200].mean(0, keepdim=True).expand_as(x[200:]), x[200:]).mean())
-    assert float(likeness.mse(made, x[200:]).mean()) == pytest.approx(floor, rel=0.1)
+    made = decoders.linear_decoder(Lesson(nothing[:200], x[:200], 1, 0))(nothing[200:])
+    floor = float(success.mse(x[:200].mean(0, keepdim=True).expand_as(x[200:]), x[200:]).mean())
+    assert float(success.mse(made, x[200:]).mean()) == pytest.approx(floor, rel=0.1)
 
 
 def test_a_number_is_decoded_from_activations_that_are_maps():
     maps = torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     ages = maps[:, :1, 0, 0] - 2 * maps[:, 1:2, 3, 3] + 60
-    for decoder in (decoders.linear, decoders.deep):
+    for decoder in (decoders.linear_decoder, decoders.deep_decoder):
         assert decoder(Lesson(maps, ages, 5, 0))(maps).shape == ages.shape
-    assert torch.allclose(decoders.linear(Lesson(maps, ages, 5, 0))(maps), ages, atol=1e-3)
+    assert torch.allclose(decoders.linear_decoder(Lesson(maps, ages, 5, 0))(maps), ages, atol=1e-3)
 
 
 def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
@@ -103,17 +103,17 @@ def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
     assert 0.01 < blurred < alone
 
 
-@pytest.mark.parametrize("decoder", [decoders.deep, generators.upcnn, generators.vae])
+@pytest.mark.parametrize("decoder", [decoders.deep_decoder, decoders.upcnn, decoders.vae])
 def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, monkeypatch):
     """Steps of Adam are as long in any unit: images from 0 to 255 were decoded at 20 dB instead of 31, volumes from -1000 to
     3000 at 16."""
     x = torch.rand(120, 1, 6, 6, generator=torch.Generator().manual_seed(1)).round()
-    sent = x.flatten(1) if decoder is not decoders.deep else x
+    sent = x.flatten(1) if decoder is not decoders.deep_decoder else x
     large, tiny = (decoder(Lesson(sent, scale * x, 40, 0))(sent) / scale for scale in (4096, 1 / 128))
     assert torch.allclose(large, tiny, atol=1e-5)
     blank = decoder(Lesson(sent, 0 * x + 7, 1, 0))(sent)  # of samples that are all one number
     assert bool(blank.isfinite().all())
-    monkeypatch.setattr(training, "replace", None)  # numbers like those of images are learnt as they are
+    monkeypatch.setattr(decoders, "replace", None)  # numbers like those of images are learnt as they are
     assert bool(decoder(Lesson(sent, x, 1, 0))(sent).isfinite().all())
 
 
@@ -165,8 +165,8 @@ def test_structural_similarity_by_hand():
         (2 * mean_a * mean_b + 1e-4) * (2 * both + 9e-4) / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4))
     )
     both_of = [torch.as_tensor(v)[None, None] for v in (a, b)]
-    assert float(likeness.ssim(*both_of, 1.0)) == pytest.approx(expected, rel=1e-6)
-    assert float(likeness.ssim(both_of[0], both_of[0], 1.0)) == pytest.approx(1.0)
+    assert float(success.ssim(*both_of, 1.0)) == pytest.approx(expected, rel=1e-6)
+    assert float(success.ssim(both_of[0], both_of[0], 1.0)) == pytest.approx(1.0)
 
 
 def test_ridge_regression_is_the_same_from_either_side():

@@ -14,11 +14,10 @@ import torch
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks import auxiliary, catalogue
-from unskew.attacks.replay import Heard, Overlay
-from unskew.attacks.scene import Scene
-from unskew.engine.disk import privacy, state
-from unskew.engine.disk.store import Memory
+from unskew.attacks.scene import OverlayStore, RecordedRound, Scene
 from unskew.errors import StateError, UsageError
+from unskew.records import checkpoints, schema
+from unskew.records.private_state import MemoryStore
 from unskew.report.page import write_report
 
 QUICK = ("membership", "--set", "clients=1", "--set", "shadows=0", "--samples", "40")
@@ -67,9 +66,9 @@ def test_of_every_round_that_is_heard_again_only_that_round_is_kept(tmp_path):
 
 
 def test_private_state_of_a_round_that_is_heard_again_is_read_there_and_kept_nowhere():
-    below = Memory()
+    below = MemoryStore()
     below.put(1, {k: {"c": torch.full((1,), float(k))} for k in (0, 1)})
-    over = Overlay(below)
+    over = OverlayStore(below)
     over.put(2, {1: {"c": torch.full((1,), 9.0)}, 2: {}})
     assert {k: tree["c"].item() for k, tree in over.fetch([0, 1]).items()} == {0: 0.0, 1: 9.0}
     assert below.fetch([1])[1]["c"].item() == 1.0
@@ -78,27 +77,27 @@ def test_private_state_of_a_round_that_is_heard_again_is_read_there_and_kept_now
 
 def test_a_trip_is_found_by_its_part():
     visits = [SimpleNamespace(part=SimpleNamespace(name=name)) for name in ("flea", "feddpms")]
-    heard = Heard(visits=visits)
+    heard = RecordedRound(visits=visits)
     assert [heard.visit(name) for name in ("feddpms", "flea", "fedmix")] == [visits[1], visits[0], None]
 
 
 def test_a_round_that_ends_with_other_bits_is_not_attacked(copy):
-    tree, facts = state.read(copy / state.PREVIOUS)
+    tree, facts = checkpoints.read(copy / checkpoints.PREVIOUS)
     tree["w"]["head.bias"] += 1e-6
-    state.write(copy / state.PREVIOUS, tree, facts)
+    checkpoints.write(copy / checkpoints.PREVIOUS, tree, facts)
     done = call("attack", str(copy), *QUICK)
     assert (done.code, done.err[:4]) == (2, "E153")
-    assert privacy.read(copy) == {}
+    assert schema.read_privacy(copy) == {}
 
 
 def test_a_run_that_has_not_ended_is_not_attacked(copy):
-    shutil.copy(copy / state.PREVIOUS, copy / state.LATEST)
+    shutil.copy(copy / checkpoints.PREVIOUS, copy / checkpoints.LATEST)
     done = call("attack", str(copy))
     assert (done.code, done.err[:4]) == (2, "E152")
     assert f"unskew resume {copy}" in done.err
 
 
-@pytest.mark.parametrize("name", [state.LATEST, state.PREVIOUS])
+@pytest.mark.parametrize("name", [checkpoints.LATEST, checkpoints.PREVIOUS])
 def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy, name):
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -129,8 +128,8 @@ def test_of_a_run_whose_server_read_sums_alone_the_merged_model_is_attacked(tmp_
     assert f"<code>unskew attack {folder} membership</code>" in page
     done = call("attack", str(folder))
     assert done.code == 0, done.err
-    (name,) = privacy.read(folder)["attacks"]
-    finding = privacy.read(folder)["attacks"][name]
+    (name,) = schema.read_privacy(folder)["attacks"]
+    finding = schema.read_privacy(folder)["attacks"][name]
     assert (name, finding["only"]) == (
         "membership",
         "only the merged model was attacked, because the server read sums alone (secure_aggregation)",
@@ -167,18 +166,18 @@ def test_a_wrong_attack_or_setting_is_refused_before_the_run_is_read(run, words,
 
 def test_what_an_attack_measured_is_kept_beside_what_noise_amounts_to(copy):
     """A finished run that is resumed, which writes its releases anew, keeps what attacks measured."""
-    privacy.put_releases(copy, {"feddpms": {"release": "r", "epsilons": [], "each": []}})
+    schema.put_releases(copy, {"feddpms": {"release": "r", "epsilons": [], "each": []}})
     told = json.loads(call("attack", str(copy), *QUICK, "--json").out)
-    kept = privacy.read(copy)
+    kept = schema.read_privacy(copy)
     assert kept["feddpms"]["release"] == "r"
-    assert kept[privacy.ATTACKS] == told
+    assert kept[schema.ATTACKS] == told
     assert call("resume", str(copy)).code == 0
-    privacy.put_releases(copy, {"feddpms": {"release": "again", "epsilons": [], "each": []}})
-    assert privacy.read(copy)[privacy.ATTACKS] == told
+    schema.put_releases(copy, {"feddpms": {"release": "again", "epsilons": [], "each": []}})
+    assert schema.read_privacy(copy)[schema.ATTACKS] == told
 
 
 def test_a_damaged_privacy_file_is_named(copy):
-    (copy / privacy.FILE).write_text('{"attacks": 3}')
+    (copy / schema.PRIVACY_FILE).write_text('{"attacks": 3}')
     assert call("attack", str(copy), *QUICK).err.startswith("E111")
 
 
@@ -191,9 +190,9 @@ def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(cop
     command = f"unskew attack {copy} membership --samples=40 --set clients=1 --set shadows=0 --seeds=2"
     assert f"<code>{command}</code>" in page
     assert "membership (was this sample in the training?): AUC 0." in page
-    finding = privacy.read(copy)[privacy.ATTACKS]["membership"]
+    finding = schema.read_privacy(copy)[schema.ATTACKS]["membership"]
     del finding["asks"]
-    privacy.put_attack(copy, "membership", finding)  # as older versions wrote it
+    schema.put_attack(copy, "membership", finding)  # as older versions wrote it
     assert ">membership: AUC 0." in write_report([copy], copy / "page.html").read_text()
     assert "Adversary: of the merged model" in page
     assert '<td class="' not in page.split('id="learned"')[1].split("</section>")[0]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.attacks import likeness
-from unskew.attacks.scores import Outcome, Score, mean_of, pooled, share_of
+from unskew.attacks import success
+from unskew.attacks.attack import Outcome, Score, mean_of, pool, share_of
 
 AUC = Score("w", "merged", "AUC", 0.7, 0.65, 0.75, floor=0.5, ceiling=1.0, n=40, main=True)
 MSE = Score("w", "merged", "MSE", 0.5, 0.4, 0.6, floor=1.0, ceiling=0.0, n=40)
@@ -45,7 +45,7 @@ def test_attempts_with_several_seeds_have_an_interval_over_the_seeds():
         )
         for i, v in enumerate(values)
     ]
-    merged, client = pooled(attempts)
+    merged, client = pool(attempts)
     half = 4.302653 * 0.2 / math.sqrt(3)
     assert (merged.value, merged.low, merged.high) == pytest.approx((0.7, 0.7 - half, 0.7 + half), abs=1e-6)
     assert (merged.floor, merged.ceiling, merged.main) == (pytest.approx(0.5), pytest.approx(1.0), True)
@@ -55,7 +55,7 @@ def test_attempts_with_several_seeds_have_an_interval_over_the_seeds():
         pytest.approx(0.7),
         pytest.approx(0.7),
     )
-    assert pooled(attempts[:1])[0] == attempts[0].scores[0]  # of one seed the interval is over samples
+    assert pool(attempts[:1])[0] == attempts[0].scores[0]  # of one seed the interval is over samples
 
 
 def test_intervals_by_hand():
@@ -81,13 +81,13 @@ def test_intervals_of_few_samples_hold_the_mean_as_often_as_they_say():
 def test_likeness_is_in_units_of_the_range_of_values():
     g = torch.Generator().manual_seed(1)
     a, b = torch.rand(2, 1, 12, 12, generator=g), torch.rand(2, 1, 12, 12, generator=g)
-    assert float(likeness.psnr(torch.zeros(1, 4), torch.full((1, 4), 0.5), 2.0)) == pytest.approx(10 * math.log10(16))
-    assert torch.allclose(likeness.ssim(10 * a, 10 * b, 10.0), likeness.ssim(a, b, 1.0), atol=1e-5)
+    assert float(success.psnr(torch.zeros(1, 4), torch.full((1, 4), 0.5), 2.0)) == pytest.approx(10 * math.log10(16))
+    assert torch.allclose(success.ssim(10 * a, 10 * b, 10.0), success.ssim(a, b, 1.0), atol=1e-5)
 
 
 def test_the_floor_is_what_a_guess_without_the_payload_comes_to():
     """Samples 0 and 2, answers 0.5 off, and a guess of 1 for both."""
     there = torch.tensor([[0.0], [2.0]])
-    mse, psnr = likeness.scores("w", "merged", there + 0.5, there, likeness.Guess(torch.ones(1, 1), 2.0))
+    mse, psnr = success.likeness_scores("w", "merged", there + 0.5, there, success.Guess(torch.ones(1, 1), 2.0))
     assert (mse.value, mse.floor, mse.ceiling, mse.main, mse.n) == (0.25, 1.0, 0.0, True, 2)
     assert (psnr.floor, psnr.ceiling, psnr.main) == (pytest.approx(10 * math.log10(4)), math.inf, False)

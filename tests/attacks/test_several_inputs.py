@@ -16,13 +16,13 @@ import torch
 import unskew
 from tests.attacks.test_reconstruct import of
 from tests.cli.calling import call
-from unskew.attacks import pieces
+from unskew.attacks import inversion
 from unskew.attacks.kinds.context import Context
 from unskew.attacks.kinds.gradient import Gradient, _pairs
 from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.attacks.scene import Scene
-from unskew.engine.disk.code import Code
 from unskew.report.page import write_report
+from unskew.runs.reopen import UserCode
 
 N = 300
 RNG = np.random.default_rng(2)
@@ -82,7 +82,7 @@ def scene(folder: Path, given: Any, model: str, method: str = "flea(alpha=0.5)")
     settings = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 10, "workers": 1, "skew": "iid", "lr": 0.001}
     data, net = str(folder / "s.npz"), f"{folder / 'net.py'}:{model}"
     unskew.run(method, data, model=net, folder=folder, name="r", **settings)
-    return Scene(folder / "r", code=Code(None, net))
+    return Scene(folder / "r", code=UserCode(None, net))
 
 
 @pytest.fixture
@@ -102,16 +102,16 @@ def attacked(tmp_path):
 def test_pieces_are_the_inputs_in_their_shapes():
     layout = unskew.data.arrays(GIVEN, Y).layout
     x = torch.arange(2 * 67.0).reshape(2, 67)
-    found = pieces.pieces(layout, x)
+    found = inversion.pieces(layout, x)
     assert {n: tuple(t.shape) for n, t in found.items()} == {
         "age": (2, 1), "scan": (2, 1, 8, 8), "sex": (2, 1), "ward": (2, 1)
     }  # fmt: skip
     assert torch.equal(found["scan"].flatten(1), x[:, 1:65])
-    assert pieces.pieces(None, x) == {"": x}
-    assert pieces.image_of(layout, (67,), 8) == (1, 65, (1, 8, 8))
-    assert pieces.image_of(layout, (67,), 9) is None
-    assert pieces.image_of(None, (3, 9, 9), 9) == (0, 0, (3, 9, 9))
-    assert pieces.image_of(None, (67,), 1) is None
+    assert inversion.pieces(None, x) == {"": x}
+    assert inversion.image_of(layout, (67,), 8) == (1, 65, (1, 8, 8))
+    assert inversion.image_of(layout, (67,), 9) is None
+    assert inversion.image_of(None, (3, 9, 9), 9) == (0, 0, (3, 9, 9))
+    assert inversion.image_of(None, (67,), 1) is None
 
 
 def test_every_input_is_recovered_by_itself_in_its_own_units(attacked):

@@ -9,19 +9,19 @@ from torch.distributions import Normal, kl_divergence
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
-from unskew.attacks import generators
+from unskew.attacks import decoders
+from unskew.attacks.attack import Score
 from unskew.attacks.auxiliary import unseen
+from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import variation
 from unskew.attacks.kinds import match
 from unskew.attacks.kinds.match import Match, Trial
 from unskew.attacks.kinds.prototype import Prototype, Prototypes
 from unskew.attacks.kinds.statistics import Statistics
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Score
-from unskew.attacks.training import Lesson
 from unskew.core.keys import key
 from unskew.errors import UsageError
-from unskew.models.initial import initialise
+from unskew.models.blocks import initialise
 
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
@@ -143,14 +143,14 @@ def test_an_attacker_with_few_samples_of_each_class_tries_prototypes_of_those():
 
 def test_a_generator_fits_one_vector():
     aim = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    x = generators.fitted(lambda x: x.flatten(1), aim.flatten(1), aim.shape[1:], (150, 0))
+    x = decoders.fit_generator(lambda x: x.flatten(1), aim.flatten(1), aim.shape[1:], (150, 0))
     assert float((x - aim).pow(2).mean()) < 0.3 * float(aim.var())
 
 
 def test_decoders_of_vectors_learn():
     x = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(1)).round()
     x[:, :, :, 4:] = x[:, :, :1, :1]  # half of the image is one bit
-    for decoder in (generators.upcnn, generators.vae):
+    for decoder in (decoders.upcnn, decoders.vae):
         answers = decoder(Lesson(x.flatten(1), x, 60, 0))(x.flatten(1))
         assert float((answers - x).pow(2).mean()) < 0.8 * float((x.mean(0) - x).pow(2).mean())
 
@@ -226,7 +226,7 @@ def test_runs_that_share_no_such_thing_are_refused(name, tmp_path):
 
 
 def test_what_nothing_constrains_is_made_smooth():
-    x = generators.fitted(
+    x = decoders.fit_generator(
         lambda x: 0 * x.mean((1, 2, 3))[:, None], torch.tensor([[0.2], [0.8]]), torch.Size((1, 8, 8)), (60, 0)
     )
     assert float(variation(x)) < 0.05
@@ -234,12 +234,12 @@ def test_what_nothing_constrains_is_made_smooth():
 
 def test_samples_that_are_no_images_are_decoded_too():
     x = torch.rand(60, 5, generator=torch.Generator().manual_seed(1))
-    for decoder in (generators.upcnn, generators.vae):
+    for decoder in (decoders.upcnn, decoders.vae):
         assert decoder(Lesson(x, x, 5, 0))(x).shape == x.shape
 
 
 def test_a_bottleneck_is_drawn_from_the_law_that_the_vector_says_and_answers_are_its_mean():
-    module = generators._Variational(4, torch.Size((2,)), key(0, "draws"))
+    module = decoders._Variational(4, torch.Size((2,)), key(0, "draws"))
     initialise(module, key(2, "network"))
     module.decoder = torch.nn.Identity()
     x = 3 * torch.randn(1, 4, generator=key(1, "x"))

@@ -22,11 +22,11 @@ from tests.cli.calling import call
 from unskew.attacks.kinds import tokens as module_of_the_attack
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
 from unskew.attacks.scene import Scene
-from unskew.engine.disk.code import Code
+from unskew.core.module_inputs import table_exposure
 from unskew.errors import UsageError
 from unskew.methods import registry
-from unskew.models.tokens import looked_up
 from unskew.report.page import write_report
+from unskew.runs.reopen import UserCode
 
 WORDS, PLACES, N = 200, 6, 240
 NET = """
@@ -63,7 +63,7 @@ def run(folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag
     few = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 10, "workers": 1, "skew": "iid", "lr": 0.1} | settings
     net = f"{folder / 'net.py'}:{model}"
     unskew.run(method, str(folder / "s.npz"), model=net, folder=folder, name=name, progress=False, **few)
-    return Scene(folder / name, code=Code(None, net))
+    return Scene(folder / name, code=UserCode(None, net))
 
 
 @pytest.fixture(scope="module")
@@ -194,5 +194,5 @@ def test_what_is_measured_stands_in_the_report(folder, tmp_path):
 
 @pytest.mark.parametrize(("sent", "is_"), [(("words.weight",), "sent"), (("head.weight",), "kept")])
 def test_a_table_counts_where_it_leaves(sent, is_):
-    assert looked_up(torch.nn.ModuleDict({"words": torch.nn.Embedding(3, 2)}), sent) == is_
-    assert looked_up(torch.nn.ModuleDict({"words": torch.nn.Linear(3, 2)}), sent) == ""
+    assert table_exposure(torch.nn.ModuleDict({"words": torch.nn.Embedding(3, 2)}), sent) == is_
+    assert table_exposure(torch.nn.ModuleDict({"words": torch.nn.Linear(3, 2)}), sent) == ""

@@ -10,7 +10,7 @@ from functools import partial
 from tests.campaign.cases import Case
 from tests.campaign.ground import Ground
 from tests.campaign.ongoing import Ongoing, runs
-from tests.deploy.loopback import SITES
+from tests.federation.loopback import SITES
 
 FAMILY = "cuts"
 MOST_ROUNDS, ROUNDS_A_CUT = 40, 6

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.campaign.cases import CannotTry, Case, check, until
 from tests.campaign.ground import Ground
 from tests.campaign.ongoing import Ongoing, runs
-from tests.deploy.loopback import SITES
+from tests.federation.loopback import SITES
 
 FAMILY = "disks"
 ROUNDS = 15

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from tests.campaign.cases import check, until
 from tests.campaign.clocks import Clock
-from tests.deploy.loopback import SITES, Cable, Loopback, below
+from tests.federation.loopback import SITES, Cable, Loopback, below
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
-    "unskew.deploy.front": "front",
+    "unskew.federation.front": "front",
     "flower-superlink": "superlink",
-    "unskew.deploy.conductor": "conductor",
-    "unskew.deploy.worker": "worker",
+    "unskew.federation.coordinator.conductor": "conductor",
+    "unskew.federation.site.worker": "worker",
 }
 SUPERVISED = ("front", "superlink", "conductor", "worker")
 """How the names of those programs begin that unskew itself starts again; the others are for the machine's supervisor."""

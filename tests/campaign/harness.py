@@ -23,7 +23,7 @@ from tests.campaign import cases, cuts, disks, kills, times
 from tests.campaign.attacks import coordinator, sites, strangers, tickets
 from tests.campaign.cases import RIGHT, Campaign, CannotTry, Case, check
 from tests.campaign.ground import Ground
-from unskew.revision import revision
+from unskew.version import revision
 
 Family = Callable[[Ground, argparse.Namespace, random.Random], Iterator[Case]]
 FAMILIES: dict[str, Family] = {

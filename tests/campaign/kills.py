@@ -12,7 +12,7 @@ from functools import partial
 from tests.campaign.cases import Case, check, until
 from tests.campaign.ground import SUPERVISED, Ground, alive
 from tests.campaign.ongoing import Ongoing, runs
-from tests.deploy.loopback import SITES, below
+from tests.federation.loopback import SITES, below
 
 FAMILY = "kills"
 MOST_ROUNDS, ROUNDS_A_KILL = 40, 4

@@ -13,10 +13,11 @@ from typing import Any
 import unskew
 from tests.campaign.cases import PATIENCE, Case, Wrong, check, until
 from tests.campaign.ground import Ground
-from tests.deploy.loopback import SITES, STUDY, samples
-from unskew import many
-from unskew.data.federation import Federation, Index
-from unskew.deploy import journal
+from tests.federation.loopback import SITES, STUDY, samples
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.federation import journal
+from unskew.records import client_lists
 
 CALM = 3
 """Rounds at the end of a run in which nothing is begun any more."""
@@ -160,7 +161,7 @@ def runs(ground: Ground, family: str, rounds: int, cases: Iterator[Any]) -> Iter
 
 def answers(events: Iterable[Mapping[str, Any]]) -> dict[int, list[int]]:
     """By round, the clients whose answers were used."""
-    return {e["t"]: many.clients_in(e["answered"]) for e in events if e["code"] == "round"}
+    return {e["t"]: client_lists.clients_in(e["answered"]) for e in events if e["code"] == "round"}
 
 
 def replayed(file: Path, rounds: int, answered: Mapping[int, list[int]], sites: Sequence[str]) -> str:
@@ -183,11 +184,11 @@ def replayed(file: Path, rounds: int, answered: Mapping[int, list[int]], sites: 
 def check_journal(run: Path, ground: Ground) -> int:
     """Raises Wrong unless the journals of a finished run and of the federation hold. Returns the run's number of lines."""
     key = ground.home.key.public
-    verdict = journal.verify(run / journal.FILE, key)
+    verdict = journal.verify(run / journal.JOURNAL_FILE, key)
     check(not verdict.wrong, f"line {verdict.lines} of the run's journal {verdict.wrong}")
-    if changed := journal.changed_files(run / journal.FILE, run):
+    if changed := journal.changed_files(run / journal.JOURNAL_FILE, run):
         raise Wrong(f"files that differ from the journal: {changed}")
-    federations = ground.home.folder / journal.FILE
+    federations = ground.home.folder / journal.JOURNAL_FILE
     if federations.exists():
         own = journal.verify(federations, key)
         check(not own.wrong, f"line {own.lines} of the federation's journal {own.wrong}")

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from tests.federation import fake  # noqa: F401  skips where cryptography is missing
 
 pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
 
@@ -18,7 +18,7 @@ from tests.campaign import clocks, ground, kills, ongoing
 from tests.campaign.cases import LEFT_OUT, RIGHT, WRONG, Campaign, CannotTry, Case, Wrong, until
 from tests.campaign.ground import Ground
 from tests.campaign.ongoing import Ongoing
-from tests.deploy.loopback import simulated
+from tests.federation.loopback import simulated
 
 
 def ends(work) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from tests.campaign.cases import CannotTry, Case, check, until
 from tests.campaign.ground import SERVER, Ground
 from tests.campaign.ongoing import Ongoing, runs
-from tests.deploy.loopback import SITES
+from tests.federation.loopback import SITES
 
 FAMILY = "clocks"
 ROUNDS = 30

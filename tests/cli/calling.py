@@ -44,7 +44,7 @@ def call(*arguments: str, cwd: Path | None = None) -> Called:
         os.chdir(cwd or here)
         with (
             mock.patch.object(sys, "argv", ["unskew", *arguments]),
-            mock.patch.object(cli, "_leave", leave),
+            mock.patch.object(cli, "_exit", leave),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):

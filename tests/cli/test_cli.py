@@ -16,8 +16,8 @@ import pytest
 from tests.cli.calling import Called, call
 from unskew import config
 from unskew.cli import watch
-from unskew.engine.disk.tail import Tail
 from unskew.errors import UsageError
+from unskew.records.rows import Tail
 
 FAST = ["--rounds", "2", "--epochs", "1", "--clients", "5", "--model", "mlp", "--workers", "1"]
 

@@ -19,10 +19,10 @@ import unskew
 from tests.cli.calling import call
 from unskew.comparison import plan, workers
 from unskew.data import registry
-from unskew.data.federation import Federation
-from unskew.data.index import Index
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
 from unskew.errors import DataError, UsageError, printable, suggestion
-from unskew.failures import explained
+from unskew.system.failures import explain
 
 FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
 
@@ -88,7 +88,7 @@ def test_a_read_only_folder_and_one_that_vanished(tmp_path, monkeypatch):
 )
 def test_any_exception_has_a_sentence(monkeypatch, tmp_path, error, code, exit_code):
     """R6: `main` catches OSError, MemoryError and at last any Exception."""
-    from unskew.engine import resolve
+    from unskew.runs import resolve
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
@@ -104,7 +104,7 @@ def test_any_exception_has_a_sentence(monkeypatch, tmp_path, error, code, exit_c
 
 def test_nothing_can_be_logged(monkeypatch):
     monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
-    assert str(explained(KeyError("x"))).endswith("KeyError: 'x'.")
+    assert str(explain(KeyError("x"))).endswith("KeyError: 'x'.")
 
 
 @pytest.mark.parametrize("device", ["gpu", "mps", "meta", "cuda:x", "CUDA", "", "cuda:99999"])
@@ -194,7 +194,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
         return real([*command[: command.index("-m")], "-c", code], **options)
 
     monkeypatch.setattr(workers.subprocess, "Popen", popen)
-    worker = workers.Worker(tmp_path / "log.txt")
+    worker = workers.WorkerProcess(tmp_path / "log.txt")
     worker.process.wait()
     assert (tmp_path / "log.txt").read_text() == ""
     out = worker.process.stdout.read()
@@ -217,7 +217,7 @@ def test_names_do_not_move_the_cursor():
     )
     assert federation.classes == (r"\x1b[2J\x1b]0;owned\x07", r"b\nE000 forged")
     assert federation.names == (r"s\r\n1", r"\u202emoc")
-    text = unskew.data.preview.terminal(federation)
+    text = unskew.data.data_overview.terminal(federation)
     assert all(c == "\n" or c.isprintable() for c in text)
     assert printable("Größe 5") == "Größe 5"
     assert str(UsageError("E101", "unknown '\x1b[2J\n'.")) == r"E101 unknown '\x1b[2J\n'."
@@ -250,7 +250,7 @@ def test_a_comparison_remembers_how_it_was_asked_for(tmp_path, monkeypatch):
 )
 def test_a_damaged_plan_is_one_sentence(tmp_path, change):
     """R6: compare.yaml with other values than it was written with."""
-    plan.describe(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 1}))
+    plan.write_plan(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 1}))
     file = tmp_path / "compare.yaml"
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **change}))
     refused("resume", str(tmp_path), cwd=tmp_path, code="E111")
@@ -306,7 +306,7 @@ def wav(**changes: tuple[int, int]) -> bytes:
 )  # fmt: skip
 def test_damaged_sounds(tmp_path, content):
     """R6, R7: no channels, bits, rate or format were tracebacks; a file that is cut off was taken as it is."""
-    from unskew.data.wav import waveform
+    from unskew.data.kinds.sounds import waveform
 
     (tmp_path / "a.wav").write_bytes(content)
     with pytest.raises(DataError, match=r"E401 .*a.wav cannot be read as a .wav file: .+"):
@@ -314,7 +314,7 @@ def test_damaged_sounds(tmp_path, content):
 
 
 def test_a_whole_sound_is_read(tmp_path):
-    from unskew.data.wav import waveform
+    from unskew.data.kinds.sounds import waveform
 
     (tmp_path / "a.wav").write_bytes(wav() + b"LIST\4\0\0\0abcd")
     wave, rate = waveform(tmp_path / "a.wav")

@@ -9,10 +9,10 @@ import pytest
 
 from tests.attacks.test_code import METHOD, METRIC, MODEL
 from tests.cli.calling import call
-from unskew import own
-from unskew.comparison.plan import Plan, describe
+from unskew.comparison.plan import Plan, write_plan
 from unskew.config import build
 from unskew.errors import UsageError
+from unskew.system import python_files
 
 SMALL = {"clients": 2, "samples": 30, "rounds": 1, "epochs": 1, "skew": "iid", "workers": 1}
 NAMES = {"method": "{}/method.py", "model": "{}/model.py:make", "metrics": "auroc,{}/metrics.py:share"}
@@ -44,7 +44,7 @@ def test_a_comparison_of_somebody_elses_has_nothing_imported_when_it_is_resumed(
     setting, text, mark = foreign
     methods = (text,) if setting == "method" else ("fedavg",)
     shared = SMALL if setting == "method" else SMALL | {setting: text}
-    describe(tmp_path / "c", Plan(methods, (0,), shared, processes=1))
+    write_plan(tmp_path / "c", Plan(methods, (0,), shared, processes=1))
     refused = call("resume", "c", cwd=tmp_path)
     assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
     assert not mark.exists()
@@ -80,11 +80,11 @@ def test_what_the_user_typed_names_its_file_and_no_other(tmp_path, monkeypatch, 
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         Path(place).write_text("x = 1\n")
     (tmp_path / "sub").mkdir(exist_ok=True)
-    with own.restrict("fedavg", typed):
-        assert own.module(file).x == 1
+    with python_files.restrict("fedavg", typed):
+        assert python_files.import_file(file).x == 1
         with pytest.raises(UsageError, match=r"^E506 other/net\.py is named in a document"):
-            own.module("other/net.py")
-    assert own.module("other/net.py").x == 1
+            python_files.import_file("other/net.py")
+    assert python_files.import_file("other/net.py").x == 1
 
 
 @pytest.mark.parametrize(

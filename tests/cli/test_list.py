@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 
 from tests.cli.calling import call
-from unskew import arguments
 from unskew.cli import list_
-from unskew.cli.chosen import Filters
-from unskew.core.declared import Family, Skew
+from unskew.cli.list_ import Filters
 from unskew.core.method import Method
-from unskew.core.part import Part
-from unskew.core.values import Kind
-from unskew.deploy.judging import Study, check_samples, check_study
-from unskew.deploy.policy import Policy
-from unskew.engine import testbed
+from unskew.core.part import Family, Part, Skew
+from unskew.core.shares import Kind
 from unskew.errors import UsageError
-from unskew.experiments import estimate, files
-from unskew.report.overview import FAMILIES
-from unskew.report.profile import Profile
+from unskew.experiments import files, plan
+from unskew.federation.site.policy import Policy
+from unskew.federation.site.study_review import Study, check_samples, check_study
+from unskew.formats import arguments
+from unskew.report.method_pages import FAMILIES
+from unskew.report.method_profile import Profile
+from unskew.runs import conformance
 
 SAMPLES = 1000
 """Of the site whose policy is asked; a multiple of all the numbers of samples that Parts average over."""
@@ -58,7 +57,7 @@ def test_a_filter_lets_through_what_a_site_with_that_policy_does(profiles, polic
     for name, profile in profiles.items():
         part = Method(profile.part) if profile.part.name else Method()
         counts_KC = np.full((1, 2), SAMPLES // 2)
-        study = Study(part, testbed.settings(), profile.fed, tuple(profile.fed.shared), counts_KC, SAMPLES, 0)
+        study = Study(part, conformance.short_settings(), profile.fed, tuple(profile.fed.shared), counts_KC, SAMPLES, 0)
         try:
             at_site = Policy(**({"handing_on": "allowed"} | policy))
             check_study(at_site, study)
@@ -148,7 +147,7 @@ def test_an_experiment_is_listed_with_the_rows_that_can_run_here(monkeypatch):
     table = SimpleNamespace(title="A table", rows=rows, methods=methods, settings_of=settings_of)
     monkeypatch.setattr(files, "experiment_names", lambda: ["t"])
     monkeypatch.setattr(files, "read_experiment", lambda name: table)
-    monkeypatch.setattr(estimate, "seconds_for", lambda runs, cores, seeds: 60.0 * len(list(runs)))
+    monkeypatch.setattr(plan, "seconds_for", lambda runs, cores, seeds: 60.0 * len(list(runs)))
     assert list_._experiments() == {"t": "A table; 2 of 3 rows can run here, 3 methods"}
     assert list_._time("t").startswith("About 4:00 for 3 seeds")
     for row in rows:

@@ -10,10 +10,11 @@ from unittest import mock
 import typer
 
 from tests.cli.calling import call
-from unskew import arguments, cli
+from unskew import cli
 from unskew.cli import compare, reproduce, run
 from unskew.cli.options import help_text
 from unskew.config import Settings
+from unskew.formats import arguments
 
 SETTINGS = (
     "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min --lr-rounds --lr-course --lr-warmup --first-epochs "

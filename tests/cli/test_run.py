@@ -86,7 +86,7 @@ def test_values_that_are_nothing_are_values(config, tmp_path):
     assert "momentum: 0" in text
     assert "momentum: 0.5" not in text
     assert "lr: 0.25" in text
-    assert options._built(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(
+    assert options._build(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(
         clip=False, min_sites=2
     )
 
@@ -147,7 +147,7 @@ def test_the_line_of_a_round_has_the_latest_scores_and_says_of_which_round_they_
 def test_settings_that_sites_decide_are_named_where_somebody_wrote_them_down(monkeypatch, tmp_path):
     """`--data mnist --skew dirichlet:0.1 --on lung` trained on what the sites hold, without a word."""
     pytest.importorskip("cryptography", reason="a deployment needs the extra: pip install 'unskew[flower]'")
-    monkeypatch.setattr("unskew.cli.deployed.run_on", lambda *given: None)
+    monkeypatch.setattr("unskew.cli.remote_run.run_on", lambda *given: None)
     (tmp_path / "study.yaml").write_text("clients: 5\nrounds: 2\n")
     asked = ["run", "study.yaml", "--on", "lung", "--skew", "iid", "--lr", "0.1"]
     assert call(*asked, cwd=tmp_path).out.startswith("ignored skew, clients: every site trains on its own samples")

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from unskew.cli import screen
-from unskew.cli.progress import Progress
-from unskew.comparison.watch import Cell
+from unskew.cli.screen import Progress
+from unskew.comparison.progress import Cell
 from unskew.config import build
 from unskew.errors import NothingUsed
 

@@ -15,15 +15,14 @@ from tests.experiments.test_short_pages import WHOLE
 from tests.report.fake_runs import fake_comparison, fake_run
 from unskew.attacks import perform, scene
 from unskew.cli import attack, compare, resume, run
-from unskew.cli.finished import Finished
-from unskew.comparison import spread
-from unskew.data.getting import get
-from unskew.diagnosis import api
-from unskew.engine import check
-from unskew.engine.disk import folder
+from unskew.cli.options import ModelOptions
+from unskew.comparison import ray_clients
+from unskew.data.downloads import get
+from unskew.diagnosis import diagnose
 from unskew.errors import UsageError
 from unskew.experiments import reproduce
-from unskew.report import export
+from unskew.report import paper_figures
+from unskew.runs import conformance, run_folder
 
 
 def settings(**given):
@@ -95,7 +94,7 @@ def test_a_run_is_opened_with_the_code_that_is_named(monkeypatch):
 
 def checks(monkeypatch, *outcomes):
     found = [SimpleNamespace(name=name, ok=not detail, detail=detail) for name, detail in outcomes]
-    monkeypatch.setattr(check, "check_method", lambda part: found)
+    monkeypatch.setattr(conformance, "check_method", lambda part: found)
 
 
 def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypatch):
@@ -117,7 +116,7 @@ def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypa
 
 def test_every_part_of_a_method_is_checked_and_every_one_of_a_file(monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr(check, "check_method", lambda part: seen.append(part.name) or [])
+    monkeypatch.setattr(conformance, "check_method", lambda part: seen.append(part.name) or [])
     call("check", "fedprox+fedrdn")
     assert seen == ["fedprox", "fedrdn"]
     (tmp_path / "two.py").write_text(
@@ -153,7 +152,7 @@ def test_a_diagnosis_is_asked_with_what_was_given_alone(monkeypatch):
         asked.append((data, named))
         return SimpleNamespace(as_dict=lambda: {"gain": math.nan}, table=lambda: "a table")
 
-    monkeypatch.setattr(api, "diagnose", diagnosed)
+    monkeypatch.setattr(diagnose, "diagnose", diagnosed)
     assert call("diagnose", "digits", "--site", "ward", "--clients", "5").out == "a table\n"
     assert asked == [("digits", {"label": "", "site": "ward", "target": "", "features": False, "clients": 5})]
     assert json.loads(call("diagnose", "digits", "--json").out, parse_constant=pytest.fail) == {"gain": None}
@@ -166,7 +165,7 @@ def test_figures_lie_in_the_first_folder_unless_told_otherwise(monkeypatch):
         asked.append((tuple(runs), out, *how))
         return [(out / "a.svg", "a picture")]
 
-    monkeypatch.setattr(export, "write_figures", written)
+    monkeypatch.setattr(paper_figures, "write_figures", written)
     assert call("figures", "r", "s").out == f"{Path('r/figures/a.svg')}  a picture\n"
     call("figures", "r", "--out", "x", "--format", "pdf", "--columns", "1", "--font", "Times")
     assert asked == [
@@ -234,8 +233,10 @@ def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(compare, "resume", lambda *given: seen.append(("compare", *given)))
     opened = SimpleNamespace(run=SimpleNamespace(settings=SimpleNamespace(rounds=7)))
-    monkeypatch.setattr(folder.Folder, "open", lambda path: opened)
-    monkeypatch.setattr(spread, "spread", lambda run, cluster: seen.append(("spread", str(cluster))) or run)
+    monkeypatch.setattr(run_folder.RunFolder, "open", lambda path: opened)
+    monkeypatch.setattr(
+        ray_clients, "train_clients_on", lambda run, cluster: seen.append(("spread", str(cluster))) or run
+    )
     monkeypatch.setattr(
         run, "finish", lambda f, screen, as_json: seen.append(("run", screen.rounds, screen.quiet, as_json))
     )
@@ -252,7 +253,7 @@ def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
     ("given", "whose"), [(None, None), ("3", 3), ("north", "north"), ("", ""), ("-1", "-1"), ("²", "²")]
 )
 def test_a_client_is_named_by_its_number_or_its_name(given, whose):
-    assert Finished(run=Path("r"), client=given).whose == whose
+    assert ModelOptions(run=Path("r"), client=given).whose == whose
 
 
 def test_nothing_but_json_stands_on_the_output_of_an_interrupted_comparison(tmp_path, monkeypatch):

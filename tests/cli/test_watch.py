@@ -9,7 +9,7 @@ import pytest
 from tests.cli.calling import call
 from unskew.cli import watch
 from unskew.comparison import plan
-from unskew.disk import slug
+from unskew.system.disk import slug
 
 
 def score(t, value, metric="accuracy", scope="global", client=None):
@@ -136,7 +136,7 @@ def test_a_comparison_of_an_own_method_is_followed_from_another_folder(tmp_path,
         folder.mkdir()
     (here / "my.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(here)
-    plan.describe(here / "c", plan.Plan(("my.py", "fedavg"), (0, 1), {"rounds": 7}))
+    plan.write_plan(here / "c", plan.Plan(("my.py", "fedavg"), (0, 1), {"rounds": 7}))
     run = here / "c" / f"{slug('my.py')}--s1"
     run.mkdir()
     (run / "metrics.jsonl").write_text(json.dumps(score(3, 0.5)) + "\n")

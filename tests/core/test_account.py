@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from unskew.core.account import LITTLE, Account, caution, number
-from unskew.core.trip import Trip, place
+from unskew.core.account import WEAK_EPSILON, Account, epsilon_caution, epsilon_text
+from unskew.core.trip import Trip, trip_index
 
 
 def test_an_epsilon_without_bound_is_called_infinite():
     """Also where it comes from a file, which has null in its place; `inf` would be read as a number."""
-    assert [number(e) for e in (math.inf, None, 1.23456, 0.0)] == ["infinite", "infinite", "1.235", "0"]
+    assert [epsilon_text(e) for e in (math.inf, None, 1.23456, 0.0)] == ["infinite", "infinite", "1.235", "0"]
     account = Account("noise 1", ((math.inf, "published"), (2.5, "one record added")), ((3, 1, 20, math.inf, 2.5),))
     assert account.lines() == ["noise 1", "  epsilon  infinite  published", "  epsilon       2.5  one record added"]
     assert account.as_json()["epsilons"] == [
@@ -25,8 +25,8 @@ def test_an_epsilon_without_bound_is_called_infinite():
 
 
 def test_a_large_epsilon_is_said_to_promise_little():
-    assert (caution(LITTLE), caution(0.1)) == ("", "")
-    assert caution(LITTLE + 0.1) == caution(math.inf) == "; above 10 this promises little"
+    assert (epsilon_caution(WEAK_EPSILON), epsilon_caution(0.1)) == ("", "")
+    assert epsilon_caution(WEAK_EPSILON + 0.1) == epsilon_caution(math.inf) == "; above 10 this promises little"
 
 
 def trip(client, when=lambda t, T: True) -> Trip:
@@ -50,8 +50,8 @@ def test_a_trip_is_known_by_what_its_clients_run():
     def second(w, c):
         return {}
 
-    assert [place(trip(f), [trip(first), trip(second)]) for f in (first, second)] == [0, 1]
+    assert [trip_index(trip(f), [trip(first), trip(second)]) for f in (first, second)] == [0, 1]
     with pytest.raises(ValueError, match="2 of its trips run the function 'first'"):
-        place(trip(first), [trip(first), trip(first)])
+        trip_index(trip(first), [trip(first), trip(first)])
     with pytest.raises(ValueError, match="0 of its trips run"):
-        place(trip(first), [trip(second)])
+        trip_index(trip(first), [trip(second)])

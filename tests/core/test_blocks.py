@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from unskew.core.blocks import Blocks
-from unskew.engine import checked
+from unskew.core.passes import SequentialPasses
 from unskew.methods import registry
+from unskew.runs import conformance
 
 
 class Plus(nn.Module):
@@ -27,7 +27,7 @@ def blocks():
     model = nn.Sequential()
     for name, number in (("first", 1), ("second", 10), ("head", 100)):
         model.add_module(name, Plus(number))
-    return Blocks(model)
+    return SequentialPasses(model)
 
 
 def passed(blocks, x=0.0, since=None, until=None, **taps):
@@ -53,7 +53,7 @@ def test_what_a_tap_returns_goes_on_at_every_block(blocks):
 
 
 def test_what_a_client_remembers_is_the_model_without_what_parts_train_beside_it():
-    loop = checked.train(registry.parse("fedphp+fedbr"), until=1).loop
+    loop = conformance.train_run(registry.parse("fedphp+fedbr"), until=1).loop
     net, extra = loop.fed.net, set(loop.fed.net.extra)
     assert extra
     trees = [tree for tree in loop.store.fetch(range(loop.fed.clients)).values() if tree]

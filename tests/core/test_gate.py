@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unskew.core.gate import Refusal, Spec, check, leaf_problem
 from unskew.core.replies import Reply, Ups
-from unskew.core.values import Share
+from unskew.core.shares import Share
 
 SPEC = Spec(
     {"fc.weight": (3, 2), "fc.bias": (3,)},

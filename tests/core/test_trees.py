@@ -13,26 +13,26 @@ from safetensors import safe_open
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.replies import Reply
-from unskew.core.trees import aligned, flat, nested
-from unskew.engine import check
-from unskew.engine.disk import state
-from unskew.engine.disk.store import Disk
+from unskew.core.trees import align, flat_tree, nested_tree
+from unskew.records import checkpoints
+from unskew.records.private_state import DiskStore
+from unskew.runs import conformance
 
 ODD = {f"{name}.weight": torch.arange(n, dtype=torch.float32) for n, name in enumerate("kcfjaigbdhe", start=1)}
 """Names out of order, and sizes after which the next tensor of a file lies anywhere."""
 
 
 def addresses(tree) -> set[int]:
-    return {t.data_ptr() % 64 for t in flat(tree).values()}
+    return {t.data_ptr() % 64 for t in flat_tree(tree).values()}
 
 
 def test_a_tensor_from_a_file_lies_where_torch_would_put_it(tmp_path):
-    state.write(tmp_path / "state.safetensors", {"w": ODD}, {})
+    checkpoints.write(tmp_path / "state.safetensors", {"w": ODD}, {})
     with safe_open(str(tmp_path / "state.safetensors"), "pt") as file:
         assert addresses({n: file.get_tensor(n) for n in file.keys()}) != {0}, "this would show nothing"
-    tree, _ = state.read(tmp_path / "state.safetensors")
+    tree, _ = checkpoints.read(tmp_path / "state.safetensors")
     assert addresses(tree) == {0}
-    kept = Disk(Path(tmp_path))
+    kept = DiskStore(Path(tmp_path))
     kept.put(1, {3: {"part": ODD}})
     assert addresses(kept.fetch([3])[3]) == {0}
     kept.close()
@@ -40,7 +40,7 @@ def test_a_tensor_from_a_file_lies_where_torch_would_put_it(tmp_path):
 
 def test_moving_a_tensor_keeps_its_numbers_and_strides():
     across = torch.arange(13, dtype=torch.float32)[1:].reshape(3, 4).T
-    moved = aligned(across)
+    moved = align(across)
     assert moved.data_ptr() % 64 == 0
     assert moved.stride() == across.stride()
     assert torch.equal(moved, across)
@@ -48,8 +48,8 @@ def test_moving_a_tensor_keeps_its_numbers_and_strides():
 
 def test_a_tree_read_from_paths_is_in_the_order_of_names():
     one = torch.zeros(1)
-    assert list(nested({"b/y": one, "a.b/x": one, "a/z": one, "b/x": one})) == ["a", "a.b", "b"]
-    assert list(nested({"b/y": one, "b/x": one})["b"]) == ["x", "y"]
+    assert list(nested_tree({"b/y": one, "a.b/x": one, "a/z": one, "b/x": one})) == ["a", "a.b", "b"]
+    assert list(nested_tree({"b/y": one, "b/x": one})["b"]) == ["x", "y"]
 
 
 def test_a_reply_is_in_the_order_of_names():
@@ -101,7 +101,7 @@ class Unsorted(Part):
 
 def test_hooks_in_memory_see_the_order_that_they_see_after_a_resume_or_over_a_network():
     Unsorted.seen.clear()
-    check.train(Method(Unsorted()))
+    conformance.train_run(Method(Unsorted()))
     assert ["a", "z"] in Unsorted.seen
     assert ["b", "y"] in Unsorted.seen
     assert ["d", "q"] in Unsorted.seen

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from unskew.core.replies import Reply, Ups, capped
+from unskew.core.replies import Reply, Ups, cap_weights
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ from unskew.core.replies import Reply, Ups, capped
     ],
 )
 def test_what_is_cut_off_goes_to_the_others_in_proportion(weights, cap, expected):
-    assert capped(weights, cap) == pytest.approx(expected)
+    assert cap_weights(weights, cap) == pytest.approx(expected)
 
 
 def test_weights_that_nobody_exceeds_keep_their_bits():
     weights = [0.1 + 0.2, 0.3, 0.4]
-    assert capped(weights, 0.5) == weights
-    assert capped(weights, 1.0) == weights
+    assert cap_weights(weights, 0.5) == weights
+    assert cap_weights(weights, 1.0) == weights
 
 
 def test_nobody_ever_exceeds_the_cap_and_nothing_is_lost():
@@ -37,7 +37,7 @@ def test_nobody_ever_exceeds_the_cap_and_nothing_is_lost():
     for _ in range(500):
         raw = [rng.random() ** rng.randrange(1, 9) + 1e-12 for _ in range(rng.randrange(1, 12))]
         cap = rng.uniform(0.05, 1)
-        weights = capped([v / sum(raw) for v in raw], cap)
+        weights = cap_weights([v / sum(raw) for v in raw], cap)
         assert sum(weights) == pytest.approx(1)
         assert max(weights) <= max(cap, 1 / len(raw)) + 1e-9
         order = sorted(range(len(raw)), key=raw.__getitem__)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import unskew
 from tests.cli.calling import call
-from unskew.engine.disk import state
+from unskew.records import checkpoints
 
 METHODS = (
     "fedavg",
@@ -51,7 +51,7 @@ class Stop(Exception):
 def train(folder: Path, method: str, stop_after: int = 0) -> None:
     """Begin or resume the run `folder/r`; stop_after: the round after which it is interrupted."""
 
-    def shown(_: object, summary: unskew.engine.server.loop.Round) -> None:
+    def shown(_: object, summary: unskew.round.loop.Round) -> None:
         if summary.t == stop_after:
             raise Stop
 
@@ -60,11 +60,11 @@ def train(folder: Path, method: str, stop_after: int = 0) -> None:
 
 def end(run: Path) -> tuple[object, ...]:
     """What must be equal: the weights as a file, every row but for the seconds, and the pictures of the measures."""
-    tree, facts = state.read(run / state.LATEST)
+    tree, facts = checkpoints.read(run / checkpoints.LATEST)
     rows = [json.loads(line) for kind in ("metrics", "ledger", "events") for line in (run / f"{kind}.jsonl").open()]
     rows = [row for row in rows if row.get("metric") != "seconds"]
     pictures = (run / "measures.json").read_text() if (run / "measures.json").exists() else ""
-    return (run / "model.safetensors").read_bytes(), state.digest(tree), facts["t"], rows, pictures
+    return (run / "model.safetensors").read_bytes(), checkpoints.digest(tree), facts["t"], rows, pictures
 
 
 def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> bool:

@@ -13,8 +13,9 @@ import torch
 import yaml
 
 import unskew
-from unskew.engine.disk import fingerprint, state
 from unskew.errors import StateError, UnskewError
+from unskew.records import checkpoints
+from unskew.runs import run_folder
 
 SETTINGS = {"clients": 5, "rounds": 4, "epochs": 1, "model": "mlp(hidden=(8,))", "workers": 1}
 METHOD = "scaffold"
@@ -26,7 +27,7 @@ def run(folder: Path, data="digits", **changes) -> unskew.Result:
 
 def unfinished(path: Path) -> None:
     """As if the run had been killed after its third round."""
-    (path / state.LATEST).unlink()
+    (path / checkpoints.LATEST).unlink()
     (path / "model.safetensors").unlink()
 
 
@@ -70,7 +71,7 @@ def test_private_state_that_no_checkpoint_can_do_without_is_refused(copy, damage
     """R1: truncated and garbled files were a traceback. Nothing is set aside, so the file can be put back."""
     path, digest = copy
     unfinished(path)
-    before, file = path / state.PREVIOUS, private(path)[0]
+    before, file = path / checkpoints.PREVIOUS, private(path)[0]
     content = file.read_bytes()
     if damage == "flip":
         flip(file, 0.7)
@@ -168,13 +169,13 @@ def test_a_change_in_a_large_array_is_noticed_wherever_it_is(tmp_path):
     file[:] = 1
     federation = run(tmp_path, tuple(data), rounds=1).federation
     federation.__dict__["x"] = file
-    whole, sampled = fingerprint.fingerprint(federation), fingerprint.fingerprint(federation, whole=3 << 20)
+    whole, sampled = run_folder.fingerprint(federation), run_folder.fingerprint(federation, whole=3 << 20)
     for row in (0, 700, 1234, 2999):
         file[row] = 2
-        assert fingerprint.fingerprint(federation, whole=3 << 20) != sampled
-        assert fingerprint.fingerprint(federation) != whole
+        assert run_folder.fingerprint(federation, whole=3 << 20) != sampled
+        assert run_folder.fingerprint(federation) != whole
         file[row] = 1
-    assert fingerprint.fingerprint(federation) == whole
+    assert run_folder.fingerprint(federation) == whole
 
 
 @pytest.mark.parametrize("kind", ["metrics", "ledger", "events"])
@@ -206,12 +207,12 @@ def test_damage_in_the_last_round_of_a_record_costs_that_round(copy):
 def test_a_lost_checkpoint_is_told_and_two_are_not_begun_anew(copy):
     """R7: one was replaced without a word by the one before it, and without both the run began anew."""
     path, digest = copy
-    (path / state.LATEST).unlink()
+    (path / checkpoints.LATEST).unlink()
     said: list[str] = []
     assert unskew.resume(path, say=said.append).digest == digest
     assert any(text.startswith("E201 state.safetensors is missing.") for text in said)
-    (path / state.LATEST).unlink()
-    (path / state.PREVIOUS).unlink()
+    (path / checkpoints.LATEST).unlink()
+    (path / checkpoints.PREVIOUS).unlink()
     with pytest.raises(StateError, match=r"E202 .* its checkpoints are gone"):
         unskew.resume(path)
     (path / "model.safetensors").unlink()
@@ -250,5 +251,5 @@ def test_equal_runs_give_equal_files(tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     tree = {"w": {str(i): torch.arange(3) for i in range(3)}}
     for i in range(20):
-        state.write(tmp_path / f"{i}.safetensors", tree, {"t": 1, "model": "m"})
+        checkpoints.write(tmp_path / f"{i}.safetensors", tree, {"t": 1, "model": "m"})
     assert len({(tmp_path / f"{i}.safetensors").read_bytes() for i in range(20)}) == 1

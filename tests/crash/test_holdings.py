@@ -14,10 +14,9 @@ import torch
 
 import unskew
 from tests.crash.harness import Stop
-from unskew.engine.disk import state
-from unskew.engine.disk.holdings import FILE, LISTS, MARK
-from unskew.engine.disk.store import Disk
 from unskew.errors import StateError
+from unskew.records import checkpoints
+from unskew.records.private_state import INDEX_FILE, INDEX_MARK, OLD_LISTS, DiskStore
 
 SETTINGS = {
     "clients": 5, "rounds": 4, "epochs": 1, "samples": 12, "model": "mlp(hidden=(4,))", "workers": 1,
@@ -51,33 +50,33 @@ def tree(value: float):
 
 def test_a_folder_that_lists_every_client_resumes_and_is_then_written_round_by_round(stopped):
     path, digest = stopped
-    for name in (state.LATEST, state.PREVIOUS):
-        tensors, facts = state.read(path / name)
-        store = Disk(path / "private", facts)
+    for name in (checkpoints.LATEST, checkpoints.PREVIOUS):
+        tensors, facts = checkpoints.read(path / name)
+        store = DiskStore(path / "private", facts)
         lists = {"private": sorted(store.index.items()), "private_files": sorted(store.holdings.files.items())}
-        del facts[MARK]
-        state.write(path / name, tensors, facts | lists)
-    (path / "private" / FILE).unlink()
+        del facts[INDEX_MARK]
+        checkpoints.write(path / name, tensors, facts | lists)
+    (path / "private" / INDEX_FILE).unlink()
     assert unskew.resume(path, say=lambda _: None).digest == digest
-    facts = state.read(path / state.LATEST)[1]
-    assert MARK in facts
-    assert not set(LISTS) & set(facts)
-    Disk(path / "private", facts).check()
+    facts = checkpoints.read(path / checkpoints.LATEST)[1]
+    assert INDEX_MARK in facts
+    assert not set(OLD_LISTS) & set(facts)
+    DiskStore(path / "private", facts).check()
 
 
 def test_what_a_killed_round_added_is_cut_off(stopped):
     path, digest = stopped
-    with open(path / "private" / FILE, "ab") as file:
+    with open(path / "private" / INDEX_FILE, "ab") as file:
         file.write(b'{"t":4,"sha256":"00","clients":[0,1')
     assert unskew.resume(path, say=lambda _: None).digest == digest
-    assert [json.loads(line)["t"] for line in (path / "private" / FILE).open()] == [1, 2, 3, 4]
+    assert [json.loads(line)["t"] for line in (path / "private" / INDEX_FILE).open()] == [1, 2, 3, 4]
 
 
 def test_a_damaged_last_row_goes_back_to_the_checkpoint_before(stopped):
     path, digest = stopped
-    content = bytearray((path / "private" / FILE).read_bytes())
+    content = bytearray((path / "private" / INDEX_FILE).read_bytes())
     content[content.rindex(b"sha256") + 9] ^= 1  # still a row
-    (path / "private" / FILE).write_bytes(content)
+    (path / "private" / INDEX_FILE).write_bytes(content)
     said: list[str] = []
     assert unskew.resume(path, say=said.append).digest == digest
     assert any(text.startswith("E204") and "not as the run wrote it" in text for text in said)
@@ -85,7 +84,7 @@ def test_a_damaged_last_row_goes_back_to_the_checkpoint_before(stopped):
 
 @pytest.mark.parametrize("damage", ["first row", "removed", "emptied"])
 def test_a_damaged_beginning_is_refused_in_a_sentence(stopped, damage):
-    file = stopped[0] / "private" / FILE
+    file = stopped[0] / "private" / INDEX_FILE
     content = bytearray(file.read_bytes())
     content[content.index(b"sha256") + 9] ^= 1  # still a row
     file.unlink()
@@ -98,16 +97,16 @@ def test_a_damaged_beginning_is_refused_in_a_sentence(stopped, damage):
 @pytest.mark.parametrize("row", ["[]", "7", '{"t":1}', '{"t":"../x","sha256":"","clients":[]}', "[" * 99_000])
 def test_rows_of_a_stranger_that_are_no_rows_are_refused(tmp_path, row):
     """A folder may come from anybody, with checkpoints that vouch for anything."""
-    (tmp_path / FILE).write_text(row)
-    facts = {MARK: (len(row), hashlib.sha256(row.encode()).hexdigest())}
+    (tmp_path / INDEX_FILE).write_text(row)
+    facts = {INDEX_MARK: (len(row), hashlib.sha256(row.encode()).hexdigest())}
     with pytest.raises(StateError, match="E204"):
-        Disk(tmp_path, facts)
+        DiskStore(tmp_path, facts)
 
 
 def test_what_a_checkpoint_says_does_not_grow_with_the_clients(tmp_path):
     sizes = []
     for name, clients in (("few", 10), ("many", 2000)):
-        store = Disk(tmp_path / name)
+        store = DiskStore(tmp_path / name)
         for t in range(1, 11):
             store.put(t, {k: tree(k) for k in range(t, clients, 10)})
         sizes.append(len(json.dumps(store.facts())))
@@ -116,13 +115,13 @@ def test_what_a_checkpoint_says_does_not_grow_with_the_clients(tmp_path):
 
 
 def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_path):
-    rng, before, store = random.Random(3), {}, Disk(tmp_path)
+    rng, before, store = random.Random(3), {}, DiskStore(tmp_path)
     for t in range(1, 60):
         if t % 7 == 0:  # a resumed run knows what the checkpoint says, and what a killed round left is removed
             facts = store.facts()
             store.close()
             (tmp_path / "r000099.safetensors").write_bytes(b"")
-            store = Disk(tmp_path, facts)
+            store = DiskStore(tmp_path, facts)
         store.put(t, {k: tree(t) for k in rng.sample(range(9), rng.randrange(4))})
         store.sweep()
         expected = {*store.index.values(), *before.values()}

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import unskew
-from unskew.engine.disk import state
-from unskew.engine.disk.store import Disk
 from unskew.errors import Paused, StateError
-from unskew.revision import revision
+from unskew.records import checkpoints
+from unskew.records.private_state import DiskStore
+from unskew.version import revision
 
 SETTINGS = {
     "clients": 6,
@@ -41,11 +41,11 @@ def run(folder: Path, name: str, **changes):
 
 def ends(path: Path):
     """What must be equal: weights, private state, ledger, and metrics but for the seconds."""
-    tree, meta = state.read(path / state.LATEST)
+    tree, meta = checkpoints.read(path / checkpoints.LATEST)
     metrics = [line for line in (path / "metrics.jsonl").read_text().splitlines() if '"seconds"' not in line]
-    store = Disk(path / "private", meta)
+    store = DiskStore(path / "private", meta)
     kept = {str(k): tree for k, tree in store.fetch(range(SETTINGS["clients"])).items()}
-    return state.digest(tree), state.digest(kept), metrics, (path / "ledger.jsonl").read_text(), meta["t"]
+    return checkpoints.digest(tree), checkpoints.digest(kept), metrics, (path / "ledger.jsonl").read_text(), meta["t"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_kills_at_random_moments_resume_to_the_same_bits(tmp_path, straight):
     rng, kills = random.Random(4), 0
     while kills < 2:
         process = child(tmp_path)
-        checkpoint = tmp_path / "killed" / state.LATEST
+        checkpoint = tmp_path / "killed" / checkpoints.LATEST
         deadline = time.monotonic() + 60
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         while (
@@ -149,7 +149,7 @@ def test_a_full_disk_pauses_and_destroys_nothing(tmp_path, straight, monkeypatch
 
 def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(tmp_path, straight):
     run(tmp_path, "r")
-    path = tmp_path / "r" / state.LATEST
+    path = tmp_path / "r" / checkpoints.LATEST
     blob = bytearray(path.read_bytes())
     blob[len(blob) // 2] ^= 1
     path.write_bytes(blob)
@@ -163,9 +163,9 @@ def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(tmp_path, straig
 
 def test_no_flipped_bit_or_cut_is_loaded(tmp_path):
     tree = {"w": {"a": torch.randn(50), "b": torch.zeros(3, dtype=torch.int64)}}
-    state.write(tmp_path / "s.safetensors", tree, {"t": 3})
+    checkpoints.write(tmp_path / "s.safetensors", tree, {"t": 3})
     blob, rng = (tmp_path / "s.safetensors").read_bytes(), random.Random(1)
-    whole = state.read(tmp_path / "s.safetensors")
+    whole = checkpoints.read(tmp_path / "s.safetensors")
     assert torch.equal(whole[0]["w"]["a"], tree["w"]["a"])
     bad = tmp_path / "bad.safetensors"
     for _ in range(1000):
@@ -173,11 +173,11 @@ def test_no_flipped_bit_or_cut_is_loaded(tmp_path):
         damaged[rng.randrange(len(blob))] ^= 1 << rng.randrange(8)
         bad.write_bytes(damaged)
         with pytest.raises(StateError, match="E201"):
-            state.read(bad)
+            checkpoints.read(bad)
     for _ in range(200):
         bad.write_bytes(blob[: rng.randrange(len(blob))])
         with pytest.raises(StateError, match="E201"):
-            state.read(bad)
+            checkpoints.read(bad)
 
 
 def test_one_writer_at_a_time(tmp_path):
@@ -203,7 +203,7 @@ def test_other_settings_or_data_are_refused(tmp_path):
 
 
 def test_private_state_is_swept_but_never_what_a_checkpoint_needs(tmp_path):
-    store = Disk(tmp_path / "private")
+    store = DiskStore(tmp_path / "private")
     for t, clients in enumerate(((0, 1), (1, 2), (0, 2)), 1):
         store.put(t, {k: {"p": {"x": torch.tensor([float(10 * t + k)])}} for k in clients})
     store.sweep()
@@ -217,23 +217,23 @@ def test_private_state_is_swept_but_never_what_a_checkpoint_needs(tmp_path):
 
 def test_a_resumed_run_that_is_done_changes_nothing(tmp_path, straight):
     run(tmp_path, "r")
-    stamp = (tmp_path / "r" / state.LATEST).stat().st_mtime_ns
+    stamp = (tmp_path / "r" / checkpoints.LATEST).stat().st_mtime_ns
     said = []
     again = unskew.resume(tmp_path / "r", say=said.append)
     assert ends(tmp_path / "r") == straight
-    assert (tmp_path / "r" / state.LATEST).stat().st_mtime_ns == stamp
+    assert (tmp_path / "r" / checkpoints.LATEST).stat().st_mtime_ns == stamp
     assert again.scores()["last"] > 0
 
 
 def test_a_run_that_another_version_began_says_so_and_goes_on(tmp_path, straight):
     run(tmp_path, "r")
     env = tmp_path / "r" / "env.json"
-    (tmp_path / "r" / state.LATEST).unlink()  # as if killed in the last round
+    (tmp_path / "r" / checkpoints.LATEST).unlink()  # as if killed in the last round
     said = []
     unskew.resume(tmp_path / "r", say=said.append)
     assert any(s.endswith("from round 4 of 5.") for s in said)
     env.write_text(json.dumps({**json.loads(env.read_text()), "unskew": "0.0.9"}))
-    (tmp_path / "r" / state.LATEST).unlink()
+    (tmp_path / "r" / checkpoints.LATEST).unlink()
     unskew.resume(tmp_path / "r", say=said.append)
     assert any(f"It was begun by unskew 0.0.9; this is {revision()}." in s for s in said)
     assert ends(tmp_path / "r") == straight

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import unskew
-from unskew.data.intake.take import take
-from unskew.data.intake.understood import facts, table
+from unskew.data.data_overview import facts, table
+from unskew.data.python_objects import take
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 SAYS = "differ in capitals or spaces alone and count as 2; if they are one, give them one name"

@@ -8,8 +8,8 @@ from scipy.io import wavfile
 from scipy.signal import get_window
 
 from unskew import data
-from unskew.data import wav
-from unskew.data.audio import log_mel, mel_bands
+from unskew.data.kinds import sounds as kinds_sounds
+from unskew.data.kinds.sounds import log_mel, mel_bands
 from unskew.errors import DataError
 
 
@@ -93,7 +93,9 @@ def sounds(root, rates=(8000, 8000, 16000)):
 def test_a_folder_of_sounds(tmp_path):
     sounds(tmp_path)
     d = data.folder(tmp_path)
-    assert wav.format_of(sorted((tmp_path / "train").rglob("*.wav"))) == wav.Format(8000, 0.7, 256)
+    assert kinds_sounds.format_of(sorted((tmp_path / "train").rglob("*.wav"))) == kinds_sounds.SoundFormat(
+        8000, 0.7, 256
+    )
     assert d.x.shape == (6, 1, 64, 1 + 5600 // 256)
     assert d.classes == ("high", "low")
     assert len(d.y_test) == 2
@@ -125,7 +127,7 @@ def test_sounds_that_cannot_be_read(tmp_path):
 )
 def test_waves_lie_between_minus_one_and_one_whatever_their_type(tmp_path, samples, wave):
     wavfile.write(tmp_path / "a.wav", 8000, samples)
-    read, rate = wav.waveform(tmp_path / "a.wav")
+    read, rate = kinds_sounds.waveform(tmp_path / "a.wav")
     assert (read.tolist(), read.dtype, rate) == (wave, np.float32, 8000)
 
 
@@ -135,10 +137,10 @@ def test_chunks_of_odd_length_are_followed_by_a_byte_and_frames_must_fit_their_c
     place = content.index(b"data")
     odd = content[:place] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + content[place:]
     (tmp_path / "odd.wav").write_bytes(odd[:4] + (len(odd) - 8).to_bytes(4, "little") + odd[8:])
-    assert wav.waveform(tmp_path / "odd.wav")[0].tolist() == [0, 0.5]
+    assert kinds_sounds.waveform(tmp_path / "odd.wav")[0].tolist() == [0, 0.5]
     (tmp_path / "frame.wav").write_bytes(content[:32] + (3).to_bytes(2, "little") + content[34:])
     with pytest.raises(DataError, match=r"E401 .*1 channels of 16 bits do not fill a frame of 3 bytes"):
-        wav.waveform(tmp_path / "frame.wav")
+        kinds_sounds.waveform(tmp_path / "frame.wav")
 
 
 def test_the_range_of_bands_and_of_loudness_is_what_is_asked_for():

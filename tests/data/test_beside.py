@@ -20,8 +20,8 @@ import unskew
 from tests.data import arrow
 from tests.data.test_parquet import FILE, png
 from unskew import data
-from unskew.data.intake import kept
-from unskew.data.rows import Rows, streams
+from unskew.data.readers import from_npz
+from unskew.data.storage.sample_rows import Rows, is_streamed
 from unskew.errors import DataError
 
 N = 36
@@ -62,8 +62,8 @@ def little(monkeypatch):
     """What leaves this process with little memory; files are large then."""
 
     def make(memory: int = 1000) -> None:
-        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: memory)
-        for module in ("convert", "packed", "from_arrays", "intake.scale"):
+        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: memory)
+        for module in ("samples.conversion", "samples.packing", "readers.from_arrays", "standardisation"):
             monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 
     return make
@@ -90,14 +90,14 @@ def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, method, t
     theirs = unskew.run(method, whole, model=Net(), **SETTINGS)
     little()
     read = data.take(FORMS[form](tmp_path))
-    assert streams(read.x)
+    assert is_streamed(read.x)
     assert read.layout == whole.layout
     assert np.array_equal(read.x[:], whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert any(text.startswith("samples are read when they are wanted") for _, text in read.intake.notes)
     ours = unskew.run(method, read, model=Net(), **SETTINGS)
     assert (ours.digest, ours.scores()) == (theirs.digest, theirs.scores())
-    kept.keep(read, tmp_path / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
 
 
@@ -106,7 +106,7 @@ def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, lit
     theirs = unskew.run("fedavg", (scaled, Y), model=Net(), **SETTINGS)
     little()
     ours = unskew.run("fedavg", (scaled, Y), model=Net(), **SETTINGS)
-    assert streams(ours.federation.x)
+    assert is_streamed(ours.federation.x)
     assert ours.federation.applied == theirs.federation.applied
     assert ours.digest == theirs.digest
     both = [{note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)]
@@ -129,10 +129,10 @@ def test_columns_of_parquet_are_unpacked_once_and_stay_there(scratch, tmp_path, 
     text = f"{tmp_path}/p.parquet(x='scan,age,ids,photo', label=ill, size=8)"
     whole = data.read(text)
     little(400_000)
-    monkeypatch.setattr("unskew.data.intake.room.SHARE", 0.01)
+    monkeypatch.setattr("unskew.data.samples.memory_budget.MEMORY_SHARE", 0.01)
     monkeypatch.setenv("UNSKEW_SCRATCH", scratch or str(tmp_path))
     read = data.read(text)
-    assert streams(read.x)
+    assert is_streamed(read.x)
     assert read.layout == whole.layout
     assert np.array_equal(read.x[:], whole.x)
     where = "each time unpacked again" if scratch else "from a file without a name"
@@ -153,7 +153,7 @@ def test_clients_may_have_too_many_together(little):
     theirs = unskew.run("fedavg", clients, model=Net(), rounds=1, epochs=1, batch=8)
     little(30_000)  # each fits, and both together do not
     ours = unskew.run("fedavg", clients, model=Net(), rounds=1, epochs=1, batch=8)
-    assert streams(ours.federation.x)
+    assert is_streamed(ours.federation.x)
     assert ours.digest == theirs.digest
 
 
@@ -163,7 +163,7 @@ def test_tokens_may_have_a_label_each(little):
     whole = data.arrays(given, labels)
     little()
     read = data.arrays(given, labels)
-    assert streams(read.x)
+    assert is_streamed(read.x)
     assert read.tokens
     assert np.array_equal(read.y, whole.y)
     with pytest.raises(DataError, match="E404"):

@@ -6,19 +6,16 @@ import numpy as np
 import pytest
 
 from unskew import data
-from unskew.data import checks, preview, scaling, target
-from unskew.data.availability import Availability
-from unskew.data.deal import deal_tests, rounded
-from unskew.data.holdout import _whole_groups, validation_of, with_test_set
-from unskew.data.index import Index
-from unskew.data.partition import Request, drawn, split_among_owners
-from unskew.data.presence import distinct
-from unskew.data.resize import smaller_images, smaller_masks
-from unskew.data.rounding import largest_remainder
-from unskew.data.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
-from unskew.data.skew import partition
-from unskew.data.skews.dirichlet import repaired
-from unskew.data.skews.pathological import wrapped
+from unskew.data import data_overview
+from unskew.data.clients.availability import Availability, draw_distinct
+from unskew.data.clients.partition import Index, Request, draw_rows, split_among_owners
+from unskew.data.clients.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
+from unskew.data.kinds.images import resize_images, resize_masks
+from unskew.data.samples import dataset, scaling
+from unskew.data.samples.dataset import _whole_groups, largest_remainder, validation_of, with_test_set
+from unskew.data.skew import deal_tests, largest_remainder_exact, partition
+from unskew.data.skews.dirichlet import repair
+from unskew.data.skews.pathological import wrap_rows
 from unskew.errors import DataError
 
 
@@ -52,7 +49,7 @@ def test_rows_are_drawn_in_the_proportions_of_the_classes():
     y = np.array([0, 0, 1, 1, 1, 1, 1, 1, 2, 2])
     seen = set()
     for seed in range(20):
-        rows = drawn(y, 5, rng(seed))
+        rows = draw_rows(y, 5, rng(seed))
         assert np.bincount(y[rows]).tolist() == [1, 3, 1]
         assert rows.tolist() == sorted(set(rows.tolist()))
         seen |= set(rows.tolist())
@@ -70,11 +67,11 @@ def test_rows_are_drawn_in_the_proportions_of_the_classes():
 )
 def test_test_rows_are_rounded_by_the_largest_remainder_whatever_the_lot(n, weights, numbers):
     for seed in range(20):
-        assert rounded(n, np.array(weights), rng(seed)).tolist() == numbers
+        assert largest_remainder_exact(n, np.array(weights), rng(seed)).tolist() == numbers
 
 
 def test_equal_remainders_are_settled_at_random():
-    results = {tuple(rounded(1, np.array([2, 2, 2]), rng(seed)).tolist()) for seed in range(40)}
+    results = {tuple(largest_remainder_exact(1, np.array([2, 2, 2]), rng(seed)).tolist()) for seed in range(40)}
     assert results == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
 
 
@@ -88,7 +85,7 @@ def test_decks_are_dealt_in_order_and_begin_again_at_their_end():
     """Five rows of class 0, two for each client: places 0 1, 2 3, 4 0 and 1 2 of the shuffled rows."""
     y = np.array([0, 1, 0, 0, 1, 0, 0])
     zeros = [np.array([0])] * 4
-    index = wrapped(zeros, 2, Request(y, 4), rng(5))
+    index = wrap_rows(zeros, 2, Request(y, 4), rng(5))
     deck = rng(5).permutation(np.flatnonzero(y == 0))
     places = ([0, 1], [2, 3], [4, 0], [1, 2])
     assert [rows.tolist() for rows in index] == [sorted(deck[list(p)].tolist()) for p in places]
@@ -96,7 +93,7 @@ def test_decks_are_dealt_in_order_and_begin_again_at_their_end():
 
 def test_each_class_has_a_deck_of_its_own_and_no_client_a_row_twice():
     y = np.array([0, 0, 0, 1, 1, 2, 3, 3])
-    index = wrapped([np.array([0, 1]), np.array([1, 3]), np.array([2, 0])], 2, Request(y, 3), rng())
+    index = wrap_rows([np.array([0, 1]), np.array([1, 3]), np.array([2, 0])], 2, Request(y, 3), rng())
     assert [np.bincount(y[rows], minlength=4).tolist() for rows in index] == [[2, 2, 0, 0], [0, 2, 0, 2], [2, 0, 1, 0]]
     assert all(len(set(rows.tolist())) == len(rows) for rows in index)
 
@@ -149,7 +146,7 @@ def test_rows_of_a_class_are_shuffled_before_they_are_dealt(skew):
 
 def test_rows_move_from_the_largest_client_to_those_with_too_few():
     index = Index.of([np.arange(1), np.arange(1, 9), np.arange(9, 12), np.arange(0)])
-    after = repaired(index, 2)
+    after = repair(index, 2)
     assert after.sizes.tolist() == [2, 5, 3, 2]  # one and two rows come from the client with eight
     assert sorted(after.rows.tolist()) == list(range(12))
 
@@ -216,12 +213,12 @@ def test_a_sample_is_the_rounds_own():
 
 def test_distinct_numbers_by_either_way():
     """A permutation for a large part; single numbers, drawn again where they repeat, for a small one."""
-    assert distinct(10, 3, rng(1)).tolist() == sorted(rng(1).permutation(10)[:3].tolist())
+    assert draw_distinct(10, 3, rng(1)).tolist() == sorted(rng(1).permutation(10)[:3].tolist())
     for seed in range(200):
-        numbers = distinct(40, 10, rng(seed))
+        numbers = draw_distinct(40, 10, rng(seed))
         assert len(set(numbers.tolist())) == 10
     first = np.unique(rng(0).integers(40, size=10))
-    assert set(first.tolist()) <= set(distinct(40, 10, rng(0)).tolist())
+    assert set(first.tolist()) <= set(draw_distinct(40, 10, rng(0)).tolist())
 
 
 def test_a_quorum_is_reached_by_exactly_that_many():
@@ -341,20 +338,20 @@ def test_every_class_of_every_site_gives_its_share_of_tests():
 def test_tenths_begin_at_their_edges_and_none_is_empty():
     """Half of the targets are 0, so the first tenth holds all of these, and no edge is at 0."""
     y = np.concatenate([np.zeros(50), np.arange(1.0, 51)])
-    cuts = target.edges(y)
+    cuts = dataset.tenth_edges(y)
     assert cuts.tolist() == pytest.approx([0.5, 10.4, 20.3, 30.2, 40.1], abs=0.11)
-    assert np.bincount(target.tenths(y, cuts)).tolist() == [50, 10, 10, 10, 10, 10]
-    assert target.tenths(np.array([1.0, 2.0, 3.0]), np.array([2.0])).tolist() == [0, 1, 1]
-    assert target.names(np.array([2.0, 5.0])) == ("below 2", "2 to 5", "from 5")
+    assert np.bincount(dataset.tenths(y, cuts)).tolist() == [50, 10, 10, 10, 10, 10]
+    assert dataset.tenths(np.array([1.0, 2.0, 3.0]), np.array([2.0])).tolist() == [0, 1, 1]
+    assert dataset.tenth_names(np.array([2.0, 5.0])) == ("below 2", "2 to 5", "from 5")
 
 
 @pytest.mark.parametrize("value", [1e16, -1e16, np.inf, np.nan])
 def test_targets_whose_errors_lose_their_squares_are_refused(value):
     y = np.array([1.0, value, 2.0])
-    target.check_targets("price", y[:1], y[2:])
+    dataset.check_targets("price", y[:1], y[2:])
     for training, test in ((y, y[:1]), (y[:1], y)):
         with pytest.raises(DataError, match=r"E404 price: the target of (training|test) sample 1 is "):
-            target.check_targets("price", training, test)
+            dataset.check_targets("price", training, test)
 
 
 def test_groups_are_held_out_whole_as_many_as_fit_and_at_least_one():
@@ -451,11 +448,11 @@ def test_test_rows_of_an_unknown_site_belong_to_nobody():
 def test_a_channel_that_varies_by_rounding_alone_is_shifted_and_not_scaled():
     """A million with a last bit more in one of four samples: a deviation of 0.027, which is no more than float32 can say."""
     x = np.array([[1e6, 0.0], [1e6, 2.0], [1e6, 0.0], [1e6 + 0.0625, 2.0]], np.float32)
-    mean, std = scaling.found(x)
+    mean, std = scaling.find_constants(x)
     assert mean == (pytest.approx(1e6), 1.0)
     assert std == (1.0, 1.0)
-    assert scaling.found(x[:, 1:] * 3)[1] == (3.0,)
-    assert scaling.found(np.array([[2e-13], [0.0]]))[1] == (pytest.approx(1e-12),)
+    assert scaling.find_constants(x[:, 1:] * 3)[1] == (3.0,)
+    assert scaling.find_constants(np.array([[2e-13], [0.0]]))[1] == (pytest.approx(1e-12),)
 
 
 @pytest.mark.parametrize(
@@ -473,29 +470,29 @@ def test_labels_are_below_the_number_of_classes(value, fits):
     y = np.array([0, 1, value])
     for training, test, part in ((y, y[:1], "training"), (y[:1], y, "test")):
         if fits:
-            checks.check_labels("it", training, test, 3, (1, 8, 8))
+            dataset.check_labels("it", training, test, 3, (1, 8, 8))
             continue
         with pytest.raises(
             DataError, match=rf"E404 it: the label of {part} sample 2 is {value}; 3 classes need labels"
         ):
-            checks.check_labels("it", training, test, 3, (1, 8, 8))
+            dataset.check_labels("it", training, test, 3, (1, 8, 8))
 
 
 def test_a_sample_that_is_not_finite_is_named_by_its_number_whichever_piece_it_is_in(monkeypatch):
-    monkeypatch.setattr(checks, "CHUNK", 6)  # three samples at a time
+    monkeypatch.setattr(dataset, "CHECK_BLOCK", 6)  # three samples at a time
     x = np.zeros((8, 2), np.float32)
-    checks.check_finite("it", "training", x)
+    dataset.check_finite("it", "training", x)
     x[7, 1] = np.inf
     with pytest.raises(DataError, match=r"E405 it: training sample 7 holds inf at \[1\]"):
-        checks.check_finite("it", "training", x)
+        dataset.check_finite("it", "training", x)
 
 
 def test_an_oblong_image_is_made_smaller_by_its_own_sides():
     """Two rows stay, four columns become two, three thirds of which are shared out."""
     image = np.array([[[[0.0, 2.0, 4.0, 8.0], [1.0, 1.0, 3.0, 5.0]]]])
-    assert smaller_images(image, 2).tolist() == [[[[1, 6], [1, 4]]]]
-    assert smaller_images(image[..., :3], 2)[0, 0] == pytest.approx(np.array([[2 / 3, 10 / 3], [1, 7 / 3]]))
-    assert smaller_masks(image[0].astype(np.int64), 2).tolist() == [[[2, 8], [1, 5]]]
+    assert resize_images(image, 2).tolist() == [[[[1, 6], [1, 4]]]]
+    assert resize_images(image[..., :3], 2)[0, 0] == pytest.approx(np.array([[2 / 3, 10 / 3], [1, 7 / 3]]))
+    assert resize_masks(image[0].astype(np.int64), 2).tolist() == [[[2, 8], [1, 5]]]
 
 
 def test_a_client_has_the_rows_between_its_offsets_and_there_is_none_before_the_first():
@@ -512,7 +509,7 @@ def test_what_is_shown_before_a_run_by_hand():
     site, y = np.repeat([0, 1, 2], [1, 2, 9]), np.array([0, 0, 1, 0, 0, 0, 0, 1, 1, 2, 2, 2])
     columns = {"columns": {"site": site}, "test_columns": {"site": site[:4]}}
     sample = data.arrays(rng().random((12, 3)), y, rng().random((4, 3)), y[:4], classes=list("abcd"), **columns)
-    lines = preview.terminal(data.build(sample, "column:site", 3, rng(), rng())).splitlines()
+    lines = data_overview.terminal(data.build(sample, "column:site", 3, rng(), rng())).splitlines()
     facts = [line for line in lines if line.startswith(("data    arrays", "split"))]
     assert "12 training samples of 3 clients, 4 classes" in facts[0]
     assert facts[0].endswith("global test 4")

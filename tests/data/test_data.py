@@ -12,12 +12,10 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data.availability import Availability
-from unskew.data.dataset import Dataset
-from unskew.data.deal import deal_tests
-from unskew.data.holdout import validation_of
-from unskew.data.index import Index
-from unskew.data.skew import partition
+from unskew.data.clients.availability import Availability
+from unskew.data.clients.partition import Index
+from unskew.data.samples.dataset import Dataset, validation_of
+from unskew.data.skew import deal_tests, partition
 from unskew.errors import DataError, UnskewError, UsageError
 
 
@@ -163,9 +161,9 @@ def test_small_clients_are_ordinary():
     fed = data.build(data.arrays(rng().random((9, 2)), np.arange(9) % 3, test=0.0), "iid", 12, rng(), rng())
     assert fed.sizes.tolist() == [1] * 9 + [0] * 3
     assert fed.label_counts.sum() == 9
-    from unskew.data import preview
+    from unskew.data import data_overview
 
-    assert "3 clients have no samples" in preview.terminal(fed)
+    assert "3 clients have no samples" in data_overview.terminal(fed)
 
 
 def test_digits_are_those_of_scikit_learn_wherever_it_keeps_them(monkeypatch):

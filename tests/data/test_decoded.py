@@ -14,9 +14,8 @@ from PIL import Image
 
 import unskew
 from unskew import data
-from unskew.data.intake import kept
-from unskew.data.joined import joined
-from unskew.data.rows import moments, streams, surveyed
+from unskew.data.readers import from_npz
+from unskew.data.storage.sample_rows import concatenate_samples, is_streamed, moments, survey_rows
 from unskew.errors import DataError
 
 SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
@@ -47,7 +46,7 @@ def sounds(root, n=6):
 @pytest.fixture
 def little(monkeypatch):
     """Memory into which nothing fits, from when it is called."""
-    return lambda: monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
+    return lambda: monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
 
 
 @pytest.mark.parametrize(
@@ -67,19 +66,21 @@ def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_sam
     one = unskew.run("fedavg", text, **SETTINGS | more)
     little()
     read = data.read(text)
-    assert streams(read.x)
-    assert not streams(whole.x)
+    assert is_streamed(read.x)
+    assert not is_streamed(whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert (read.mean, read.std, read.classes) == (whole.mean, whole.std, whole.classes)
     assert "; from a file without a name in " in read.intake.notes[-1][1]
-    monkeypatch.setattr("unskew.data.intake.decoded.Decoded._sample", None)  # nothing is decoded again
+    monkeypatch.setattr("unskew.data.readers.from_folder.FileRows._sample", None)  # nothing is decoded again
     source, found = read.x.source, read.x.source.survey
-    assert all(np.array_equal(getattr(surveyed(source.shape, source.read), n), getattr(found, n)) for n in vars(found))
+    assert all(
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n)) for n in vars(found)
+    )
     notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
     assert (notes, len(read.intake.notes)) == (list(whole.intake.notes), len(notes) + 1)
     other = unskew.run("fedavg", text, **SETTINGS | more)
     assert (other.digest, other.scores()) == (one.digest, one.scores())
-    kept.keep(read, tmp_path / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
 
 
@@ -101,7 +102,9 @@ def test_without_a_temporary_file_they_are_decoded_when_they_are_wanted_to_the_s
     assert read.intake.notes[-1][1].endswith("; each time decoded again, because UNSKEW_SCRATCH is off")
     assert np.array_equal(read.x_test[:], whole.x_test)
     source, found = read.x.source, read.x.source.survey
-    assert all(np.array_equal(getattr(surveyed(source.shape, source.read), n), getattr(found, n)) for n in vars(found))
+    assert all(
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n)) for n in vars(found)
+    )
     assert unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"}).digest == one.digest
 
 
@@ -172,9 +175,11 @@ def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(mo
     sets = {name: Items(i, n) for i, (name, n) in enumerate({"p": 20, "q": 30, "r": 10}.items())}
     settings = SETTINGS | {"epochs": 2}
     whole = unskew.run("fedavg", sets, **settings)
-    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 4 * 4 * 32 * 31)  # p fits, and beside it r, but not q
+    monkeypatch.setattr(
+        "unskew.data.samples.memory_budget.usable_memory", lambda: 4 * 4 * 32 * 31
+    )  # p fits, and beside it r, but not q
     taken = data.take(sets)
-    assert [streams(part) for part in taken.x.source.parts] == [False, True, False]
+    assert [is_streamed(part) for part in taken.x.source.parts] == [False, True, False]
     result = unskew.run("fedavg", taken, skew="column:client", **settings)
     assert (result.digest, result.scores()) == (whole.digest, whole.scores())
     assert unskew.run("fedavg", sets, **settings).digest == whole.digest
@@ -183,11 +188,11 @@ def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(mo
 def test_clients_samples_are_found_again_one_after_another(monkeypatch, tmp_path):
     parts = [np.random.default_rng(i).random((n, 2, 3), dtype=np.float32) for i, n in enumerate((5, 1, 7))]
     np.save(tmp_path / "x.npy", parts[1])
-    monkeypatch.setattr("unskew.data.convert.LARGE", 1)
-    monkeypatch.setattr("unskew.data.from_arrays.LARGE", 1)
+    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 1)
+    monkeypatch.setattr("unskew.data.readers.from_arrays.LARGE", 1)
     one = data.arrays(tmp_path / "x.npy", [0], test=0).with_constants().standardised().x
     whole = np.concatenate([parts[0], one[:], parts[2]])
-    read = joined([parts[0], one, parts[2]])
+    read = concatenate_samples([parts[0], one, parts[2]])
     rows = np.array([12, 0, 5, 4, 6, 5])
     assert np.array_equal(read[rows], whole[rows])
     assert np.array_equal(read.survey.low, whole.reshape(13, -1).min(1))

@@ -16,15 +16,15 @@ import pytest
 
 from tests.cli.calling import call
 from tests.data.dicoms import SECRETS, hospital, instance, told, write, write_series
-from unskew.data import inputs
-from unskew.data.from_volumes import volumes
-from unskew.data.holdout import validation_of
+from unskew.data import prediction_inputs
+from unskew.data.readers.from_volumes import volumes
+from unskew.data.samples.dataset import validation_of
 from unskew.data.volumes import dicom
-from unskew.data.volumes.exports import found, holds_dicom
-from unskew.data.volumes.nifti import nifti
-from unskew.data.volumes.series import stacked
-from unskew.deploy.loaders import load
+from unskew.data.volumes.dicom import stack_series
+from unskew.data.volumes.scans import find_series, holds_dicom
+from unskew.data.volumes.volume import read_nifti
 from unskew.errors import DataError
+from unskew.federation.site_data import load
 
 EXTRA = "DICOM needs the extra: pip install 'unskew[medical]'"
 pydicom = pytest.importorskip("pydicom", reason=EXTRA)
@@ -35,8 +35,8 @@ RNG = np.random.default_rng(11)
 
 def volume(path):
     """The only series below a path, as a volume."""
-    ((one,), _) = found(path)
-    return stacked(one.series)
+    ((one,), _) = find_series(path)
+    return stack_series(one.series)
 
 
 def contents(root):
@@ -119,7 +119,7 @@ def test_a_patient_of_two_sites_is_one_person(tmp_path):
 
 
 def spoken(item):
-    with dicom.discreetly(item):
+    with dicom.quiet_pydicom(item):
         warnings.warn("Zebedee", stacklevel=1)
         logging.getLogger("pydicom").error("Zebedee")
         raise ValueError("Zebedee")
@@ -134,7 +134,7 @@ def test_what_pydicom_says_is_dropped(tmp_path, caplog):
                 f"{SECRETS[4]}.0.1".encode(), b"Drachenfels".ljust(99, b"x")[: len(SECRETS[4]) + 4]
             )
         )
-    item = dicom.Item(tmp_path / "Zebedee" / "IM0001", "dicom, file 1 of 2")
+    item = dicom.DicomFile(tmp_path / "Zebedee" / "IM0001", "dicom, file 1 of 2")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         volume(tmp_path)
@@ -177,7 +177,7 @@ def test_a_series_is_what_nifti_gives_of_the_same_volume(tmp_path, kind, tilted)
     affine = np.diag([-1, -1, 1, 1]) @ affine
     scaled = nibabel.Nifti1Image(stored_RCN.transpose(1, 0, 2) * np.float32(slope) + np.float32(intercept), affine)
     nibabel.save(scaled, tmp_path / "same.nii")
-    expected, ours = nifti(tmp_path / "same.nii"), volume(tmp_path)
+    expected, ours = read_nifti(tmp_path / "same.nii"), volume(tmp_path)
     np.testing.assert_array_equal(ours.values, expected.values)
     np.testing.assert_allclose(ours.affine, expected.affine, atol=1e-5)
     np.testing.assert_allclose(ours.spacing, expected.spacing, rtol=1e-6)
@@ -326,9 +326,9 @@ def test_a_mostly_other_folder_is_no_dicom_and_previews_do_not_matter(tmp_path):
 def test_new_scans_are_answered_by_the_number_of_their_series(tmp_path):
     write_series(tmp_path / "Zebedee", RNG.integers(0, 9, (8, 8, 2)).astype(np.uint8))
     form = {"kind": "volumes", "axis": "axial", "size": 8}
-    names, x = inputs.read(tmp_path, form)
+    names, x = prediction_inputs.read_inputs(tmp_path, form)
     assert names == [f"dicom, series 1 of 1 slice {i}" for i in range(2)]
-    alone, one = inputs.read(tmp_path / "Zebedee" / "IM0002", form)
+    alone, one = prediction_inputs.read_inputs(tmp_path / "Zebedee" / "IM0002", form)
     assert alone == ["dicom, series 1 of 1 slice 0"]
     assert not told(str(alone))
     np.testing.assert_array_equal(one, x[:1])
@@ -337,10 +337,10 @@ def test_new_scans_are_answered_by_the_number_of_their_series(tmp_path):
 def test_links_are_not_followed(tmp_path):
     hospital(tmp_path / "scans", 4)
     write_series(tmp_path / "elsewhere", np.ones((8, 8, 2), np.uint8), 9)
-    before = len(found(tmp_path / "scans")[0])
+    before = len(find_series(tmp_path / "scans")[0])
     (tmp_path / "scans" / "ill" / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "scans" / "ill" / "one").symlink_to(tmp_path / "elsewhere" / "IM0001")
-    assert len(found(tmp_path / "scans")[0]) == before
+    assert len(find_series(tmp_path / "scans")[0]) == before
 
 
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):

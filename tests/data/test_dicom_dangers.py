@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from tests.data.dicoms import SECRETS, hospital, told, write_series
-from unskew.data.from_volumes import volumes
-from unskew.data.volumes import dicom, planes
+from unskew.data.readers.from_volumes import volumes
+from unskew.data.volumes import dicom
 from unskew.errors import DataError
 
 EXTRA = "DICOM needs the extra: pip install 'unskew[medical]'"
@@ -147,9 +147,9 @@ DANGERS = {
 @pytest.mark.parametrize("danger", DANGERS)
 def test_what_is_wrong_ends_in_one_sentence_that_names_nobody(tmp_path, monkeypatch, caplog, danger):
     change, code, text = DANGERS[danger]
-    monkeypatch.setattr(planes, "MOST", 1 << 16)
-    monkeypatch.setattr(dicom, "MOST", 1 << 16)
-    monkeypatch.setattr("unskew.data.volumes.series.MOST", 1 << 16)
+    monkeypatch.setattr(dicom, "LARGEST_DICOM", 1 << 16)
+    monkeypatch.setattr(dicom, "LARGEST_DICOM", 1 << 16)
+    monkeypatch.setattr("unskew.data.volumes.dicom.LARGEST_DICOM", 1 << 16)
     spoilt(tmp_path / "Quillfeather", change)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -11,10 +11,9 @@ import pickle
 import numpy as np
 import pytest
 
-from unskew.data import direct, ranges
-from unskew.data.direct import LONGEST, MOST, STAGED
-from unskew.data.ranges import CACHED, Ranges
-from unskew.data.stored import Stored
+from unskew.data.storage import file_ranges
+from unskew.data.storage.file_ranges import CACHE_TURN, LONGEST_RANGE, QUEUE_LENGTH, STAGING_BYTES, RangeFile
+from unskew.data.storage.npy_rows import NpyRows
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -25,26 +24,26 @@ def asked(tmp_path, monkeypatch):
     """How many ranges the disk was asked for past the cache, and how many of them were not read, at each read; the system's
     memory seems to hold nothing."""
     (tmp_path / "x").write_bytes(bytes(9000))
-    some = Ranges(tmp_path / "x")
+    some = RangeFile(tmp_path / "x")
     if not some._direct.block:
         pytest.skip("this system does not read past its cache here")
-    calls, read = [], direct.Direct.read
+    calls, read = [], file_ranges.DirectFile.read
 
     def counted(self, into, wanted):
         left = read(self, into, wanted)
         calls.append((len(wanted), len(left)))
         return left
 
-    monkeypatch.setattr(direct.Direct, "read", counted)
-    monkeypatch.setattr(Ranges, "_held", lambda *_: 0.0)
-    monkeypatch.setattr(ranges, "CACHED", 1 << 40)
+    monkeypatch.setattr(file_ranges.DirectFile, "read", counted)
+    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.0)
+    monkeypatch.setattr(file_ranges, "CACHE_TURN", 1 << 40)
     return calls
 
 
 def source_of(path, shape, kind=np.uint8, offset=0):
     x = RNG.integers(0, 256, (int(np.prod(shape)) * np.dtype(kind).itemsize,), np.uint8)
     path.write_bytes(bytes(offset) + x.tobytes())
-    return Stored(path, offset, shape, np.dtype(kind), None), x.view(kind).reshape(shape).astype(np.float32)
+    return NpyRows(path, offset, shape, np.dtype(kind), None), x.view(kind).reshape(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -54,37 +53,37 @@ def test_rows_past_the_cache_are_those_of_the_file(shape, offset, tmp_path, aske
     """D8: in any order, twice, side by side, at either end of the file, more of them and more bytes than are asked for at once."""
     source, x = source_of(tmp_path / "x", shape, offset=offset)
     n = len(x)
-    for rows in (RNG.permutation(n), np.r_[0:n:2, n - 1, 0, n - 1], RNG.integers(0, n, 4 * MOST)):
+    for rows in (RNG.permutation(n), np.r_[0:n:2, n - 1, 0, n - 1], RNG.integers(0, n, 4 * QUEUE_LENGTH)):
         assert np.array_equal(source.read(rows), x[rows])
     assert [left for _, left in asked] == [0, 0, 0]
-    assert max(count for count, _ in asked) > MOST or n < MOST
+    assert max(count for count, _ in asked) > QUEUE_LENGTH or n < QUEUE_LENGTH
 
 
 def test_long_pieces_go_through_the_cache(tmp_path, asked):
-    source, x = source_of(tmp_path / "x", (24, LONGEST // 2))
+    source, x = source_of(tmp_path / "x", (24, LONGEST_RANGE // 2))
     rows = np.r_[0, 1, 2, 4:20:2, 21, 22, 23]
     assert np.array_equal(source.read(rows), x[rows])
     assert asked == [(10, 2)]
-    source, x = source_of(tmp_path / "x", (40, LONGEST))
+    source, x = source_of(tmp_path / "x", (40, LONGEST_RANGE))
     assert np.array_equal(source.read(np.arange(0, 40, 2)), x[::2])
-    assert 20 * LONGEST > STAGED
+    assert 20 * LONGEST_RANGE > STAGING_BYTES
     assert asked[1:] == [(20, 0)]
 
 
 def test_few_ranges_and_those_that_memory_holds_go_through_the_cache(tmp_path, asked, monkeypatch):
     source, x = source_of(tmp_path / "x", (90, 64))
     assert np.array_equal(source.read(np.arange(0, 14, 2)), x[:14:2])
-    monkeypatch.setattr(Ranges, "_held", lambda *_: 0.5)
+    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.5)
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     assert asked == []
 
 
 def test_now_and_then_rows_go_through_the_cache_so_that_it_may_hold_them(tmp_path, asked, monkeypatch):
-    monkeypatch.setattr(ranges, "CACHED", CACHED)
+    monkeypatch.setattr(file_ranges, "CACHE_TURN", CACHE_TURN)
     source, x = source_of(tmp_path / "x", (90, 64))
-    for _ in range(2 * CACHED):
+    for _ in range(2 * CACHE_TURN):
         assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
-    assert len(asked) == 2 * CACHED - 2
+    assert len(asked) == 2 * CACHE_TURN - 2
 
 
 def test_rows_that_are_read_past_the_cache_are_not_asked_for_before(tmp_path, asked, monkeypatch):
@@ -93,7 +92,7 @@ def test_rows_that_are_read_past_the_cache_are_not_asked_for_before(tmp_path, as
     monkeypatch.setattr(os, "posix_fadvise", lambda *what: told.append(what))
     source.coming(np.arange(0, 90, 2))
     assert told == []
-    monkeypatch.setattr(Ranges, "_held", lambda *_: 0.6)
+    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.6)
     source.coming(np.arange(0, 90, 2))
     assert len(told) == 45
 
@@ -114,22 +113,22 @@ def test_a_file_that_is_cut_off_or_replaced_is_noticed_past_the_cache_too(tmp_pa
 
 @pytest.mark.parametrize("lacks", ["a call", "a machine", "a queue", "a free thread", "an answer", "a block"])
 def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path, asked, monkeypatch):
-    monkeypatch.setattr(direct, "_queues", [])
+    monkeypatch.setattr(file_ranges, "_read_queues", [])
     if lacks == "a call":
-        monkeypatch.setattr(direct, "CALLS", dict.fromkeys(direct.CALLS, (100_000,) * 4))
-        assert direct.queue() is None
+        monkeypatch.setattr(file_ranges, "SYSTEM_CALLS", dict.fromkeys(file_ranges.SYSTEM_CALLS, (100_000,) * 4))
+        assert file_ranges.read_queue() is None
     elif lacks == "a machine":
-        monkeypatch.setattr(direct, "CALLS", {})
-        assert direct.queue() is None
+        monkeypatch.setattr(file_ranges, "SYSTEM_CALLS", {})
+        assert file_ranges.read_queue() is None
     elif lacks == "a queue":
-        monkeypatch.setattr(direct, "MOST", 1 << 30)
-        assert direct.queue() is None
+        monkeypatch.setattr(file_ranges, "QUEUE_LENGTH", 1 << 30)
+        assert file_ranges.read_queue() is None
     elif lacks == "a free thread":
-        direct.queue().busy.acquire()
+        file_ranges.read_queue().busy.acquire()
     elif lacks == "an answer":
-        monkeypatch.setattr(direct.Queue, "_some", lambda *_: -1)
+        monkeypatch.setattr(file_ranges.ReadQueue, "_some", lambda *_: -1)
     else:
-        monkeypatch.setattr(direct, "BLOCKS", (3,))
+        monkeypatch.setattr(file_ranges, "BLOCK_SIZES", (3,))
     source, x = source_of(tmp_path / "x", (90, 64))
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     assert all(left == count for count, left in asked)
@@ -138,15 +137,15 @@ def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path,
 def test_what_was_asked_and_not_waited_for_never_overwrites_what_is_read_later(tmp_path, asked, monkeypatch):
     """A read that ends before its answers came leaves a queue to which the disk may still write."""
     source, x = source_of(tmp_path / "x", (90, 700))
-    queue, some = direct.queue(), direct.Queue._some
+    queue, some = file_ranges.read_queue(), file_ranges.ReadQueue._some
     assert queue is not None
     monkeypatch.setattr(
-        direct.Queue, "_some", lambda self, call, *rest: -1 if call == self._wait else some(self, call, *rest)
+        file_ranges.ReadQueue, "_some", lambda self, call, *rest: -1 if call == self._wait else some(self, call, *rest)
     )
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
-    monkeypatch.setattr(direct.Queue, "_some", some)
-    emptied, empty = [], direct.Queue._emptied
-    monkeypatch.setattr(direct.Queue, "_emptied", lambda self: emptied.append(1) or empty(self))
+    monkeypatch.setattr(file_ranges.ReadQueue, "_some", some)
+    emptied, empty = [], file_ranges.ReadQueue._emptied
+    monkeypatch.setattr(file_ranges.ReadQueue, "_emptied", lambda self: emptied.append(1) or empty(self))
     for _ in range(2):
         assert np.array_equal(source.read(np.arange(1, 90, 2)), x[1::2])
     assert len(emptied) == 1
@@ -156,20 +155,20 @@ def test_what_was_asked_and_not_waited_for_never_overwrites_what_is_read_later(t
 def test_a_forked_process_has_a_queue_of_its_own(tmp_path, asked, monkeypatch):
     source, x = source_of(tmp_path / "x", (90, 64))
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
-    mine = direct.queue()
+    mine = file_ranges.read_queue()
     monkeypatch.setattr(os, "getpid", lambda: -5)
-    assert direct.queue() is not mine
+    assert file_ranges.read_queue() is not mine
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     assert np.array_equal(pickle.loads(pickle.dumps(source)).read(np.arange(0, 90, 2)), x[::2])
     assert [left for _, left in asked] == [0, 0, 0]
-    direct._queues.clear()
+    file_ranges._read_queues.clear()
 
 
 def test_each_look_at_what_memory_holds_is_at_other_rows(tmp_path, monkeypatch):
     """Asking about a row has the system fetch its first page, which then says nothing of the others."""
     (tmp_path / "x").write_bytes(bytes(64))
-    some, seen = Ranges(tmp_path / "x"), []
-    monkeypatch.setattr(Ranges, "_is_held", lambda _, one: seen.append(one[2]) or one[2] < 32)
+    some, seen = RangeFile(tmp_path / "x"), []
+    monkeypatch.setattr(RangeFile, "_is_held", lambda _, one: seen.append(one[2]) or one[2] < 32)
     everything = [(i, 1, i) for i in range(64)]
     assert [some._held(everything) for _ in range(2)] == [0.5, 0.5]
     assert len(set(seen)) == 16

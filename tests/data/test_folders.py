@@ -13,11 +13,11 @@ from scipy.io import wavfile
 import unskew
 from tests.cli.calling import call
 from unskew import data
-from unskew.data.dataset import Dataset
-from unskew.data.intake import understood
-from unskew.data.intake.listing import listed, listing_of
-from unskew.data.intake.tree import tree_of
-from unskew.data.rows import streams
+from unskew.data import data_overview
+from unskew.data.files.tree import read_tree
+from unskew.data.readers.listing import find_listing, read_listing
+from unskew.data.samples.dataset import Dataset
+from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UsageError
 
 
@@ -370,7 +370,7 @@ def test_images_of_several_depths_at_one_site_are_warned_of(tmp_path):
     warnings = notes(data.read(f"{tmp_path}(size=8)"))
     assert f"'north' has {kinds}" in warnings
     assert "'south' has" not in warnings
-    assert f"warning  'north' has {kinds}" in understood.table(data.read(f"{tmp_path}(size=8)"))
+    assert f"warning  'north' has {kinds}" in data_overview.table(data.read(f"{tmp_path}(size=8)"))
     assert "warning:" not in notes(data.read(f"{tmp_path}(size=8, bits=12)"))
     assert f"warning: {kinds}" in notes(data.read(f"{tmp_path / 'north'}(size=8)"))
     assert "warning:" not in notes(data.read(f"{tmp_path / 'south'}(size=8)"))
@@ -525,10 +525,10 @@ def test_large_files_of_bytes_are_divided_where_rows_are_used(tmp_path, monkeypa
     np.save(tmp_path / "x.npy", x)
     settings = {"skew": "iid", "clients": 2, "rounds": 2, "epochs": 1}
     whole = unskew.run("fedavg", (x, y, x[:10], y[:10]), **settings)
-    for module in ("convert", "from_arrays", "intake.scale"):
+    for module in ("samples.conversion", "readers.from_arrays", "standardisation"):
         monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
     d = data.arrays(tmp_path / "x.npy", y, x[:10], y[:10])
-    assert streams(d.x)
+    assert is_streamed(d.x)
     mapped = unskew.run("fedavg", d, **settings)
     assert mapped.digest == whole.digest
     assert mapped.scores() == whole.scores()
@@ -560,9 +560,9 @@ def table_of_files(folder, lines, files):
         shade = (abs(hash(file)) % 251, len(file), ord(file[0]))
         Image.new("RGB", (8, 8), shade).save(folder / file)
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
-    tree = tree_of(folder)
-    listing = listing_of(tree, tree.files)
-    return tree, listing and listed(listing, ("", ""))
+    tree = read_tree(folder)
+    listing = find_listing(tree, tree.files)
+    return tree, listing and read_listing(listing, ("", ""))
 
 
 def test_files_of_one_name_in_two_folders_are_told_apart_by_their_paths(tmp_path):

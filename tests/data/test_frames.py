@@ -9,6 +9,7 @@ import pytest
 
 import unskew
 from unskew import data
+from unskew.data import python_objects
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -110,7 +111,7 @@ def test_a_set_of_which_a_fifth_was_held_out_is_whole_where_it_is_a_part(tmp_pat
 
 
 def test_rows_that_are_read_are_whole_again_and_lie_where_they_did(tmp_path, monkeypatch):
-    monkeypatch.setattr("unskew.data.convert.LARGE", 100)
+    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 100)
     x = RNG.random((N, 1, 4, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     part = data.arrays(tmp_path / "x.npy", Y)
@@ -235,7 +236,7 @@ def test_test_rows_given_apart_belong_to_the_sites_that_they_name():
     apart = ((train, asked), {"train": train, "test": asked})
     beside = [Frame({name: one.held[name] for name in ("a", "c", "site")}) for one in (train, asked)]
     for given in (*apart, (beside[0], Y, beside[1], Y)):
-        dataset, settings = data.intake.take.settings_of(given, site="site")
+        dataset, settings = python_objects.settings_of(given, site="site")
         assert settings["skew"] == "column:site"
         federation = data.build(dataset, "column:site", 2, np.random.default_rng(0), np.random.default_rng(0))
         rows = {federation.name_of(k): federation.test[k].tolist() for k in range(2)}

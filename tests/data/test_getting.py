@@ -24,10 +24,11 @@ from scipy.io import wavfile
 
 import unskew
 from tests.cli.calling import call
-from unskew.data.getting import files, get, unpickled
-from unskew.data.getting.catalogue import recipes
-from unskew.data.getting.recipe import Samples
+from unskew.data.downloads import get, original_files
+from unskew.data.downloads.catalogue import OriginalSamples, recipes
+from unskew.data.downloads.recipes import cifar
 from unskew.errors import DataError
+from unskew.system import disk
 
 RNG = np.random.default_rng(5)
 TEN = RNG.integers(0, 256, (10, 3, 32, 32), dtype=np.uint8)
@@ -97,7 +98,7 @@ def a_cifar10(rows: Callable[[int], Any] = lambda i: TEN[2 * i : 2 * i + 2].resh
 
 
 def a_har() -> dict[str, bytes]:
-    from unskew.data.getting.recipes.uci_har import SIGNALS
+    from unskew.data.downloads.recipes.uci_har import SIGNALS
 
     made: dict[str, bytes] = {"activity_labels.txt": b"1 WALKING\n2 SITTING\n"}
     for part, n in (("train", 3), ("test", 2)):
@@ -120,7 +121,7 @@ def leaf(users: Mapping[str, tuple[list[Any], list[Any]]]) -> bytes:
     return json.dumps({"users": list(users), "user_data": data}).encode()
 
 
-def made(name: str, origin: Path, tmp_path: Path, **more: Any) -> Samples:
+def made(name: str, origin: Path, tmp_path: Path, **more: Any) -> OriginalSamples:
     return get.get(name, origin, tmp_path / "out", **more).samples
 
 
@@ -390,7 +391,7 @@ U1 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
 def test_a_pickle_that_asks_for_more_than_numbers_is_refused(content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"E411 data_batch_1: this pickle is refused"):
-        unpickled.unpickled(content, "data_batch_1")
+        cifar.read_pickle(content, "data_batch_1")
     assert not list(tmp_path.iterdir())
 
 
@@ -438,7 +439,7 @@ def written(path: Path, content: bytes) -> Path:
     ],
 )
 def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SMALL", 1 << 20)
+    monkeypatch.setattr(original_files, "SMALL_ARCHIVE", 1 << 20)
     origin = make(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError, match=says):
@@ -482,7 +483,7 @@ def test_a_file_of_a_published_digest_is_verified(tmp_path, monkeypatch):
     y = GREY[:, 0, 0] % 10
     four = {f"{p}-{k}.gz": gzip.compress(idx(v), mtime=0) for p in ("train", "t10k") for k, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
     origin = folder(tmp_path / "f", four)
-    recipe = replace(recipes()["mnist"], files={name: get.disk.sha256(origin / name) for name in four})
+    recipe = replace(recipes()["mnist"], files={name: disk.sha256(origin / name) for name in four})
     monkeypatch.setattr(get, "recipe_of", lambda name: recipe)
     got = get.get("mnist", origin, tmp_path / "out")
     assert "equals the published one" in (tmp_path / "out" / "mnist.md").read_text()

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data import inputs
-from unskew.data.intake.kept import keep
+from unskew.data import prediction_inputs
+from unskew.data.readers.from_npz import save_dataset
 from unskew.errors import DataError
 
 TABLE = "age,smokes,town,dose,outcome\n" + "".join(
@@ -33,10 +33,10 @@ def form_of(dataset: data.Dataset) -> dict[str, object]:
 def test_columns_are_found_by_name_and_words_get_the_numbers_of_training(trained, tmp_path):
     """In another order, without labels, with other columns beside, and without rows of every kind of word."""
     (tmp_path / "new.csv").write_text("note,town,dose,smokes,age\nx,Köln,0.5,yes,41\ny,Ulm,1,yes,30\n")
-    names, x = inputs.read(tmp_path / "new.csv", form_of(trained))
+    names, x = prediction_inputs.read_inputs(tmp_path / "new.csv", form_of(trained))
     assert names == ["2", "3"]
     assert x.tolist() == [[41, 1, 0, 1, 0, 0.5], [30, 1, 0, 0, 1, 1]]  # age, smokes, Bonn, Köln, Ulm, dose
-    _, again = inputs.read(tmp_path / "t.csv", form_of(trained))
+    _, again = prediction_inputs.read_inputs(tmp_path / "t.csv", form_of(trained))
     rows = {row.tobytes() for row in (*trained.x, *trained.x_test)}
     assert {row.tobytes() for row in again} == rows
 
@@ -53,7 +53,7 @@ def test_columns_are_found_by_name_and_words_get_the_numbers_of_training(trained
 def test_tables_that_do_not_fit_are_refused(trained, text, says, tmp_path):
     (tmp_path / "new.csv").write_text(text)
     with pytest.raises(DataError, match=says):
-        inputs.read(tmp_path / "new.csv", form_of(trained))
+        prediction_inputs.read_inputs(tmp_path / "new.csv", form_of(trained))
 
 
 def test_images_get_the_size_and_fit_of_training(tmp_path):
@@ -62,26 +62,26 @@ def test_images_get_the_size_and_fit_of_training(tmp_path):
         (tmp_path / "set" / part).mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, (9, 14, 3)).astype(np.uint8)).save(tmp_path / "set" / part / f"{name}.png")
     dataset = data.read(f"{tmp_path / 'set'}(size=8,fit=crop)")
-    names, x = inputs.read(tmp_path / "set", form_of(dataset))
+    names, x = prediction_inputs.read_inputs(tmp_path / "set", form_of(dataset))
     assert names == ["a/1.png", "a/2.png", "b/3.png", "b/4.png"]
     assert {v.tobytes() for v in x} == {v.tobytes() for v in (*dataset.x, *dataset.x_test)}
-    one, x_one = inputs.read(tmp_path / "set/b/3.png", form_of(dataset))
+    one, x_one = prediction_inputs.read_inputs(tmp_path / "set/b/3.png", form_of(dataset))
     assert (one, x_one.tobytes()) == (["3.png"], x[2:3].tobytes())
-    keep(dataset, tmp_path / "kept.npz")
+    save_dataset(dataset, tmp_path / "kept.npz")
     assert form_of(data.read(str(tmp_path / "kept.npz"))) == form_of(dataset)
     (tmp_path / "t.csv").write_text(TABLE)
     with pytest.raises(DataError, match=r"E403 .*t.csv holds a table; the model was trained on images"):
-        inputs.read(tmp_path / "t.csv", form_of(dataset))
+        prediction_inputs.read_inputs(tmp_path / "t.csv", form_of(dataset))
     with pytest.raises(DataError, match=r"E402 there is no"):
-        inputs.read(tmp_path / "nothing", {})
+        prediction_inputs.read_inputs(tmp_path / "nothing", {})
 
 
 def test_arrays_are_read_without_pickle(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.ones((2, 3)), y=np.zeros(2))
-    assert inputs.read(tmp_path / "x.npz", {})[1].shape == (2, 3)
+    assert prediction_inputs.read_inputs(tmp_path / "x.npz", {})[1].shape == (2, 3)
     np.savez(tmp_path / "two.npz", a=np.ones((2, 3)), b=np.ones(2))
     with pytest.raises(DataError, match=r"E403 .*holds a, b; call the one to predict from 'x'"):
-        inputs.read(tmp_path / "two.npz", {})
+        prediction_inputs.read_inputs(tmp_path / "two.npz", {})
     np.save(tmp_path / "bomb.npy", np.array([print], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="E401"):
-        inputs.read(tmp_path / "bomb.npy", {})
+        prediction_inputs.read_inputs(tmp_path / "bomb.npy", {})

@@ -10,9 +10,9 @@ import unskew
 from unskew import data
 from unskew.config import build
 from unskew.core.method import Method
-from unskew.data.dataset import Dataset
-from unskew.engine.sources import dealt_out
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError
+from unskew.runs.resolve import deal_out
 
 
 def rng(seed=0):
@@ -135,7 +135,7 @@ def columns(n=200) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dealt(dataset: Dataset, **options):
-    return dealt_out(build({"skew": "iid", "clients": 2, **options}), Method(), dataset)
+    return deal_out(build({"skew": "iid", "clients": 2, **options}), Method(), dataset)
 
 
 def test_constants_are_computed_for_own_samples():
@@ -175,7 +175,7 @@ def test_a_mapped_file_too_large_to_scale_is_refused(tmp_path, monkeypatch):
     """D4: where constants cannot be applied, normalise=dataset is E109."""
     x, y = columns()
     np.save(tmp_path / "x.npy", x)
-    for module in ("convert", "intake.scale"):
+    for module in ("samples.conversion", "standardisation"):
         monkeypatch.setattr(f"unskew.data.{module}.LARGE", 10)
     d = data.arrays(np.load(tmp_path / "x.npy", mmap_mode="c"), y, x[:9], y[:9])
     with pytest.raises(UsageError, match="E109 normalise=dataset would copy the 1,600 bytes of arrays"):

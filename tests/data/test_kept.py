@@ -12,7 +12,7 @@ import pytest
 
 from tests.data.test_rows import X, Y, large, on_disk  # noqa: F401
 from unskew import data
-from unskew.data.intake import kept
+from unskew.data.readers import from_npz
 from unskew.errors import DataError
 
 
@@ -20,15 +20,15 @@ def test_a_strangers_archive_names_no_other_file(tmp_path):
     """Facts of an archive said in which file samples lie, so that one from anybody trained on, and handed to other
     processes, whatever file of this machine it named."""
     read = on_disk(tmp_path)
-    kept.keep(read, tmp_path / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "data.npz")
     arrays = dict(np.load(tmp_path / "data.npz"))
-    facts = json.loads(str(arrays[kept.FACTS]))
+    facts = json.loads(str(arrays[from_npz.FACTS_ARRAY]))
     (tmp_path / "elsewhere").mkdir()
     secret = tmp_path / "secret.npy"
     secret.write_bytes((tmp_path / "x.npy").read_bytes())
     for named in ({"path": str(secret)}, {"path": "../secret.npy"}):
         changed = facts | {"stored": {n: how | named for n, how in facts["stored"].items()}}
-        np.savez(tmp_path / "elsewhere" / "other.npz", **arrays | {kept.FACTS: np.array(json.dumps(changed))})
+        np.savez(tmp_path / "elsewhere" / "other.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(changed))})
         with pytest.raises(DataError, match=r"E402 there is no .*elsewhere/other\.x\.npy"):
             data.read(tmp_path / "elsewhere" / "other.npz")
     for wrong in (
@@ -42,7 +42,7 @@ def test_a_strangers_archive_names_no_other_file(tmp_path):
         {"shape": [90, 1, 8, 9]},
     ):
         changed = facts | {"stored": {n: how | wrong for n, how in facts["stored"].items()}}
-        np.savez(tmp_path / "data.npz", **arrays | {kept.FACTS: np.array(json.dumps(changed))})
+        np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(changed))})
         with pytest.raises(
             DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"
         ):
@@ -53,7 +53,7 @@ def test_samples_are_written_where_no_links_can_be(tmp_path, monkeypatch):
     read = on_disk(tmp_path)
     (tmp_path / "beside").mkdir()
     monkeypatch.setattr(Path, "symlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
-    kept.keep(read, tmp_path / "beside" / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "beside" / "data.npz")
     again = data.read(tmp_path / "beside" / "data.npz")
     assert np.array_equal(again.x[:], read.x[:])
     assert np.array_equal(again.x_test[:], read.x_test[:])
@@ -65,8 +65,8 @@ def test_a_set_that_was_kept_is_kept_again_at_its_place(tmp_path):
     read = on_disk(tmp_path)
     (tmp_path / "beside").mkdir()
     for one in (read, read.with_constants().standardised()):
-        kept.keep(one, tmp_path / "beside" / "data.npz")
-        kept.keep(data.read(tmp_path / "beside" / "data.npz"), tmp_path / "beside" / "data.npz")
+        from_npz.save_dataset(one, tmp_path / "beside" / "data.npz")
+        from_npz.save_dataset(data.read(tmp_path / "beside" / "data.npz"), tmp_path / "beside" / "data.npz")
         assert np.array_equal(data.read(tmp_path / "beside" / "data.npz").x[:], one.x[:])
 
 
@@ -88,11 +88,11 @@ def test_a_set_that_was_kept_is_kept_again_at_its_place(tmp_path):
 )
 def test_facts_of_other_types_and_lengths_are_refused(tmp_path, change):
     """Three constants made three channels of one, and an unknown topic ended in a traceback."""
-    kept.keep(data.arrays(X / np.float32(255), Y), tmp_path / "data.npz")
+    from_npz.save_dataset(data.arrays(X / np.float32(255), Y), tmp_path / "data.npz")
     arrays = dict(np.load(tmp_path / "data.npz"))
-    facts = json.loads(str(arrays[kept.FACTS]))
-    np.savez(tmp_path / "data.npz", **arrays | {kept.FACTS: np.array(json.dumps(facts))})
+    facts = json.loads(str(arrays[from_npz.FACTS_ARRAY]))
+    np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(facts))})
     assert np.array_equal(data.read(tmp_path / "data.npz").y, data.arrays(X / np.float32(255), Y).y)
-    np.savez(tmp_path / "data.npz", **arrays | {kept.FACTS: np.array(json.dumps(facts | change))})
+    np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(facts | change))})
     with pytest.raises(DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"):
         data.read(tmp_path / "data.npz")

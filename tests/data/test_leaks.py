@@ -10,10 +10,10 @@ import pytest
 
 from tests.cli.calling import call
 from unskew import data
-from unskew.data.intake import leaks as room
-from unskew.data.intake.leaks import leaks
-from unskew.data.intake.understood import table
-from unskew.data.rows import streams
+from unskew.data import data_warnings as room
+from unskew.data.data_overview import table
+from unskew.data.data_warnings import leaks
+from unskew.data.storage.sample_rows import is_streamed
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -84,15 +84,15 @@ def test_one_of_several_labels_is_told():
 
 
 def test_all_samples_are_asked_where_they_are_in_memory_and_some_where_they_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "LOOKED_AT", 30)
-    looked_at = room._looked_at(np.zeros((N, 2)))
+    monkeypatch.setattr(room, "LEAK_SAMPLES", 30)
+    looked_at = room._leak_samples(np.zeros((N, 2)))
     other = next(i for i in range(N) if i not in looked_at)
     x = np.stack([A, np.where(np.arange(N) == other, 9, Y)], 1).astype(np.float32)
     assert not of(*x.T)
     np.save(tmp_path / "x.npy", x)
-    monkeypatch.setattr("unskew.data.convert.LARGE", 100)
+    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 100)
     read = data.arrays(tmp_path / "x.npy", Y, test=0)
-    assert streams(read.x)
+    assert is_streamed(read.x)
     assert leaks(read)
 
 

@@ -17,9 +17,9 @@ import unskew
 from tests.cli.calling import call
 from tests.data.test_folders import tone
 from unskew import data
-from unskew.data import inputs
-from unskew.data.dataset import Dataset
-from unskew.data.packed import rows_of
+from unskew.data import prediction_inputs
+from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.packing import pack_to_layout
 from unskew.errors import DataError, UsageError
 
 N = 24
@@ -234,7 +234,7 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
     new = tmp_path / "new"
     write(new, [{name: value for name, value in row(i).items() if name in ("file", "sex", "age")} for i in range(9)])
     assert result.federation.intake
-    names, x = inputs.read(new, result.federation.intake.form, result.federation.layout)
+    names, x = prediction_inputs.read_inputs(new, result.federation.intake.form, result.federation.layout)
     assert names[:2] == ["files/a/00.png", "files/a/01.png"]
     assert np.array_equal(x["age"], np.array([AGES[i] for i in (0, 2, 4, 6, 8, 1, 3, 5, 7)], np.float32))
     assert result.predict_proba(x).shape == (9, 2)
@@ -242,9 +242,11 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
     with pytest.raises(
         DataError, match=r"E403 .*new holds no CSV that lists its files, beside which the model takes age, sex"
     ):
-        inputs.read(new, result.federation.intake.form, result.federation.layout)
+        prediction_inputs.read_inputs(new, result.federation.intake.form, result.federation.layout)
     with pytest.raises(DataError, match=r"E403 .*00.png is no folder with a CSV that lists files; .*holds age float32"):
-        inputs.read(new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout)
+        prediction_inputs.read_inputs(
+            new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout
+        )
 
 
 def test_the_column_of_names_may_be_called_as_the_input_is(tmp_path):
@@ -287,12 +289,12 @@ def test_sounds_may_have_inputs_beside_them(tmp_path, monkeypatch):
     (tmp_path / "list.csv").write_text("name,label,age\n" + "".join(f"{i},{'ab'[i % 2]},{20 + i}\n" for i in range(8)))
     d = data.folder(tmp_path, x="sound,age")
     assert [each.name for each in d.layout.inputs] == ["age", "sound"]
-    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
+    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
     read = data.folder(tmp_path, x="sound,age")
     assert np.array_equal(read.x[:], d.x)
-    _, x = inputs.read(tmp_path, d.intake.form, d.layout)
+    _, x = prediction_inputs.read_inputs(tmp_path, d.intake.form, d.layout)
     monkeypatch.undo()
-    ours = {one.tobytes() for one in rows_of(d.layout, x, "new")}
+    ours = {one.tobytes() for one in pack_to_layout(d.layout, x, "new")}
     assert ours == {one.tobytes() for one in np.concatenate([d.x, d.x_test])}
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import unskew
 from unskew import data
-from unskew.data.intake.lopsided import lopsided
-from unskew.data.intake.understood import facts, table
+from unskew.data.data_overview import facts, table
+from unskew.data.data_warnings import class_imbalance
 
 X = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
 
@@ -22,21 +22,21 @@ def test_a_class_that_nearly_all_samples_have_is_told():
         "5. Look at --metrics auroc,balanced_accuracy as well"
     )
     rare = of_shares(5)
-    assert lopsided(rare) == text
+    assert class_imbalance(rare) == text
     assert f"warning  {text}" in table(rare)
     assert {"about": "warning", "text": text} in facts(rare)["notes"]
 
 
 @pytest.mark.parametrize(("rare", "told"), [(0, False), (1, True), (50, True), (51, False), (250, False)])
 def test_it_is_told_from_nine_tenths_on(rare, told):
-    assert bool(lopsided(of_shares(rare))) is told
+    assert bool(class_imbalance(of_shares(rare))) is told
 
 
 def test_numbers_and_several_labels_have_no_such_class():
     labels = np.zeros((500, 2), int)
     labels[:3] = 1
-    assert not lopsided(data.take((X, labels)))
-    assert not lopsided(data.take((X, np.where(np.arange(500) < 5, 1.5, 0.0)), target="dose"))
+    assert not class_imbalance(data.take((X, labels)))
+    assert not class_imbalance(data.take((X, np.where(np.arange(500) < 5, 1.5, 0.0)), target="dose"))
 
 
 def test_a_diagnosis_says_that_its_evidence_is_of_other_classes():

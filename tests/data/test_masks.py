@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data import preview
-from unskew.data.resize import area, smaller_images, smaller_masks
+from unskew.data import data_overview
+from unskew.data.kinds.images import area_weights, resize_images, resize_masks
 from unskew.errors import DataError, UsageError
 
 
@@ -143,7 +143,7 @@ def test_what_the_server_holds_back_stays_itself_under_feature_skew():
 
 def test_preview_tells_the_share_of_pixels():
     fed = built(sites())
-    text = preview.terminal(fed)
+    text = data_overview.terminal(fed)
     assert "foreground in 3 of 3 clients" in text
     share = 100 * fed.label_counts[0, 1] / (fed.sizes[0] * 64)
     assert f"site-0 {fed.sizes[0]} images, foreground {share:.1f} % of the pixels" in text
@@ -151,13 +151,13 @@ def test_preview_tells_the_share_of_pixels():
 
 def test_areas_and_nearest_pixels():
     x = rng().random((2, 1, 10, 10)).astype(np.float32)
-    half = smaller_images(x, 5)
+    half = resize_images(x, 5)
     np.testing.assert_allclose(half, x.reshape(2, 1, 5, 2, 5, 2).mean((3, 5)), rtol=1e-5)
-    np.testing.assert_allclose(smaller_images(x, 4).mean((2, 3)), x.mean((2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(area(5, 2), [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]], rtol=1e-6)
-    assert smaller_images(x, 10) is x
+    np.testing.assert_allclose(resize_images(x, 4).mean((2, 3)), x.mean((2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(area_weights(5, 2), [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]], rtol=1e-6)
+    assert resize_images(x, 10) is x
     y = np.arange(100).reshape(1, 10, 10)
-    assert smaller_masks(y, 5)[0, :2].tolist() == [[11, 13, 15, 17, 19], [31, 33, 35, 37, 39]]
+    assert resize_masks(y, 5)[0, :2].tolist() == [[11, 13, 15, 17, 19], [31, 33, 35, 37, 39]]
 
 
 @pytest.fixture

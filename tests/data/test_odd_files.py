@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data import inputs
-from unskew.data.intake.images import picture
+from unskew.data import prediction_inputs
+from unskew.data.kinds.images import read_image
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -84,7 +84,7 @@ OPAQUE = np.full((SIDE, SIDE, 1), 65_535, np.uint16)
 def test_colours_of_16_bits_are_read_whole(tmp_path, name, content):
     """Pillow keeps the upper 8 bits: of images that use 12, 4 were left, and all of them were nearly black."""
     (tmp_path / name).write_bytes(content)
-    pixels, form = picture(tmp_path / name, SIDE, "pad")
+    pixels, form = read_image(tmp_path / name, SIDE, "pad")
     assert form.depth == "16 bit"
     np.testing.assert_array_equal(pixels, (COLOURS.astype(np.float32) / np.float32(65_535)).transpose(2, 0, 1))
 
@@ -93,20 +93,20 @@ def test_deep_colours_of_which_no_lower_byte_can_be_had_are_refused(tmp_path):
     (tmp_path / "a.tif").write_bytes(tiff(COLOURS, shown=2, planes=2, packed=True))
     said = r"E401 .*a\.tif cannot be read as an image: its colours of 16 bits lie one after another and are packed; save it"
     with pytest.raises(DataError, match=said):
-        picture(tmp_path / "a.tif", SIDE, "pad")
+        read_image(tmp_path / "a.tif", SIDE, "pad")
 
 
 def test_bits_of_deep_colours_are_a_setting(tmp_path):
     (tmp_path / "a.png").write_bytes(png(COLOURS >> 4, 2))
-    pixels, _ = picture(tmp_path / "a.png", SIDE, "pad", bits=12)
+    pixels, _ = read_image(tmp_path / "a.png", SIDE, "pad", bits=12)
     np.testing.assert_allclose(pixels, ((COLOURS >> 4) / 4095).transpose(2, 0, 1), rtol=1e-6)
     with pytest.raises(DataError, match=r"E401 .*a\.png holds values from \d+ to 40\d\d; bits=11 allows 2,047 at most"):
-        picture(tmp_path / "a.png", SIDE, "pad", bits=11)
+        read_image(tmp_path / "a.png", SIDE, "pad", bits=11)
 
 
 def test_deep_greys_with_alpha_are_read_whole(tmp_path):
     (tmp_path / "a.png").write_bytes(png(np.concatenate([GREY[..., None], OPAQUE], 2), 4))
-    pixels, form = picture(tmp_path / "a.png", SIDE, "pad")
+    pixels, form = read_image(tmp_path / "a.png", SIDE, "pad")
     assert form.depth == "16 bit"
     np.testing.assert_array_equal(pixels, np.repeat((GREY.astype(np.float32) / np.float32(65_535))[None], 3, 0))
 
@@ -117,7 +117,7 @@ def test_images_in_which_white_is_zero_are_read_as_they_look(tmp_path, kind):
     most = int(np.iinfo(kind).max)
     values = (GREY.astype(np.int64) % (most + 1)).astype(kind)
     (tmp_path / "a.tif").write_bytes(tiff(values, shown=0))
-    np.testing.assert_allclose(picture(tmp_path / "a.tif", SIDE, "pad")[0][0], 1 - values / most, atol=1e-6)
+    np.testing.assert_allclose(read_image(tmp_path / "a.tif", SIDE, "pad")[0][0], 1 - values / most, atol=1e-6)
 
 
 def test_a_file_with_a_number_that_is_none_is_named(tmp_path):
@@ -137,14 +137,14 @@ def test_a_palette_with_transparency_is_read_without_a_word_of_pillows(tmp_path)
     image = Image.fromarray((GREY >> 8).astype(np.uint8)).quantize(8)
     image.save(tmp_path / "a.png", transparency=bytes([0, 128, 255, 255]))
     plain = np.asarray(Image.fromarray(np.asarray(image)).point(image.getpalette()[::3] + [0] * 248))
-    np.testing.assert_allclose(picture(tmp_path / "a.png", SIDE, "pad")[0][0], plain / 255, atol=1e-6)
+    np.testing.assert_allclose(read_image(tmp_path / "a.png", SIDE, "pad")[0][0], plain / 255, atol=1e-6)
 
 
 def test_what_is_no_image_is_told_without_pythons_words(tmp_path):
     with pytest.raises(
         DataError, match=r"E401 .*a\.png cannot be read as an image: it is none of a kind that is known"
     ):
-        (tmp_path / "a.png").write_bytes(b"no image") and picture(tmp_path / "a.png", SIDE, "pad")
+        (tmp_path / "a.png").write_bytes(b"no image") and read_image(tmp_path / "a.png", SIDE, "pad")
 
 
 def drawn(colours, classes=3):
@@ -392,9 +392,9 @@ def test_masks_are_not_predicted_from(tmp_path):
         (tmp_path / "set" / "lyon" / kind).mkdir(parents=True)
         for i in range(2):
             Image.new("L", (8, 8), i).save(tmp_path / "set" / "lyon" / kind / f"{i}.png")
-    names, x = inputs.read(tmp_path / "set", FORM)
+    names, x = prediction_inputs.read_inputs(tmp_path / "set", FORM)
     assert (names, len(x)) == (["lyon/images/0.png", "lyon/images/1.png"], 2)
-    assert inputs.read(tmp_path / "set/lyon/masks", FORM)[0] == ["0.png", "1.png"]
+    assert prediction_inputs.read_inputs(tmp_path / "set/lyon/masks", FORM)[0] == ["0.png", "1.png"]
 
 
 def test_files_for_validation_are_predicted_from(tmp_path):
@@ -402,14 +402,14 @@ def test_files_for_validation_are_predicted_from(tmp_path):
     for part in ("train", "val"):
         (tmp_path / part / "a").mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / part / "a" / "0.png")
-    assert inputs.read(tmp_path, FORM)[0] == ["train/a/0.png", "val/a/0.png"]
+    assert prediction_inputs.read_inputs(tmp_path, FORM)[0] == ["train/a/0.png", "val/a/0.png"]
 
 
 def test_a_class_that_is_called_as_masks_are_is_predicted_from(tmp_path):
     for name in ("label", "other"):
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / name / "0.png")
-    assert inputs.read(tmp_path, FORM)[0] == ["label/0.png", "other/0.png"]
+    assert prediction_inputs.read_inputs(tmp_path, FORM)[0] == ["label/0.png", "other/0.png"]
 
 
 def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_path):
@@ -420,8 +420,13 @@ def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_
         for name in ("scan", "scan_seg"):
             nib.save(nib.Nifti1Image(np.ones((4, 4, 2), np.int16), np.eye(4)), tmp_path / patient / f"{name}.nii")
     form = {"kind": "volumes", "size": 8, "axis": "axial"}
-    assert inputs.read(tmp_path, form)[0] == [f"p{p}/scan.nii slice {i}" for p in (1, 2) for i in (0, 1)]
-    assert inputs.read(tmp_path / "p1/scan_seg.nii", form)[0] == ["scan_seg.nii slice 0", "scan_seg.nii slice 1"]
+    assert prediction_inputs.read_inputs(tmp_path, form)[0] == [
+        f"p{p}/scan.nii slice {i}" for p in (1, 2) for i in (0, 1)
+    ]
+    assert prediction_inputs.read_inputs(tmp_path / "p1/scan_seg.nii", form)[0] == [
+        "scan_seg.nii slice 0",
+        "scan_seg.nii slice 1",
+    ]
 
 
 def test_a_volume_with_a_number_that_is_none_is_named(tmp_path):

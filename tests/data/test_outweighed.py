@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from unskew import data
-from unskew.data.intake.outweighed import outweighed
-from unskew.data.intake.understood import facts, table
+from unskew.data.data_overview import facts, table
+from unskew.data.data_warnings import target_outliers
 
 X = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
 Y = np.linspace(-10.0, 10.0, 500)
@@ -23,7 +23,7 @@ def test_targets_that_outweigh_all_others_are_told():
         "spread, so training and RMSE are mostly about them; mend them if they are mistakes, else look at --metrics "
         "median_error as well"
     )
-    assert outweighed(of(y)) == text
+    assert target_outliers(of(y)) == text
     assert f"warning  {text}" in table(of(y))
     assert {"about": "warning", "text": text} in facts(of(y))["notes"]
 
@@ -34,15 +34,15 @@ def test_targets_that_outweigh_all_others_are_told():
     ids=["even", "skewed", "few"],
 )
 def test_other_targets_are_not(y):
-    assert not outweighed(of(y))
+    assert not target_outliers(of(y))
 
 
 @pytest.mark.parametrize(("far", "told"), [(29.8, False), (29.9, True)])
 def test_it_is_told_from_nine_tenths_of_the_spread_on(far, told):
     """By hand: 99 targets at distance 1 from a median of 0, so that one weighs nine times as much at the root of 891, 29.85."""
     y = np.array([-1.0] * 50 + [0.0] + [1.0] * 49 + [far])
-    assert bool(outweighed(of(y))) is told
+    assert bool(target_outliers(of(y))) is told
 
 
 def test_classes_have_no_spread():
-    assert not outweighed(data.arrays(X, np.arange(500) % 2, X[:10], np.arange(10) % 2))
+    assert not target_outliers(data.arrays(X, np.arange(500) % 2, X[:10], np.arange(10) % 2))

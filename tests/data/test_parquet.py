@@ -20,11 +20,11 @@ from PIL import Image
 import unskew
 from tests.data import arrow
 from unskew import data
-from unskew.data.intake import kept
-from unskew.data.intake.tables import table
-from unskew.data.rows import streams, surveyed
-from unskew.engine.inputs import Streamed
+from unskew.data.readers import from_npz
+from unskew.data.readers.from_tables import read_table
+from unskew.data.storage.sample_rows import is_streamed, survey_rows
 from unskew.errors import DataError
+from unskew.round.samples import StreamedSamples
 
 RNG = np.random.default_rng(0)
 N = 60
@@ -59,9 +59,9 @@ def little(monkeypatch):
     """Memory into which few samples fit, from when it is called, and small pieces."""
 
     def call(fits=1000, memory=40_000):
-        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: fits)
-        monkeypatch.setattr("unskew.data.parquet.groups.memory", lambda: memory)
-        monkeypatch.setattr("unskew.data.parquet.groups.PIECE", 64)
+        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: fits)
+        monkeypatch.setattr("unskew.data.parquet.row_groups.usable_memory", lambda: memory)
+        monkeypatch.setattr("unskew.data.parquet.row_groups.PIECE_BYTES", 64)
 
     return call
 
@@ -103,15 +103,15 @@ def trains_the_same(text, little, **more):
     result = unskew.run("fedavg", text, **SETTINGS | more)
     little(memory=400_000)
     read = data.read(text)
-    assert streams(read.x)
-    assert not streams(whole.x)
+    assert is_streamed(read.x)
+    assert not is_streamed(whole.x)
     same(whole, read)
     notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
     assert (sorted(notes), len(read.intake.notes)) == (sorted(whole.intake.notes), len(notes) + 1)
     source = read.x.source
     assert len(source.pieces) > 8
     assert all(
-        np.array_equal(getattr(surveyed(source.shape, source.read), n), v) for n, v in vars(source.survey).items()
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), v) for n, v in vars(source.survey).items()
     )
     other = unskew.run("fedavg", text, **SETTINGS | more)
     assert (other.digest, other.scores()) == (result.digest, result.scores())
@@ -124,11 +124,14 @@ def test_a_table_is_what_it_is_in_memory(tmp_path, write, little):
     write(tmp_path / "x.parquet", given)
     text = f"{tmp_path}/x.parquet"
     whole = trains_the_same(f"{text}(site=hospital)", little, skew="iid")
-    old = table({name: np.array(values) for name, (_, values) in given.items()}, "x.parquet", site="hospital")
+    old = read_table({name: np.array(values) for name, (_, values) in given.items()}, "x.parquet", site="hospital")
     same(whole, old)
     assert whole.intake.notes == old.intake.notes
     assert [c for c, _ in whole.intake.form["columns"]] == ["a", "b", "k", "flag", "w", "t"]
-    same(data.read(text, target="a"), table({n: np.array(v) for n, (_, v) in given.items()}, "x.parquet", target="a"))
+    same(
+        data.read(text, target="a"),
+        read_table({n: np.array(v) for n, (_, v) in given.items()}, "x.parquet", target="a"),
+    )
 
 
 def test_whole_numbers_of_training_rows_that_count_them_are_left_out(tmp_path, write, little):
@@ -467,7 +470,7 @@ def test_rows_that_take_too_much_are_refused(tmp_path, write, little, monkeypatc
     given, _ = packed(lambda i: png(i, 40 if i == 9 else 8))
     write(tmp_path / "x.parquet", given)
     little(1000, 40_000)
-    monkeypatch.setattr("unskew.data.parquet.several.Shards.row_bytes", 1)
+    monkeypatch.setattr("unskew.data.parquet.table.ShardTable.row_bytes", 1)
     with pytest.raises(
         DataError, match=r"E414 the 7 rows from row 7 of .*x\.parquet on unpack to more than 2,500 bytes"
     ):
@@ -481,11 +484,11 @@ def test_words_that_would_fill_memory_are_left_out_or_refused(tmp_path, write, m
         "label": ("int64", [0, 1] * 30),
     }
     write(tmp_path / "x.parquet", given)
-    monkeypatch.setattr("unskew.data.parquet.several.memory", lambda: 7700)
+    monkeypatch.setattr("unskew.data.parquet.table.usable_memory", lambda: 7700)
     read = data.read(tmp_path / "x.parquet")
     assert [c for c, _ in read.intake.form["columns"]] == ["a"]
     assert any(re_says(note[1], r"column 'w', whose words take too much memory") for note in read.intake.notes)
-    monkeypatch.setattr("unskew.data.parquet.several.AT_ONCE", 5)
+    monkeypatch.setattr("unskew.data.parquet.table.COLUMN_ROWS", 5)
     write(tmp_path / "x.parquet", given | {"label": ("string", [f"{i:050}" for i in range(N)])})
     with pytest.raises(DataError, match=r"E414 x\.parquet: column 'label' would have to be in memory as a whole"):
         data.read(f"{tmp_path}/x.parquet(label=label)")
@@ -553,7 +556,7 @@ def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, l
     little(100, 64 * 96)  # 96 bytes are read at once, 24 rows
     read = data.take({"p": f"{tmp_path}/x.parquet", "q": f"{tmp_path}/x.parquet"})
     for rows in (data.read(tmp_path / "x.parquet").x, read.x):
-        samples = Streamed(rows, torch.device("cpu"))
+        samples = StreamedSamples(rows, torch.device("cpu"))
         asked = []
         take = lambda _, n, rows=rows, asked=asked: asked.append(len(n)) or rows[n]  # noqa: E731
         samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
@@ -571,7 +574,7 @@ def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, write, l
     write(tmp_path / "x.parquet", columns())
     little()
     read = data.read(tmp_path / "x.parquet")
-    kept.keep(read, tmp_path / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
 
 

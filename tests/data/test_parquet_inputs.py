@@ -18,10 +18,10 @@ from tests.cli.calling import call
 from tests.data import arrow
 from tests.data.test_parquet import FILE, png, wav
 from unskew import data
-from unskew.data import inputs
-from unskew.data.packed import rows_of
-from unskew.deploy.forms import difference, form_of
+from unskew.data import prediction_inputs
+from unskew.data.samples.packing import pack_to_layout
 from unskew.errors import DataError
+from unskew.federation.protocol.hello import form_difference, form_of
 
 N = 40
 RNG = np.random.default_rng(2)
@@ -110,16 +110,16 @@ def test_a_run_is_trained_and_predicts_from_such_files(write, tmp_path):
     result = unskew.run("fedavg", f"{tmp_path}/p.parquet{SETTING}", model=Net(), **SETTINGS)
     intake, layout = result.federation.intake, result.federation.layout
     assert intake
-    names, x = inputs.read(tmp_path / "new.parquet", intake.form, layout)
+    names, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", intake.form, layout)
     assert names[3] == f"row 3 of {tmp_path / 'new.parquet'}"
     assert np.array_equal(result.predict_proba(x), result.predict_proba(GIVEN))
     del new["age"]
     write(tmp_path / "less.parquet", new)
     with pytest.raises(DataError, match=r"E403 less.parquet has no column 'age'"):
-        inputs.read(tmp_path / "less.parquet", intake.form, layout)
+        prediction_inputs.read_inputs(tmp_path / "less.parquet", intake.form, layout)
     placed = data.arrays((AGES, IDS), Y).layout
     with pytest.raises(DataError, match=r"E403 .*names its columns, and this model takes inputs by place"):
-        inputs.read(tmp_path / "new.parquet", {}, placed)
+        prediction_inputs.read_inputs(tmp_path / "new.parquet", {}, placed)
 
 
 class Worded(Net):
@@ -146,7 +146,7 @@ def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
     some = columns(slice(0, 4), sex=("string", SEXES[:4]))
     del some["ill"]
     write(tmp_path / "new.parquet", some)
-    _, x = inputs.read(tmp_path / "new.parquet", federation.intake.form, federation.layout)
+    _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", federation.intake.form, federation.layout)
     assert np.array_equal(result.predict_proba(x), same.predict_proba({n: v[:4] for n, v in by_hand.items()}))
     unknown = r"E405 odd.parquet: column 'sex' holds '[w0]' at row 0 of .*never seen; it knows 'f', 'm'"
     for sexes, text in (
@@ -156,17 +156,17 @@ def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
     ):
         write(tmp_path / "odd.parquet", {**some, "sex": sexes})
         with pytest.raises(DataError, match=text):
-            inputs.read(tmp_path / "odd.parquet", federation.intake.form, federation.layout)
+            prediction_inputs.read_inputs(tmp_path / "odd.parquet", federation.intake.form, federation.layout)
     write(tmp_path / "ages.parquet", columns())
     numbers = unskew.run("fedavg", f"{tmp_path}/ages.parquet{SETTING}", model=Net(), **SETTINGS).federation
     write(tmp_path / "odd.parquet", columns(age=("string", ["old"] * N)))
     with pytest.raises(
         DataError, match=r"E405 odd.parquet: column 'age' holds words such as 'old'; .*trained on numbers"
     ):
-        inputs.read(tmp_path / "odd.parquet", numbers.intake.form, numbers.layout)
+        prediction_inputs.read_inputs(tmp_path / "odd.parquet", numbers.intake.form, numbers.layout)
     (tmp_path / "xrays").mkdir()
     with pytest.raises(DataError, match=r"E403 .*xrays is no .npz"):
-        inputs.read(tmp_path / "xrays", federation.intake.form, federation.layout)
+        prediction_inputs.read_inputs(tmp_path / "xrays", federation.intake.form, federation.layout)
 
 
 def test_sites_compare_the_words_of_such_columns(write, tmp_path):
@@ -174,7 +174,7 @@ def test_sites_compare_the_words_of_such_columns(write, tmp_path):
     for words in ("fm", "mx"):
         write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
         forms.append(form_of(data.read(f"{tmp_path}/p.parquet(x='ids,sex', label=ill)")))
-    told = difference(("a", "b"), (forms[0], forms[1])) or ""
+    told = form_difference(("a", "b"), (forms[0], forms[1])) or ""
     assert told.startswith("column 'sex' holds other words at a than at b")
 
 
@@ -211,9 +211,9 @@ def test_more_than_memory_holds_is_not_predicted_from(write, tmp_path, monkeypat
     write(tmp_path / "p.parquet", columns())
     trained = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
     assert trained.intake
-    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
+    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
     with pytest.raises(DataError, match=r"E414 p.parquet: its inputs would take"):
-        inputs.read(tmp_path / "p.parquet", trained.intake.form, trained.layout)
+        prediction_inputs.read_inputs(tmp_path / "p.parquet", trained.intake.form, trained.layout)
 
 
 def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
@@ -234,16 +234,16 @@ def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
         which = [each.name for each in whole.layout.inputs].index(name)
         ours = {row.tobytes() for row in whole.layout.column(np.concatenate([whole.x, whole.x_test]), which)}
         assert ours == {row.tobytes() for row in np.concatenate([alone.x, alone.x_test])}
-        _, x = inputs.read(tmp_path / "p.parquet", alone.intake.form)
+        _, x = prediction_inputs.read_inputs(tmp_path / "p.parquet", alone.intake.form)
         assert {row.tobytes() for row in x} == ours
-    names, x = inputs.read(tmp_path / "p.parquet", whole.intake.form, whole.layout)
+    names, x = prediction_inputs.read_inputs(tmp_path / "p.parquet", whole.intake.form, whole.layout)
     assert len(names) == 12
-    assert {row.tobytes() for row in rows_of(whole.layout, x, "new")} == {
+    assert {row.tobytes() for row in pack_to_layout(whole.layout, x, "new")} == {
         row.tobytes() for row in np.concatenate([whole.x, whole.x_test])
     }
     other = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
     with pytest.raises(DataError, match=r"E403 p.parquet: column 'photo' holds files, and held numbers where"):
-        inputs.read(tmp_path / "p.parquet", other.intake.form, whole.layout)
+        prediction_inputs.read_inputs(tmp_path / "p.parquet", other.intake.form, whole.layout)
     photos[5] = photos[5][:40]
     rows["photo"] = (FILE, [{"bytes": content, "path": None} for content in photos])
     write(tmp_path / "p.parquet", rows)
@@ -258,7 +258,7 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     write(tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())})
     trained = data.read(f"{tmp_path}/t.parquet(label=ill)")
     assert trained.intake
-    _, x = inputs.read(tmp_path / "new.parquet", trained.intake.form)
+    _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", trained.intake.form)
     assert {r.tobytes() for r in x} <= {r.tobytes() for r in (*trained.x, *trained.x_test)}
     pictures = {"picture": (NUMBERS, SCANS.tolist())}
     write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
@@ -266,16 +266,16 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     result = unskew.run("fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS)
     assert result.federation.intake
     form = result.federation.intake.form
-    _, x = inputs.read(tmp_path / "n.parquet", form)
+    _, x = prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
     assert np.array_equal(x, FIRST)
     assert np.array_equal(result.predict_proba(x), result.predict_proba(FIRST))
     with pytest.raises(DataError, match=r"E403 n.parquet has as columns of lists .*training were in 'x'"):
-        inputs.read(tmp_path / "n.parquet", {})
+        prediction_inputs.read_inputs(tmp_path / "n.parquet", {})
     with pytest.raises(DataError, match=r"E403 n.parquet has as columns of files none; .*training were in 'x'"):
-        inputs.read(tmp_path / "n.parquet", {"kind": "images"})
-    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
+        prediction_inputs.read_inputs(tmp_path / "n.parquet", {"kind": "images"})
+    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
     with pytest.raises(DataError, match=r"E414 n.parquet: column 'picture' would take"):
-        inputs.read(tmp_path / "n.parquet", form)
+        prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
 
 
 def test_the_command_predicts_from_parquet(write, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from unskew import data
-from unskew.data.intake.images import opened, sizes_told
+from unskew.data.kinds.images import decode_image, size_notes
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -45,12 +45,12 @@ def saved(image, form="PNG", **more):
 
 
 def seen(image, form="PNG", **more):
-    _, what = opened(saved(image, form, **more), "it", 8, "pad", 16)
+    _, what = decode_image(saved(image, form, **more), "it", 8, "pad", 16)
     return what
 
 
 def notes(*forms):
-    return [text for topic, text in sizes_told(forms, 8, "pad", 16) if topic == "note"]
+    return [text for topic, text in size_notes(forms, 8, "pad", 16) if topic == "note"]
 
 
 @pytest.mark.parametrize("mode", ["P", "CMYK"])

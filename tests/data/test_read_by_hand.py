@@ -10,9 +10,9 @@ from tests.data.test_intake import blurred
 from tests.data.test_intake import notes as notes_of
 from tests.data.test_masks import two_sites
 from unskew import data
-from unskew.data.intake import sites, understood
-from unskew.data.intake.columns import site_of
-from unskew.data.intake.greys import are_black_and_white
+from unskew.data import data_overview, data_warnings
+from unskew.data.kinds.column_roles import site_column_in
+from unskew.data.kinds.masks import are_black_and_white
 from unskew.errors import DataError
 
 N = 40
@@ -234,8 +234,8 @@ def test_words_of_columns_have_one_numbering_for_training_and_test():
 
 def test_the_likeliest_name_says_what_a_site_is():
     """Not the first of the table's columns."""
-    assert site_of({"patient": 0, "Hospital": 0, "site": 0}) == "site"
-    assert site_of({"patient": 0, "Hospital": 0}) == "Hospital"
+    assert site_column_in({"patient": 0, "Hospital": 0, "site": 0}) == "site"
+    assert site_column_in({"patient": 0, "Hospital": 0}) == "Hospital"
 
 
 def test_columns_with_fractions_keep_them():
@@ -276,10 +276,10 @@ def test_greys_are_edges_unless_they_gather_in_areas(masks, are):
 
 def test_sites_are_apart_above_four_times_the_range():
     def of(spread):
-        return sites.Site("s", 1, 0.0, spread, spread, ())
+        return data_warnings.Site("s", 1, 0.0, spread, spread, ())
 
-    assert sites.apart([of(1.0), of(4.0), of(0.0)]) is None
-    assert sites.apart([of(4.1), of(1.0), of(2.0)]) == (of(1.0), of(4.1))
+    assert data_warnings.different_ranges([of(1.0), of(4.0), of(0.0)]) is None
+    assert data_warnings.different_ranges([of(4.1), of(1.0), of(2.0)]) == (of(1.0), of(4.1))
 
 
 def test_a_site_is_described_by_all_its_labels_and_its_typical_range():
@@ -288,7 +288,7 @@ def test_a_site_is_described_by_all_its_labels_and_its_typical_range():
     x = np.tile(np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 4, 4), (n, 1, 1, 1))
     x[0] *= 90
     y = (np.arange(n) >= 450).astype(np.int64)
-    (site,) = sites.by_site(data.arrays(x, y, columns={"site": np.zeros(n, np.int64)}, test=0))
+    (site,) = data_warnings.sites_of(data.arrays(x, y, columns={"site": np.zeros(n, np.int64)}, test=0))
     assert site.samples == n
     assert site.shares == (0.9, 0.1)
     assert (site.low, site.high, site.spread) == (0, 90, 1)
@@ -299,7 +299,7 @@ def test_tokens_without_a_label_are_no_class_of_a_site():
     y[:, :2], y[0, 2] = [0, 1], 1
     d = data.arrays(x, y, columns={"site": np.zeros(4, np.int64)}, classes=["a", "b"], test=0)
     assert d.tokens
-    assert sites.by_site(d)[0].shares == pytest.approx((4 / 9, 5 / 9))
+    assert data_warnings.sites_of(d)[0].shares == pytest.approx((4 / 9, 5 / 9))
 
 
 def test_classes_and_a_target_are_not_both_given():
@@ -319,15 +319,15 @@ def test_points_are_decimals_where_a_column_shows_it(tmp_path):
 def test_the_table_counts_labels_of_which_a_sample_has_several():
     x, y = np.zeros((5, 3)), np.array([[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 1, 0], [0, 0, 0]])
     d = data.arrays(x, y, target="fever,cough,rash", test=0)
-    assert "labels   3: fever 3, cough 2, rash 1" in understood.table(d)
-    assert understood.facts(d)["shares"] == pytest.approx([3 / 6, 2 / 6, 1 / 6])
+    assert "labels   3: fever 3, cough 2, rash 1" in data_overview.table(d)
+    assert data_overview.facts(d)["shares"] == pytest.approx([3 / 6, 2 / 6, 1 / 6])
 
 
 def test_the_range_of_values_is_that_of_all_samples(monkeypatch):
     """However few are looked at at once."""
     d = data.arrays(np.array([[1.0, 2], [3, 4], [-7, 5], [2, 9]]), ["a", "b"] * 2, test=0)
-    monkeypatch.setattr(understood, "CHUNK", 2)
-    assert understood.span(d) == (-7, 9)
+    monkeypatch.setattr(data_overview, "RANGE_BLOCK", 2)
+    assert data_overview.value_range(d) == (-7, 9)
 
 
 def test_with_masks_images_have_channels_whatever_their_shape():

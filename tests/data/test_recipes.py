@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from tests.data.test_getting import TEN, a_har, a_wav, folder, leaf, png
-from unskew.data.getting import files, hub
-from unskew.data.getting.catalogue import recipes
-from unskew.data.getting.recipe import Origin, Samples
-from unskew.data.getting.recipes import domains
+from unskew.data.downloads import original_files
+from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, recipes
+from unskew.data.downloads.recipes import domains
 from unskew.errors import DataError
 
 
-def made(name, path, size=64) -> Samples:
-    return recipes()[name].samples(Origin(path, name, size))
+def made(name, path, size=64) -> OriginalSamples:
+    return recipes()[name].samples(OriginalFiles(path, name, size))
 
 
 def medical(path, y, y_test, x=TEN, **more):
@@ -38,7 +37,7 @@ def test_medical_images_have_one_label_each(tmp_path):
 
 
 def test_an_archive_that_unpacks_to_far_too_much_is_refused_before_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SMALL", 1 << 16)
+    monkeypatch.setattr(original_files, "SMALL_ARCHIVE", 1 << 16)
     large = medical(
         tmp_path / "pathmnist.npz", np.zeros((4096, 1), np.uint8), np.zeros((2, 1), np.uint8),
         np.zeros((4096, 3, 32, 32), np.uint8),
@@ -61,7 +60,7 @@ def test_every_image_keeps_its_domain_class_and_part(tmp_path, monkeypatch):
         assert domain is not None
         seen = {f"{d}/{part}/{samples.classes[c]}": int(image[0, 0, 0]) for image, c, d in zip(x, y, domain)}
         assert seen == {way: 10 + 40 * i for i, way in enumerate(ways) if f"/{part}/" in way}
-    monkeypatch.setattr(domains, "MOST", 3 * 4 * 4 * 6 - 1)
+    monkeypatch.setattr(domains, "LARGEST_SET", 3 * 4 * 4 * 6 - 1)
     with pytest.raises(DataError, match=r"E411 6 images of 4 x 4 take 288 bytes, .*take a smaller --size"):
         made("pacs", origin, size=4)
 
@@ -151,11 +150,11 @@ def test_the_hubs_parts_keep_their_columns_and_images_their_size(tmp_path, monke
     def splits(files, which, size):
         sides.append(size)
         x, y = np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 3, 1])
-        train = hub.Split(x, y[:2], {"domain": np.array(["a", "b"])}, ())
-        return {"train": train, "test": hub.Split(x[2:], y[2:], {"domain": np.array(["c"])}, ())}
+        train = original_files.HubSplit(x, y[:2], {"domain": np.array(["a", "b"])}, ())
+        return {"train": train, "test": original_files.HubSplit(x[2:], y[2:], {"domain": np.array(["c"])}, ())}
 
-    monkeypatch.setattr(hub, "holds", lambda files: True)
-    monkeypatch.setattr(hub, "splits", splits)
+    monkeypatch.setattr(original_files, "are_parquet", lambda files: True)
+    monkeypatch.setattr(original_files, "read_splits", splits)
     pacs, digits = made("pacs", tmp_path, 32), made("mnist", tmp_path, 32)
     assert sides == [32, None]
     for samples in (pacs, digits):

@@ -8,19 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unskew import arguments, data
-from unskew.data import page, presence, registry, shifts, skew
+from unskew import data
+from unskew.data import docs_page, registry, skew
 from unskew.data import sets as sets_folder
 from unskew.data import skews as skews_folder
-from unskew.data.availability import Availability, Options
+from unskew.data.clients import availability, shifts
+from unskew.data.clients.availability import Availability, Options
 from unskew.data.skew import Skew
 from unskew.errors import DataError, UsageError
+from unskew.formats import arguments
 
 KINDS = {
     **{f"set {name}": registry.reader_of(name) for name in data.names()},
     **{f"partition {name}": kind for name, kind in skew.partitions().items()},
     **{f"shift {name}": kind for name, kind in shifts.SHIFTS.items()},
-    **{f"availability {name}": kind for name, kind in presence.KINDS.items()},
+    **{f"availability {name}": kind for name, kind in availability.PRESENCE_KINDS.items()},
     "availability options": Options,
     "folder": data.folder,
 }
@@ -41,7 +43,7 @@ def test_every_example_is_read_as_its_kind(tmp_path):
         assert type(Skew.parse(kind.example).partition) is kind
     for kind in shifts.SHIFTS.values():
         assert type(Skew.parse(f"iid{kind.example}").shifts[0]) is kind
-    for kind in presence.KINDS.values():
+    for kind in availability.PRESENCE_KINDS.values():
         text = kind.example.replace("FILE.csv", str(trace))
         assert type(Availability.parse(text).presence) is kind
 
@@ -90,7 +92,7 @@ def test_availabilities_out_of_range_are_refused(text, message):
 def more(tmp_path, monkeypatch):
     """A new set and a new partition, each in one file of its folder."""
     for package, stem, text in (
-        (sets_folder, "mine", (registry.FOLDER / "digits.py").read_text().replace("def digits(", "def mine(")),
+        (sets_folder, "mine", (registry.SETS_FOLDER / "digits.py").read_text().replace("def digits(", "def mine(")),
         (skews_folder, "all_to_one", ALL_TO_ONE),
     ):
         folder = tmp_path / stem
@@ -99,8 +101,8 @@ def more(tmp_path, monkeypatch):
             (folder / path.name).write_text(path.read_text())
         (folder / f"{stem}.py").write_text(text)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    monkeypatch.setattr(registry, "FOLDER", tmp_path / "mine")
-    monkeypatch.setattr(skew, "FOLDER", tmp_path / "all_to_one")
+    monkeypatch.setattr(registry, "SETS_FOLDER", tmp_path / "mine")
+    monkeypatch.setattr(skew, "SKEWS_FOLDER", tmp_path / "all_to_one")
     registry.files.cache_clear()
     skew.partitions.cache_clear()
     yield
@@ -119,8 +121,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request
+from unskew.data.clients.partition import Index
+from unskew.data.clients.partition import Partition, Request
 
 
 @dataclass(frozen=True)
@@ -146,14 +148,14 @@ def test_a_new_set_and_a_new_partition_are_one_file_each():
     assert federation.sizes.tolist() == [0, 1437, 0]
     with pytest.raises(UsageError, match="E103 skew 'all_to_one': client must be a whole number, at least 0; got -1"):
         Skew.parse("all_to_one:-1")
-    text = page.page()
+    text = docs_page.page()
     assert "| `mine` | 1,797 handwritten digits" in text
     assert "| `all_to_one:0` | Everything belongs to one client. |" in text
     assert "| `all_to_one` | `client` | whole number | at least 0 | required | which client |" in text
 
 
 def test_the_page_is_what_the_code_says():
-    assert page.page() == (Path(__file__).parents[2] / "docs" / "data-sets.md").read_text()
+    assert docs_page.page() == (Path(__file__).parents[2] / "docs" / "data-sets.md").read_text()
 
 
 def test_one_function_reads_every_text_that_names_data(tmp_path):

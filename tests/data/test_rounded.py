@@ -7,7 +7,7 @@ import pytest
 
 from unskew import data
 from unskew.data import registry
-from unskew.data.intake import rounded
+from unskew.data.samples import conversion
 
 SAYS = "lie closer together than float32 tells apart, so they are rounded"
 z = np.random.default_rng(0).normal(size=200)
@@ -30,7 +30,7 @@ def told(values, dtype=np.float64):
     ],
 )
 def test_columns_of_arrays(values, expected):
-    assert bool(told(values)) == expected == rounded.is_rounded(values)
+    assert bool(told(values)) == expected == conversion.loses_precision(values)
 
 
 def test_what_came_as_float32_was_not_rounded_here():

@@ -13,15 +13,14 @@ import torch
 
 import unskew
 from unskew import data
-from unskew.data.holdout import with_test_set
-from unskew.data.intake import kept
-from unskew.data.joined import joined
-from unskew.data.ranges import AT_ONCE
-from unskew.data.rows import checksums, moments, standing_in, streams
-from unskew.data.same import first_alike, occurs
-from unskew.data.stored import stored
-from unskew.engine.inputs import AHEAD, TOGETHER, Streamed
+from unskew.data.readers import from_npz
+from unskew.data.samples.dataset import with_test_set
+from unskew.data.storage.duplicates import are_among, first_duplicates
+from unskew.data.storage.file_ranges import AT_ONCE
+from unskew.data.storage.npy_rows import npy_source
+from unskew.data.storage.sample_rows import as_rows, checksums, concatenate_samples, is_streamed, moments
 from unskew.errors import DataError
+from unskew.round.samples import BATCHES_AT_ONCE, READS_AHEAD, StreamedSamples
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (90, 1, 8, 8)).astype(np.uint8), np.arange(90) % 3
@@ -31,7 +30,7 @@ SETTINGS = {"skew": "dirichlet:0.5", "clients": 3, "rounds": 1, "epochs": 1, "ba
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
-    for module in ("convert", "from_arrays", "intake.scale"):
+    for module in ("samples.conversion", "readers.from_arrays", "standardisation"):
         monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 
 
@@ -39,7 +38,7 @@ def on_disk(path, x=X, y=Y):
     """The set, its samples in a file."""
     np.save(path / "x.npy", x)
     dataset = data.arrays(path / "x.npy", y)
-    assert streams(dataset.x)
+    assert is_streamed(dataset.x)
     return dataset
 
 
@@ -102,10 +101,10 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
         other[7:, :, 2:],
     )
     for view in views:
-        source, rows = stored(view, None), np.array([3, 4, 5, 3, 60, 0])
+        source, rows = npy_source(view, None), np.array([3, 4, 5, 3, 60, 0])
         for one in (source, pickle.loads(pickle.dumps(source))):
             assert np.array_equal(one.read(rows), view[rows])
-    assert stored(np.load(tmp_path / "x.npy", mmap_mode="c"), None) is None
+    assert npy_source(np.load(tmp_path / "x.npy", mmap_mode="c"), None) is None
 
 
 def test_a_file_in_another_order_trains_to_the_same_bits_and_is_not_read_once_it_has_changed(tmp_path):
@@ -144,24 +143,24 @@ def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
 def test_a_file_that_takes_a_quarter_of_the_memory_is_read_row_by_row(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
     monkeypatch.undo()
-    assert not streams(data.arrays(tmp_path / "x.npy", Y).x)
+    assert not is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
     monkeypatch.setattr(
-        "unskew.data.intake.room.memory", lambda: 15 * X.nbytes
+        "unskew.data.samples.memory_budget.usable_memory", lambda: 15 * X.nbytes
     )  # as float32 it takes four times as much
-    assert streams(data.arrays(tmp_path / "x.npy", Y).x)
+    assert is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
 
 
 def test_other_processes_find_the_rows_in_their_file_and_changed_ones_in_a_new_one(tmp_path):
     read = on_disk(tmp_path)
     for one in (read, read.with_constants().standardised()):
         (tmp_path / "beside").mkdir(exist_ok=True)
-        kept.keep(one, tmp_path / "beside" / "data.npz")
+        from_npz.save_dataset(one, tmp_path / "beside" / "data.npz")
         again = data.read(tmp_path / "beside" / "data.npz")
         assert np.array_equal(again.x[:], one.x[:])
         assert np.array_equal(again.x_test[:], one.x_test[:])
         assert (again.applied, again.intake) == (one.applied, one.intake)
         assert len(list((tmp_path / "beside").glob("*.npy"))) == 2
-    kept.keep(read, tmp_path / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "data.npz")
     (tmp_path / "x.npy").unlink()
     with pytest.raises(DataError, match=r"E402 there is no .*x\.npy"):
         data.read(tmp_path / "data.npz")
@@ -181,7 +180,7 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     mean, std = moments(x)
     assert np.array_equal(mean, x.mean((0, 2, 3), dtype=np.float64))
     assert np.array_equal(std, x.std((0, 2, 3), dtype=np.float64))
-    monkeypatch.setattr("unskew.data.rows.SUMMED", 640)
+    monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)
 
@@ -189,9 +188,9 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
 def test_the_same_samples_are_found_although_checksums_collide(monkeypatch):
     x = np.array([[[1.0]], [[2.0]], [[1.0]], [[3.0]], [[2.0]]], dtype=np.float32)
     for sums in (checksums, lambda x: np.zeros(len(x), np.uint32)):
-        monkeypatch.setattr("unskew.data.same.checksums", sums)
-        assert first_alike(x).tolist() == [0, 1, 0, 3, 1]
-        assert occurs(x, x[1:2]).tolist() == [False, True, False, False, True]
+        monkeypatch.setattr("unskew.data.storage.duplicates.checksums", sums)
+        assert first_duplicates(x).tolist() == [0, 1, 0, 3, 1]
+        assert are_among(x, x[1:2]).tolist() == [False, True, False, False, True]
 
 
 def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
@@ -199,15 +198,15 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
     read = on_disk(tmp_path)
     monitored = type(read.x).__getitem__
     batches = [np.array([i, i + 1]) for i in range(70)]
-    for most, counts in ((1 << 20, [1, *[TOGETHER] * 8, 5]), (1024, [1] + [2] * 34 + [1]), (1, [1] * 70)):
-        monkeypatch.setattr("unskew.engine.inputs.TOGETHER_BYTES", most)
+    for most, counts in ((1 << 20, [1, *[BATCHES_AT_ONCE] * 8, 5]), (1024, [1] + [2] * 34 + [1]), (1, [1] * 70)):
+        monkeypatch.setattr("unskew.round.samples.BYTES_AT_ONCE", most)
         asked: list[np.ndarray] = []
-        samples = Streamed(read.x, torch.device("cpu"))
+        samples = StreamedSamples(read.x, torch.device("cpu"))
         take = lambda _, rows, asked=asked: asked.append(rows) or monitored(read.x, rows)  # noqa: E731
         samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
         coming = samples.ahead(batches)
         first = next(coming)
-        assert len(asked) <= 1 + AHEAD
+        assert len(asked) <= 1 + READS_AHEAD
         parts = [first, *coming]
         assert all(torch.equal(part, torch.as_tensor(read.x[rows])) for part, rows in zip(parts, batches, strict=True))
         assert [len(rows) // 2 for rows in asked] == counts
@@ -219,7 +218,7 @@ def test_batches_that_are_read_are_not_copied_once_more(tmp_path, monkeypatch):
     """D8: rows of float32 begin where kernels want them; a batch that does not is copied before it is trained on."""
     x = RNG.random((90, 4, 16), dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
-    samples = Streamed(data.arrays(tmp_path / "x.npy", Y, x[:3], Y[:3]).x, torch.device("cpu"))
+    samples = StreamedSamples(data.arrays(tmp_path / "x.npy", Y, x[:3], Y[:3]).x, torch.device("cpu"))
     copied = []
     monkeypatch.setattr(torch.Tensor, "clone", lambda self, *_, **__: copied.append(self) or self)
     for part, rows in zip(samples.ahead([np.arange(i, i + 7) for i in range(70)]), range(70)):
@@ -231,15 +230,17 @@ def test_batches_that_are_read_are_not_copied_once_more(tmp_path, monkeypatch):
 def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lacks):
     """In any order, twice, none; with what lies in the system's memory, and without what it lacks."""
     if lacks != "nothing":
-        monkeypatch.setattr("unskew.data.ranges.AT_ONCE", False)
-        monkeypatch.setattr(f"unskew.data.ranges.{lacks}", False)
+        monkeypatch.setattr("unskew.data.storage.file_ranges.AT_ONCE", False)
+        monkeypatch.setattr(f"unskew.data.storage.file_ranges.{lacks}", False)
     whole = X.astype(np.float32) / np.float32(255)
     source = on_disk(tmp_path).x.source
     for rows in ([3], [], [5, 4, 4, 60, 61, 62, 0, 89], range(90), [89, 88, 0, 1]):
         rows = np.array(rows, np.int64)
         for absent in (False, True):
             if absent:
-                monkeypatch.setattr("unskew.data.ranges.Ranges._absent", lambda _, into, ranges: list(ranges))
+                monkeypatch.setattr(
+                    "unskew.data.storage.file_ranges.RangeFile._absent", lambda _, into, ranges: list(ranges)
+                )
             assert np.array_equal(source.read(rows), whole[rows])
     assert np.array_equal(pickle.loads(pickle.dumps(source)).read(rows), whole[rows])
 
@@ -251,21 +252,22 @@ def test_a_disk_fetches_the_next_rows_while_some_are_read(tmp_path, monkeypatch)
     monkeypatch.setattr("os.posix_fadvise", lambda _, at, count, advice: asked.append((at - read.source.offset) // 64))
     batches = [np.array([i, i + 40]) for i in range(20)]
     where = read.rows
-    assert len(list(Streamed(read, torch.device("cpu")).ahead(batches))) == 20
+    assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20
     assert not asked
     monkeypatch.setattr(
-        "unskew.data.ranges.Ranges._is_held", lambda _, one: one[2] != read.source.offset + 64 * where[1]
+        "unskew.data.storage.file_ranges.RangeFile._is_held",
+        lambda _, one: one[2] != read.source.offset + 64 * where[1],
     )
-    assert len(list(Streamed(read, torch.device("cpu")).ahead(batches))) == 20
+    assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20
     assert asked == sorted(where[np.concatenate(batches[1:9])])
-    both = joined([np.zeros((3, 1, 8, 8), np.float32), read, np.zeros((2, 1, 8, 8), np.float32)])
+    both = concatenate_samples([np.zeros((3, 1, 8, 8), np.float32), read, np.zeros((2, 1, 8, 8), np.float32)])
     asked.clear()
     both.coming(np.array([75, 1, 4, 3]))
     assert asked == sorted(where[[0, 1]])
 
 
 def test_rows_are_chosen_as_those_of_an_array(tmp_path):
-    rows, whole = standing_in(on_disk(tmp_path).x.source), X / np.float32(255)
+    rows, whole = as_rows(on_disk(tmp_path).x.source), X / np.float32(255)
     for index in (5, -1, slice(3, 20, 4), slice(-3, None), [1, -2], np.arange(90) % 7 == 0, []):
         assert np.array_equal(rows[index], whole[index])
     for index in (90, -91, [0, 90]):
@@ -295,12 +297,12 @@ def test_a_dataset_that_does_not_fit_is_asked_again_for_each_sample(monkeypatch,
     """D5: it was read into memory as a whole, whatever its size. A random transform would train on other samples than were
     checked."""
     whole = unskew.run("fedavg", Items(), **SETTINGS)
-    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
+    monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
     read = data.take(Items())
-    assert streams(read.x)
+    assert is_streamed(read.x)
     result = unskew.run("fedavg", read, **SETTINGS)
     assert (result.digest, result.scores()) == (whole.digest, whole.scores())
-    kept.keep(read, tmp_path / "data.npz")
+    from_npz.save_dataset(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
     noisy = Items()
     noisy.noisy = 0.1

@@ -14,12 +14,11 @@ import pytest
 
 import unskew
 from unskew import data
-from unskew.data import from_saved
-from unskew.data.parquet import frames
-from unskew.data.parquet.files import Images
-from unskew.data.parquet.saved import is_saved
-from unskew.data.parquet.stream import Stream, stream
-from unskew.data.rows import streams
+from unskew.data.parquet import saved_sets
+from unskew.data.parquet.row_decoding import ImageSettings
+from unskew.data.parquet.saved_sets import ArrowShard, is_saved_set, read_stream
+from unskew.data.readers import from_parquet
+from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UnskewError
 
 from .test_parquet import png, same
@@ -110,9 +109,9 @@ def little(monkeypatch):
     """Memory into which few samples fit, from when it is called."""
 
     def call():
-        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
-        monkeypatch.setattr("unskew.data.parquet.groups.memory", lambda: 400_000)
-        monkeypatch.setattr("unskew.data.parquet.groups.PIECE", 64)
+        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
+        monkeypatch.setattr("unskew.data.parquet.row_groups.usable_memory", lambda: 400_000)
+        monkeypatch.setattr("unskew.data.parquet.row_groups.PIECE_BYTES", 64)
 
     return call
 
@@ -131,7 +130,7 @@ def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, copy, tm
     result = unskew.run("fedavg", f"{saved}({options})", skew="iid", **SETTINGS)
     little()
     read = data.read(f"{saved}({options})")
-    assert streams(read.x)
+    assert is_streamed(read.x)
     same(whole, read)
     again = unskew.run("fedavg", f"{saved}({options})", skew="iid", **SETTINGS)
     assert (again.digest, again.scores()) == (result.digest, result.scores())
@@ -234,7 +233,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path):
     for end in (*range(0, 80), *range(80, len(whole), 97), *range(len(whole) - 9, len(whole))):
         path.write_bytes(whole[:end])
         with pytest.raises(DataError, match="E401"):
-            stream(path)
+            read_stream(path)
 
 
 def reading(folder, options):
@@ -258,7 +257,7 @@ def test_damaged_bytes_are_a_sentence_or_other_values(make, tmp_path):
         (folder / "dataset_info.json", 40),
     ):
         whole = path.read_bytes()
-        _, found = frames.frames(open(folder / "data-00000-of-00001.arrow", "rb"))  # noqa: SIM115
+        _, found = saved_sets.read_messages(open(folder / "data-00000-of-00001.arrow", "rb"))  # noqa: SIM115
         places = [i for one in found for i in range(one.at, one.body)] if path.suffix == ".arrow" else range(len(whole))
         for _ in range(times):
             content = bytearray(whole)
@@ -277,7 +276,7 @@ def test_lengths_that_lie_are_refused(at, form, value, tmp_path):
     folder = save(tmp_path / "set", *images(12), files=1)
     path = folder / "data-00000-of-00001.arrow"
     content = bytearray(path.read_bytes())
-    _, found = frames.frames(open(path, "rb"))  # noqa: SIM115
+    _, found = saved_sets.read_messages(open(path, "rb"))  # noqa: SIM115
     struct.pack_into(form, content, found[0].at + at, value)
     path.write_bytes(content)
     if value:
@@ -294,7 +293,7 @@ def test_descriptions_that_lie_are_refused_before_anything_is_read(tmp_path):
     path = folder / "data-00000-of-00001.arrow"
     whole = path.read_bytes()
     with open(path, "rb") as file:
-        schema, batches = frames.frames(file)
+        schema, batches = saved_sets.read_messages(file)
     place, size = batches[0].buffers[-1]
     spoilt = [
         (whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", place, 1 << 40)), "places values outside of itself"),
@@ -306,12 +305,12 @@ def test_descriptions_that_lie_are_refused_before_anything_is_read(tmp_path):
         assert content != whole
         path.write_bytes(content)
         with pytest.raises(DataError, match=rf"E401 .*\.arrow is .*{says}"):
-            stream(path)
+            read_stream(path)
 
 
 def test_a_file_that_changes_while_a_batch_is_read_is_an_error(tmp_path):
     folder = save(tmp_path / "set", *images(), files=1)
-    shard = stream(folder / "data-00000-of-00001.arrow")
+    shard = read_stream(folder / "data-00000-of-00001.arrow")
     batches = shard.batches(0, ["label"], 7)
     assert next(batches).num_rows == 7
     os.utime(shard.path, (1, 1))
@@ -335,11 +334,11 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monk
 
 
 def test_only_the_bytes_of_wanted_columns_are_read(tmp_path, monkeypatch):
-    folder, read, part = save(tmp_path / "set", *images(), files=1), [], Stream._part
+    folder, read, part = save(tmp_path / "set", *images(), files=1), [], ArrowShard._part
     monkeypatch.setattr(
-        Stream, "_part", lambda self, one, needed: read.append(sum(n for _, n in needed)) or part(self, one, needed)
+        ArrowShard, "_part", lambda self, one, needed: read.append(sum(n for _, n in needed)) or part(self, one, needed)
     )
-    shard = stream(folder / "data-00000-of-00001.arrow")
+    shard = read_stream(folder / "data-00000-of-00001.arrow")
     labels = [batch.column("label").to_pylist() for batch in shard.batches(2, ["label"], 3)]
     assert labels == [[0, 1, 0], [1, 0, 1], [0]]
     assert read == [56]
@@ -349,7 +348,7 @@ def test_only_the_bytes_of_wanted_columns_are_read(tmp_path, monkeypatch):
 def test_batches_that_take_too_much_and_a_missing_package_are_refused(tmp_path, monkeypatch):
     folder = save(tmp_path / "set", *images())
     with monkeypatch.context() as patched:
-        patched.setattr("unskew.data.parquet.stream.memory", lambda: 2000)
+        patched.setattr("unskew.data.parquet.saved_sets.usable_memory", lambda: 2000)
         with pytest.raises(
             DataError, match=r"E414 batch 0 of .* takes [\d,]+ bytes, which must .* \(writer_batch_size"
         ):
@@ -361,9 +360,9 @@ def test_batches_that_take_too_much_and_a_missing_package_are_refused(tmp_path, 
 
 def test_a_folder_of_images_with_a_state_of_its_own_is_none(tmp_path):
     (tmp_path / "state.json").write_text("{}")
-    assert not is_saved(tmp_path)
+    assert not is_saved_set(tmp_path)
     (tmp_path / "x.arrow").write_text("")
-    assert is_saved(tmp_path)
+    assert is_saved_set(tmp_path)
 
 
 def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
@@ -375,12 +374,12 @@ def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
         seen.update(table=table, named=named, layout=layout, images=images, aim=aim)
         return "the set"
 
-    monkeypatch.setattr("unskew.data.from_saved.tabled", tabled)
-    monkeypatch.setattr("unskew.data.from_saved.saved_at", lambda path, split: (path, split))
-    made = from_saved.saved(str(tmp_path), **given, split="fold1", size=9, fit="crop", bits=12)
+    monkeypatch.setattr("unskew.data.readers.from_parquet.dataset_of_table", tabled)
+    monkeypatch.setattr("unskew.data.readers.from_parquet.read_saved_table", lambda path, split: (path, split))
+    made = from_parquet.saved(str(tmp_path), **given, split="fold1", size=9, fit="crop", bits=12)
     assert made == "the set"
     assert seen["table"] == (tmp_path, "fold1")
     assert seen["named"] == ("x", "y", "hospital")
-    assert (seen["layout"], seen["images"], seen["aim"]) == ("channels first", Images(9, "crop", 12), None)
-    from_saved.saved(tmp_path, target="age", center=40.0, scale=10.0)
+    assert (seen["layout"], seen["images"], seen["aim"]) == ("channels first", ImageSettings(9, "crop", 12), None)
+    from_parquet.saved(tmp_path, target="age", center=40.0, scale=10.0)
     assert (seen["aim"].name, seen["aim"].center, seen["aim"].scale) == ("age", 40.0, 10.0)

@@ -18,10 +18,10 @@ import pytest
 
 import unskew
 from unskew import data
-from unskew.data import scratch
-from unskew.data.parquet.groups import RowGroups
-from unskew.data.rows import streams
-from unskew.data.scratch import Unpacked
+from unskew.data.parquet.row_groups import RowGroups
+from unskew.data.storage import scratch
+from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.storage.scratch import ScratchRows
 from unskew.errors import DataError
 
 from . import arrow
@@ -41,7 +41,7 @@ def parquet(tmp_path, monkeypatch):
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setenv("UNSKEW_SCRATCH", str(folder))
-    monkeypatch.setattr(scratch, "MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(scratch, "MOUNT_TABLE", tmp_path / "none")
     arrow.write(tmp_path / "x.parquet", columns())
     return tmp_path / "x.parquet"
 
@@ -54,8 +54,8 @@ def columns():
 @pytest.fixture
 def little(monkeypatch):
     def call():
-        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
-        monkeypatch.setattr("unskew.data.parquet.groups.memory", lambda: 400_000)
+        monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
+        monkeypatch.setattr("unskew.data.parquet.row_groups.usable_memory", lambda: 400_000)
 
     return call
 
@@ -68,7 +68,7 @@ def test_each_row_group_is_unpacked_once_and_training_has_the_same_bits(parquet,
     whole, result = data.read(parquet), unskew.run("fedavg", parquet, **SETTINGS)
     little()
     read = data.read(parquet)
-    assert isinstance(read.x.source, Unpacked)
+    assert isinstance(read.x.source, ScratchRows)
     assert read.x.source.together is None
     assert np.array_equal(read.x[:], whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
@@ -88,7 +88,7 @@ def test_images_are_decoded_once(parquet, little, monkeypatch):
     whole = data.read(parquet, size=8)
     little()
     read = data.read(parquet, size=8)
-    monkeypatch.setattr("unskew.data.parquet.forms.Packed.one", None)
+    monkeypatch.setattr("unskew.data.parquet.row_decoding.FileForm.one", None)
     assert np.array_equal(read.x[:], whole.x)
 
 
@@ -170,7 +170,7 @@ def test_without_a_copy_rows_are_unpacked_each_time_and_it_says_why(lacks, why, 
         line = f"36 35 {os.major(device)}:{os.minor(device)} / /tmp rw,noatime shared:1 - tmpfs tmpfs rw\n"
         (parquet.parent / "none").write_text("1 2 0:0 / / rw - ext4 /dev/x rw\n" + line)
     elif lacks == "room":
-        monkeypatch.setattr("unskew.disk.free", lambda _: 2 * LISTS.nbytes - 1)
+        monkeypatch.setattr("unskew.system.disk.free_bytes", lambda _: 2 * LISTS.nbytes - 1)
     elif lacks == "space":
         monkeypatch.setattr(os, "posix_fallocate", fails(errno.ENOSPC), raising=False)
     elif lacks == "rest":
@@ -184,21 +184,21 @@ def test_without_a_copy_rows_are_unpacked_each_time_and_it_says_why(lacks, why, 
 
 
 def test_a_write_that_takes_a_part_is_continued(parquet, little, monkeypatch):
-    monkeypatch.setattr("unskew.disk.free", lambda _: 2 * LISTS.nbytes)
+    monkeypatch.setattr("unskew.system.disk.free_bytes", lambda _: 2 * LISTS.nbytes)
     files = []
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: files.append(Full(-1)) or files[-1])
     whole = data.read(parquet)
     little()
     read = data.read(parquet)
-    assert isinstance(read.x.source, Unpacked)
+    assert isinstance(read.x.source, ScratchRows)
     assert len(files) == 1
     assert np.array_equal(read.x[:], whole.x)
 
 
 def test_samples_have_their_place_in_whatever_order_they_come(tmp_path, monkeypatch):
     monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
-    monkeypatch.setattr(scratch, "MOUNTS", tmp_path / "none")
-    made = scratch.Scratch(LISTS.shape)
+    monkeypatch.setattr(scratch, "MOUNT_TABLE", tmp_path / "none")
+    made = scratch.ScratchFile(LISTS.shape)
     for begin in (40, 0, 20):
         made.put(begin, LISTS[begin : begin + 20])
     source = SimpleNamespace(name="x", came=np.dtype("f4"), shape=LISTS.shape, survey=None)
@@ -208,18 +208,18 @@ def test_samples_have_their_place_in_whatever_order_they_come(tmp_path, monkeypa
 def test_the_folder_is_the_one_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("UNSKEW_SCRATCH", raising=False)
-    assert scratch.folder() == tmp_path
+    assert scratch.scratch_folder() == tmp_path
     monkeypatch.setenv("UNSKEW_SCRATCH", f"{tmp_path}/none")
     with pytest.raises(DataError, match=r"E402 there is no folder .*none', which UNSKEW_SCRATCH names; make it, or"):
-        scratch.folder()
+        scratch.scratch_folder()
     monkeypatch.delenv("UNSKEW_SCRATCH")
     monkeypatch.delenv("TMPDIR")
-    monkeypatch.setattr(scratch, "USUAL", tmp_path)
-    assert scratch.folder() == tmp_path
-    monkeypatch.setattr(scratch, "USUAL", tmp_path / "none")
-    assert scratch.folder() == Path(tempfile.gettempdir())
+    monkeypatch.setattr(scratch, "DEFAULT_FOLDER", tmp_path)
+    assert scratch.scratch_folder() == tmp_path
+    monkeypatch.setattr(scratch, "DEFAULT_FOLDER", tmp_path / "none")
+    assert scratch.scratch_folder() == Path(tempfile.gettempdir())
 
 
 def test_samples_that_fit_are_in_memory_and_no_file_is_made(parquet, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", None)
-    assert not streams(data.read(parquet).x)
+    assert not is_streamed(data.read(parquet).x)

@@ -13,14 +13,15 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew import data
-from unskew.data import inputs, packed
-from unskew.data.dataset import Dataset
-from unskew.data.federation import Federation
-from unskew.data.intake import kept, understood
-from unskew.data.intake.scale import standardised
-from unskew.data.layout import Input, Layout
-from unskew.engine.disk.fingerprint import fingerprint
+from unskew.data import data_overview, prediction_inputs
+from unskew.data.clients.federation import Federation
+from unskew.data.readers import from_npz
+from unskew.data.samples import packing
+from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.input_layout import Input, Layout
+from unskew.data.standardisation import standardise
 from unskew.errors import DataError, UsageError
+from unskew.runs.run_folder import fingerprint
 
 N = 40
 RNG = np.random.default_rng(4)
@@ -124,19 +125,19 @@ def test_an_archive_holds_inputs_by_name(tmp_path):
 
 def test_samples_to_predict_are_read_by_name_or_in_order(tmp_path):
     np.savez(tmp_path / "named.npz", age=AGES, image=SCANS)
-    names, x = inputs.read(tmp_path / "named.npz", {}, data.arrays(BY_NAME, Y).layout)
+    names, x = prediction_inputs.read_inputs(tmp_path / "named.npz", {}, data.arrays(BY_NAME, Y).layout)
     assert names == [str(i) for i in range(N)]
     assert np.array_equal(x["image"], SCANS)
     placed = data.arrays((SCANS, AGES), Y).layout
     np.savez(tmp_path / "placed.npz", SCANS, AGES)
-    _, x = inputs.read(tmp_path / "placed.npz", {}, placed)
+    _, x = prediction_inputs.read_inputs(tmp_path / "placed.npz", {}, placed)
     assert np.array_equal(x[1], AGES)
     np.savez(tmp_path / "turned.npz", AGES, SCANS)
     with pytest.raises(DataError, match=r"E403 .*turned.npz: input 1 is \[\] in a sample"):
-        inputs.read(tmp_path / "turned.npz", {}, placed)
+        prediction_inputs.read_inputs(tmp_path / "turned.npz", {}, placed)
     np.save(tmp_path / "x.npy", SCANS)
     with pytest.raises(DataError, match=r"E403 .*x.npy is no .npz"):
-        inputs.read(tmp_path / "x.npy", {}, placed)
+        prediction_inputs.read_inputs(tmp_path / "x.npy", {}, placed)
 
 
 def test_types_are_those_that_the_model_will_see():
@@ -240,7 +241,7 @@ def test_what_cannot_be_meant_is_refused_in_one_sentence(given, text):
 
 
 def test_whole_numbers_up_to_the_limit_are_kept_exactly():
-    ids = np.array([[-packed.LARGEST], [packed.LARGEST]] * 20)
+    ids = np.array([[-packing.LARGEST_WHOLE], [packing.LARGEST_WHOLE]] * 20)
     assert np.array_equal(data.arrays({"ids": ids}, Y, test=0).x, ids)
     for beyond in (ids + 1, ids - 1, ids.astype(np.uint64) * 0 + np.uint64(2**64 - 1)):
         with pytest.raises(DataError, match=r"E405 .*16,777,216"):
@@ -267,7 +268,7 @@ def test_equal_samples_with_an_image_stay_on_one_side_of_the_split():
 
 def test_inputs_are_not_scaled_by_each_other_and_it_is_told():
     taken = data.arrays({"image": SCANS, "age": AGES * 12 + 63, "ids": IDS * 100}, Y)
-    after = standardised(taken, always=False)
+    after = standardise(taken, always=False)
     assert np.array_equal(after.x[:, 1:], taken.x[:, 1:])
     assert abs(after.x[:, 0].mean()) < 1e-5
     assert after.intake
@@ -276,7 +277,7 @@ def test_inputs_are_not_scaled_by_each_other_and_it_is_told():
     assert note.startswith(
         "input age standardised channel by channel: they are unscaled, such as channel 0 with mean 6"
     )
-    assert standardised(data.arrays(BY_NAME, Y), always=False).intake == data.arrays(BY_NAME, Y).intake
+    assert standardise(data.arrays(BY_NAME, Y), always=False).intake == data.arrays(BY_NAME, Y).intake
 
 
 def test_test_samples_of_another_scale_are_told_input_by_input():
@@ -312,20 +313,20 @@ def test_a_feature_skew_without_an_image_is_refused():
 
 def test_what_was_understood_names_every_input():
     taken = data.arrays(BY_NAME | {"ids": IDS}, Y)
-    lines = understood.table(taken).splitlines()
+    lines = data_overview.table(taken).splitlines()
     assert lines[2:5] == [
         "each     3 inputs, by name",
         f"inputs   age float32 number, {taken.x[:, 0].min():.4g} to {taken.x[:, 0].max():.4g}",
         f"         ids int64 [6], {taken.x[:, 1:7].min():.4g} to {taken.x[:, 1:7].max():.4g}",
     ]
-    first = understood.facts(taken)["inputs"][0]
+    first = data_overview.facts(taken)["inputs"][0]
     ages = [float(taken.x[:, 0].min()), float(taken.x[:, 0].max())]
     assert first == {"name": "age", "shape": (), "type": "float32", "values": ages}
 
 
 def test_another_process_reads_the_same_set(tmp_path):
     taken = data.arrays(BY_NAME, Y)
-    kept.keep(taken, tmp_path / "set.npz")
+    from_npz.save_dataset(taken, tmp_path / "set.npz")
     assert same(data.npz(tmp_path / "set.npz"), taken)
 
 
@@ -340,11 +341,11 @@ def test_another_process_reads_the_same_set(tmp_path):
     ids=range(4),
 )
 def test_a_set_that_somebody_changed_in_its_file_is_refused(tmp_path, change):
-    kept.keep(data.arrays(BY_NAME, Y), tmp_path / "set.npz")
+    from_npz.save_dataset(data.arrays(BY_NAME, Y), tmp_path / "set.npz")
     arrays = dict(np.load(tmp_path / "set.npz"))
-    facts = json.loads(str(arrays[kept.FACTS]))
+    facts = json.loads(str(arrays[from_npz.FACTS_ARRAY]))
     change(facts)
-    np.savez(tmp_path / "other.npz", **{**arrays, kept.FACTS: np.array(json.dumps(facts))})
+    np.savez(tmp_path / "other.npz", **{**arrays, from_npz.FACTS_ARRAY: np.array(json.dumps(facts))})
     with pytest.raises(DataError, match=r"E401 .*other.npz says that unskew wrote it, and what it holds is damaged"):
         data.npz(tmp_path / "other.npz")
 

@@ -12,10 +12,10 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew import config, data
-from unskew.data.dataset import Dataset
-from unskew.data.intake import understood
-from unskew.data.intake.scale import standardised
-from unskew.data.intake.sheets import read_csv
+from unskew.data import data_overview
+from unskew.data.files.sheets import read_csv
+from unskew.data.samples.dataset import Dataset
+from unskew.data.standardisation import standardise
 from unskew.errors import DataError, UsageError
 
 N = 40
@@ -457,16 +457,16 @@ def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path,
     (tmp_path / "t.csv").write_text(text)
     with gzip.open(tmp_path / "t.csv.gz", "wt") as file:
         file.write(text)
-    monkeypatch.setattr("unskew.data.intake.sheets.memory", lambda: 16 * len(text))
+    monkeypatch.setattr("unskew.data.files.sheets.usable_memory", lambda: 16 * len(text))
     assert len(data.read(tmp_path / "t.csv").y) + len(data.read(tmp_path / "t.csv").y_test) == 300
-    monkeypatch.setattr("unskew.data.intake.sheets.memory", lambda: 16 * (len(text) - 1))
+    monkeypatch.setattr("unskew.data.files.sheets.usable_memory", lambda: 16 * (len(text) - 1))
     for name in ("t.csv", "t.csv.gz"):
         with pytest.raises(DataError, match=r"E414 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"):
             data.read(tmp_path / name)
 
 
 def test_one_long_cell_does_not_widen_all_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("unskew.data.intake.sheets.WIDE", 10_000)
+    monkeypatch.setattr("unskew.data.files.sheets.COLUMN_BYTES", 10_000)
     rows = [f"{i}.5,{'x' * 5000 if i == 7 else 'short'},{'ab'[i % 2]}" for i in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["a,words,label", *rows]) + "\n")
     sheet = read_csv(tmp_path / "t.csv")
@@ -479,14 +479,14 @@ def test_columns_are_called_by_their_names_where_values_are_unscaled(tmp_path):
     """A table's columns were channels by number, and a single one was "1 numbers"."""
     rows = "\n".join(f"{'fm'[i % 2]},{'xyz'[i % 3]},{0.1 * (i % 7)},{100 + i % 9},{'ab'[i % 2]}" for i in range(40))
     (tmp_path / "several.csv").write_text(f"sex,ward,dose,bp,label\n{rows}\n")
-    text = understood.table(standardised(data.read(str(tmp_path / "several.csv")), False))
+    text = data_overview.table(standardise(data.read(str(tmp_path / "several.csv")), False))
     why = "standardised column by column: 1 of 6 columns are unscaled, such as column 'bp' with mean 104"
     assert why in text
     (tmp_path / "one.csv").write_text("age,label\n" + "\n".join(f"{50 + i % 9},{'ab'[i % 2]}" for i in range(40)))
-    text = understood.table(standardised(data.read(str(tmp_path / "one.csv")), False))
+    text = data_overview.table(standardise(data.read(str(tmp_path / "one.csv")), False))
     assert "each     1 number\n" in text
     assert "standardised column by column: column 'age' is unscaled, with mean 53" in text
     assert "labels that are words were numbered in this order: a, b" in text
     near = data.arrays(np.arange(80).reshape(40, 2) % 7 * [1.0, 0.01], np.arange(40) % 2)
-    assert "column by column: columns 0 and 1 have" not in (said := understood.table(standardised(near, False)))
+    assert "column by column: columns 0 and 1 have" not in (said := data_overview.table(standardise(near, False)))
     assert "columns 1 and 0 have standard deviations of" in said

@@ -22,11 +22,11 @@ from torch.utils.data import Dataset as TorchDataset
 
 import unskew
 from unskew import data
-from unskew.data.dataset import Dataset
-from unskew.data.federation import Federation
-from unskew.data.intake.kept import keep
-from unskew.engine import predictions
+from unskew.data.clients.federation import Federation
+from unskew.data.readers.from_npz import save_dataset
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UnskewError, UsageError
+from unskew.runs import predictions
 
 SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "skew": "iid"}
 
@@ -310,7 +310,7 @@ def test_compare_refuses_what_other_processes_cannot_have(tmp_path, methods, opt
 def test_a_kept_set_is_the_same_set(tmp_path):
     """D5: what is handed to other processes keeps every fact."""
     d = taken({"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}).with_constants().standardised()
-    keep(d, tmp_path / "d.npz")
+    save_dataset(d, tmp_path / "d.npz")
     again = data.read(tmp_path / "d.npz")
     for name in ("x", "y", "x_test", "y_test"):
         np.testing.assert_array_equal(getattr(again, name), getattr(d, name))
@@ -480,7 +480,7 @@ def test_images_of_bytes_by_client_are_known_as_such(tmp_path):
     intake = result.federation.intake
     assert intake.dtype == "uint8"
     assert ("scaled", "8-bit whole numbers were divided by 255") in intake.notes
-    assert predictions.facts(result.federation)["divided_by"] == 255
+    assert predictions.input_facts(result.federation)["divided_by"] == 255
     assert result.predict(images[:3]).shape == (3,)
     mixed = data.take({"a": (images, Y), "b": (images / 255, Y)})
     assert mixed.intake.dtype == "float32"

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset
 
-from unskew.data.intake import room
-from unskew.data.intake.notes import Intake, beneath, counted, some
-from unskew.data.intake.take_forms import check_instance, has_several_inputs, is_loader, is_pair, is_sample, set_of
+from unskew.data.python_objects import check_instance, is_pair, is_sample
+from unskew.data.readers.from_items import has_several_inputs, is_loader, loader_dataset
+from unskew.data.samples import memory_budget
+from unskew.data.samples.intake import Intake, abbreviate, prefix_notes, quantity
 from unskew.errors import DataError
 
 SAMPLES = TensorDataset(torch.zeros(8, 3), torch.arange(8))
@@ -48,7 +49,7 @@ def default_collate(rows):  # called like torch's
 def test_a_loader_that_hands_out_all_samples_stands_for_its_set(options):
     loader = DataLoader(SAMPLES, **options)
     assert is_loader(loader)
-    assert set_of(loader) is SAMPLES
+    assert loader_dataset(loader) is SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_loader_that_hands_out_all_samples_stands_for_its_set(options):
 )
 def test_a_loader_that_changes_its_set_is_refused(options, says):
     with pytest.raises(DataError, match=f"E403 the DataLoader has {says}, which is not applied here"):
-        set_of(DataLoader(SAMPLES, **options))
+        loader_dataset(DataLoader(SAMPLES, **options))
 
 
 def test_what_only_looks_like_a_loader_is_none():
@@ -123,24 +124,24 @@ def test_a_class_is_not_a_set_of_it():
 def test_what_is_remarked_is_remarked_once_and_in_order():
     intake = Intake(notes=(("note", "a"),)).noted(("left out", "b"), ("note", "a"), ("left out", "b"))
     assert intake.notes == (("note", "a"), ("left out", "b"))
-    assert beneath("input age", [("note", "far off")]) == [("note", "input age: far off")]
-    assert [counted(n, "file") for n in (0, 1, 2, 1200)] == ["0 files", "1 file", "2 files", "1,200 files"]
-    assert some(["a", "b", "c"]) == "a, b, c"
-    assert some(["a", "b", "c", "d"]) == "a, b, c and 1 more"
-    assert some(["a"] * 1203, 1) == "a and 1,202 more"
-    assert some([]) == ""
+    assert prefix_notes("input age", [("note", "far off")]) == [("note", "input age: far off")]
+    assert [quantity(n, "file") for n in (0, 1, 2, 1200)] == ["0 files", "1 file", "2 files", "1,200 files"]
+    assert abbreviate(["a", "b", "c"]) == "a, b, c"
+    assert abbreviate(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    assert abbreviate(["a"] * 1203, 1) == "a and 1,202 more"
+    assert abbreviate([]) == ""
 
 
 def test_samples_fit_that_take_a_quarter_of_the_memory_and_no_more(monkeypatch):
-    monkeypatch.setattr(room, "memory", lambda: 4 * 4 * 10 * 6)
-    assert room.size(10, (2, 3)) == 240
-    assert room.fits(10, (2, 3))
-    assert not room.fits(10, (2, 3), beside=1)
-    assert not room.fits(11, (2, 3))
-    assert room.fits(9, (2, 3), beside=24)
+    monkeypatch.setattr(memory_budget, "usable_memory", lambda: 4 * 4 * 10 * 6)
+    assert memory_budget.float32_bytes(10, (2, 3)) == 240
+    assert memory_budget.fits_memory(10, (2, 3))
+    assert not memory_budget.fits_memory(10, (2, 3), beside=1)
+    assert not memory_budget.fits_memory(11, (2, 3))
+    assert memory_budget.fits_memory(9, (2, 3), beside=24)
 
 
 def test_where_samples_are_read_from_is_told():
     text = "samples are read when they are wanted: together they would take 2.0 GiB of memory"
-    assert room.told(1 << 20, (512,)) == ("note", text)
-    assert room.told(1 << 20, (512,), "from a file") == ("note", f"{text}; from a file")
+    assert memory_budget.streaming_note(1 << 20, (512,)) == ("note", text)
+    assert memory_budget.streaming_note(1 << 20, (512,), "from a file") == ("note", f"{text}; from a file")

@@ -13,12 +13,12 @@ from tests.data.test_folders import pictures
 from tests.data.test_volumes import volume
 from unskew import data
 from unskew.data import registry
-from unskew.data.archives import Archive
-from unskew.data.intake.tree import VOLUMES, tree_of
-from unskew.data.named import NamedArchive
+from unskew.data.downloads.catalogue import NamedArchive
+from unskew.data.files.archives import Archive
+from unskew.data.files.tree import VOLUME_ENDINGS, read_tree
 from unskew.data.skew import Skew, partition
-from unskew.data.volumes.layout import Scan, layout_of
-from unskew.data.volumes.slices import mask_slices, slices
+from unskew.data.volumes.scans import Scan, read_scans
+from unskew.data.volumes.volume import cut_mask, cut_slices
 from unskew.errors import DataError, UsageError
 
 
@@ -55,7 +55,7 @@ def test_sets_that_are_not_on_this_machine_are_said_to_be_missing(tmp_path, monk
     (tmp_path / "fashion_mnist.npz").write_bytes(b"")
     assert [registry.at_hand(name) for name in ("digits", "cifar10", "fashion_mnist")] == [True, False, True]
     missing = {name for name, line in registry.describe().items() if "not found: set UNSKEW_DATA" in line}
-    assert missing == set(registry.names()) - {*registry.ALWAYS, "fashion_mnist"}
+    assert missing == set(registry.names()) - {*registry.BUILT_IN, "fashion_mnist"}
 
 
 def test_an_archive_of_ones_own_in_the_folder_of_named_sets_has_no_name_of_theirs(tmp_path, monkeypatch):
@@ -137,7 +137,7 @@ def test_an_image_has_one_mask_of_its_own(tmp_path, names, says):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(DataError, match=rf"E409 .*{says}"):
-        layout_of(tree_of(tmp_path, VOLUMES))
+        read_scans(read_tree(tmp_path, VOLUME_ENDINGS))
 
 
 def test_a_file_called_mask_is_the_mask_of_its_folder(tmp_path):
@@ -145,7 +145,7 @@ def test_a_file_called_mask_is_the_mask_of_its_folder(tmp_path):
         (tmp_path / patient).mkdir()
         for name in ("scan.nii", "mask.nii"):
             (tmp_path / patient / name).write_bytes(b"")
-    scans = layout_of(tree_of(tmp_path, VOLUMES)).scans
+    scans = read_scans(read_tree(tmp_path, VOLUME_ENDINGS)).scans
     assert [(s.path.name, s.mask.name, s.path.parent == s.mask.parent) for s in scans] == [  # type: ignore[union-attr]
         ("scan.nii", "mask.nii", True)
     ] * 2
@@ -156,13 +156,13 @@ def test_pixels_of_smaller_masks_are_those_in_the_middle_of_their_areas():
     values = np.broadcast_to(np.arange(9.0)[:, None, None], (9, 9, 2))  # along X
     for axis in ("axial", "coronal"):
         one = volume(values if axis == "axial" else values.transpose(0, 2, 1))
-        assert mask_slices(one, axis, 3)[0, 0].tolist() == [1, 4, 7]
-        assert slices(one, axis, 3)[0, 0].tolist() == pytest.approx([1, 4, 7])
+        assert cut_mask(one, axis, 3)[0, 0].tolist() == [1, 4, 7]
+        assert cut_slices(one, axis, 3)[0, 0].tolist() == pytest.approx([1, 4, 7])
 
 
 def test_what_is_beside_a_slice_is_as_dark_as_its_darkest_pixel():
     """CT has air at -1,000; zeros beside it would be water."""
-    square = slices(volume(np.full((4, 8, 1), 7.0) - 1000 * (np.arange(8)[None, :, None] == 0)), "axial", 8)[0]
+    square = cut_slices(volume(np.full((4, 8, 1), 7.0) - 1000 * (np.arange(8)[None, :, None] == 0)), "axial", 8)[0]
     assert square.min() == -993
     assert (square[:, [0, 1, 6, 7]] == -993).all()
-    assert not mask_slices(volume(np.full((4, 8, 1), 2)), "axial", 8)[0][:, [0, 1, 6, 7]].any()
+    assert not cut_mask(volume(np.full((4, 8, 1), 2)), "axial", 8)[0][:, [0, 1, 6, 7]].any()

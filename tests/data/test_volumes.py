@@ -16,16 +16,15 @@ import pytest
 
 from tests.cli.calling import call
 from unskew import data
-from unskew.data import from_volumes, inputs
-from unskew.data.from_volumes import volumes
-from unskew.data.holdout import validation_of
-from unskew.data.intake.take import take
-from unskew.data.intake.tree import VOLUMES, tree_of
-from unskew.data.volumes import nifti as nifti_module
-from unskew.data.volumes.apart import held_out
-from unskew.data.volumes.layout import layout_of
-from unskew.data.volumes.slices import mask_slices, slices
-from unskew.data.volumes.volume import Volume, check_fits
+from unskew.data import prediction_inputs
+from unskew.data.files.tree import VOLUME_ENDINGS, read_tree
+from unskew.data.python_objects import take
+from unskew.data.readers import from_volumes
+from unskew.data.readers.from_volumes import volumes
+from unskew.data.samples.dataset import validation_of
+from unskew.data.volumes import volume as nifti_module
+from unskew.data.volumes.scans import hold_out_patients, read_scans
+from unskew.data.volumes.volume import Volume, check_fits, cut_mask, cut_slices
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(3)
@@ -58,7 +57,7 @@ def plain(monkeypatch):
         with open(path, "rb") as file:
             return volume(np.load(file), path=path)
 
-    monkeypatch.setattr(from_volumes, "nifti", read)
+    monkeypatch.setattr(from_volumes, "read_nifti", read)
 
 
 def patients(dataset):
@@ -126,9 +125,9 @@ def test_a_patients_scans_go_together_into_tests_and_into_validation(tmp_path, p
 
 def test_every_site_holds_patients_out_and_none_loses_all():
     kinds = np.array(["a"] * 10 + ["b"] * 5 + ["c"])
-    held = held_out(kinds, 0.2)
+    held = hold_out_patients(kinds, 0.2)
     assert [int(held[kinds == k].sum()) for k in "abc"] == [2, 1, 0]
-    assert held_out(np.array(["a", "b"]), 0.2).sum() == 1
+    assert hold_out_patients(np.array(["a", "b"]), 0.2).sum() == 1
 
 
 def test_folders_and_tables_name_the_classes_of_volumes(tmp_path, plain):
@@ -159,18 +158,18 @@ def test_slices_are_upright_in_proportion_and_their_masks_with_them():
     values = np.zeros((2, 4, 3))
     values[1, 3, 2] = 5  # right, front, head
     body = volume(values, np.diag([1, 1, 2, 1.0]))
-    axial = slices(body, "axial", 4)
+    axial = cut_slices(body, "axial", 4)
     assert axial.shape == (3, 4, 4)
     assert axial[2, 0, 2] == 5
     assert np.count_nonzero(axial) == 1
-    coronal = slices(body, "coronal", 6)
+    coronal = cut_slices(body, "coronal", 6)
     assert coronal.shape == (4, 6, 6)
     assert coronal[3, 0, 3] == 5
-    sagittal = mask_slices(body, "sagittal", 6)
+    sagittal = cut_mask(body, "sagittal", 6)
     assert sagittal.shape == (2, 6, 6)
     assert sagittal[1, 0, 4] == 5
     assert sagittal.dtype == np.int64
-    dark = slices(volume(values - 1000), "axial", 8)
+    dark = cut_slices(volume(values - 1000), "axial", 8)
     assert dark[0, 0, 0] == -1000  # air around a CT, not water
 
 
@@ -218,10 +217,10 @@ def test_links_out_of_the_folder_are_refused_and_links_within_it_are_not(tmp_pat
     decathlon(root, 2)
     (root / "imagesTr" / "case_3_0000.nii.gz").symlink_to(root / "imagesTr" / "case_0_0000.nii.gz")
     (root / "labelsTr" / "case_3.nii.gz").symlink_to(root / "labelsTr" / "case_0.nii.gz")
-    assert len(layout_of(tree_of(root, VOLUMES)).scans) == 3
+    assert len(read_scans(read_tree(root, VOLUME_ENDINGS)).scans) == 3
     (root / "imagesTr" / "case_4_0000.nii.gz").symlink_to(tmp_path / "elsewhere.nii")
     with pytest.raises(DataError, match="leads out of"):
-        layout_of(tree_of(root, VOLUMES))
+        read_scans(read_tree(root, VOLUME_ENDINGS))
 
 
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
@@ -247,10 +246,10 @@ def save(path, values, affine=None, slope=None, dtype=np.int16):
 def test_a_file_is_turned_and_its_slope_applied(tmp_path):
     stored = np.arange(24).reshape(2, 3, 4)
     lps = np.diag([-1, -2, 3, 1.0])
-    read = nifti_module.nifti(save(tmp_path / "a.nii.gz", stored, lps, (2, -10)))
+    read = nifti_module.read_nifti(save(tmp_path / "a.nii.gz", stored, lps, (2, -10)))
     np.testing.assert_array_equal(read.values, 2.0 * stored[::-1, ::-1] - 10)
     assert (read.stored, read.spacing) == ("LPS", (1, 2, 3))
-    names, x = inputs.read(tmp_path / "a.nii.gz", {"kind": "volumes", "axis": "axial", "size": 8})
+    names, x = prediction_inputs.read_inputs(tmp_path / "a.nii.gz", {"kind": "volumes", "axis": "axial", "size": 8})
     assert names == [f"a.nii.gz slice {i}" for i in range(4)]
     assert x.shape == (4, 1, 8, 8)
 
@@ -259,8 +258,8 @@ def test_masks_turned_another_way_than_their_images_meet_them(tmp_path):
     values, lps = np.zeros((4, 4, 4)), np.diag([-1, -1, 1, 1.0])
     values[0, 1, 2] = 1
     lps[:2, 3] = 3
-    image = nifti_module.nifti(save(tmp_path / "i.nii", values))
-    mask = nifti_module.nifti(save(tmp_path / "m.nii", values[::-1, ::-1], lps))
+    image = nifti_module.read_nifti(save(tmp_path / "i.nii", values))
+    mask = nifti_module.read_nifti(save(tmp_path / "m.nii", values[::-1, ::-1], lps))
     check_fits(image, mask)
     np.testing.assert_array_equal(image.values, mask.values)
 
@@ -268,7 +267,7 @@ def test_masks_turned_another_way_than_their_images_meet_them(tmp_path):
 @pytest.mark.parametrize("shape", [(2, 2, 2, 3), (4, 4)])
 def test_files_that_are_no_single_volume_are_refused(tmp_path, shape):
     with pytest.raises(DataError, match=f"{len(shape)}-D") as caught:
-        nifti_module.nifti(save(tmp_path / "a.nii", np.zeros(shape)))
+        nifti_module.read_nifti(save(tmp_path / "a.nii", np.zeros(shape)))
     assert caught.value.code == "E403"
 
 
@@ -289,12 +288,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_files_end_in_one_sentence(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(nifti_module, "MOST", 1 << 14)
+    monkeypatch.setattr(nifti_module, "LARGEST_NIFTI", 1 << 14)
     path = save(tmp_path / "a.nii", RNG.integers(0, 9, (4, 4, 4)))
     spoil, text = HOSTILE[kind]
     spoil(path)
     with pytest.raises(DataError, match=text) as caught:
-        nifti_module.nifti(path)
+        nifti_module.read_nifti(path)
     assert caught.value.code == "E401"
     assert "\n" not in str(caught.value)
 
@@ -311,7 +310,7 @@ def test_volumes_are_trained_on_and_predicted(tmp_path):
 
 def test_too_many_slices_are_refused_before_all_are_read(tmp_path, plain, monkeypatch):
     decathlon(tmp_path)
-    monkeypatch.setattr(from_volumes, "MOST", 9 * 4 * 8 * 8)
+    monkeypatch.setattr(from_volumes, "LARGEST_SLICES", 9 * 4 * 8 * 8)
     with pytest.raises(DataError, match=r"E403 .*the first 3 of 6 volumes have 12 slices, and 9 fit .*smaller size"):
         data.read(f"{tmp_path}(size=8)")
 

@@ -7,11 +7,20 @@ import dataclasses
 import numpy as np
 import pytest
 
-from unskew.diagnosis import evidence
-from unskew.diagnosis.advice import DEFAULT, SOFT, advised, gain, nearest, pays, ranking
-from unskew.diagnosis.evidence import Goal, Scores, Setting
-from unskew.diagnosis.left_out import Trial, candidates, trials
-from unskew.diagnosis.page import _beside, _counted, _measures, _scores, _trial, page, seeds_of
+from unskew.diagnosis import advice
+from unskew.diagnosis.advice import DEFAULT, SOFT, Goal, Scores, Setting, advise, gain, nearest, pays, ranking
+from unskew.diagnosis.docs_page import (
+    Trial,
+    _comparison,
+    _counted,
+    _measures,
+    _scores,
+    _trial,
+    candidates,
+    page,
+    seeds_of,
+    trials,
+)
 from unskew.diagnosis.skews import Skews
 
 
@@ -67,12 +76,12 @@ def test_training_alone_is_advised_where_every_method_is_behind_it_by_more_than_
     """STRONG and STRONGER: rbsm is 30 and 40 points behind. MILD's feddyn is 14 ahead."""
     near = nearest(STRONG.skews, [STRONG, STRONGER])
     behind = ranking("sites", ["fedavg", "rbsm"], near)
-    assert advised("sites", behind) == "local"
-    assert advised("one", behind) == "rbsm"
+    assert advise("sites", behind) == "local"
+    assert advise("one", behind) == "rbsm"
     ahead = ranking("sites", ["fedavg", "feddyn"], nearest(MILD.skews, [MILD]))
-    assert (pays(ahead[0]), advised("sites", ahead)) == ("yes", "feddyn")
+    assert (pays(ahead[0]), advise("sites", ahead)) == ("yes", "feddyn")
     both = ranking("sites", ["fedavg"], nearest(skews(0.3), [MILD, STRONG]))
-    assert (pays(both[0]), advised("sites", both)) == ("open", "fedavg")
+    assert (pays(both[0]), advise("sites", both)) == ("open", "fedavg")
 
 
 @pytest.mark.parametrize(("other", "first"), [(0.84, "unskew"), (0.93, "feddyn")])
@@ -110,24 +119,24 @@ def test_advice_is_the_best_or_second_best_where_a_setting_is_left_out(goal: Goa
 
 def test_every_setting_of_the_evidence_has_measures_and_runs():
     """No setting is of the sets on which the default method is confirmed."""
-    plans = evidence.plans()
-    assert [s.name for s in evidence.settings()] == list(plans)
+    plans = advice.plans()
+    assert [s.name for s in advice.settings()] == list(plans)
     assert len(plans) >= 10
     assert not {plan["data"].partition("(")[0] for plan in plans.values()} & {"cifar10", "office_caltech10"}
-    for s in evidence.settings():
+    for s in advice.settings():
         assert {"fedavg", "local"} <= s.scores.keys()
         assert all(0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values()))
         assert not s.scores["local"].one
 
 
 def test_the_measures_of_a_setting_are_means_over_its_own_seeds():
-    rows = evidence._rows("skews.csv")
-    for each in evidence.settings():
+    rows = advice._rows("skews.csv")
+    for each in advice.settings():
         own = [row for row in rows if row["setting"] == each.name]
         assert each.skews.label_skew == pytest.approx(sum(float(row["label_skew"]) for row in own) / len(own))
     fields = dataclasses.fields(Skews)
     two = [{f.name: value for f in fields} | {"feature_skew": ""} for value in ("1", "4")]
-    assert (evidence._mean_skews(two).samples, evidence._mean_skews(two).feature_skew) == (2.5, None)
+    assert (advice._mean_skews(two).samples, advice._mean_skews(two).feature_skew) == (2.5, None)
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -153,7 +162,13 @@ def test_the_page_has_means_over_seeds_and_the_best_of_a_row_is_bold():
 
 def test_the_page_has_what_other_forms_gain_over_the_default_in_the_same_seeds():
     known = setting("x", 0.1, fedavg=0.5, feddyn=(0.625, 0.75), rbsm=0.25, **{DEFAULT: (0.5, 0.75)})
-    assert rows_of(_beside([known], ["feddyn", "rbsm", "fedprox"], "one"))[1] == ["x", "1 to 2", "+6.2", "-25.0", "–"]
+    assert rows_of(_comparison([known], ["feddyn", "rbsm", "fedprox"], "one"))[1] == [
+        "x",
+        "1 to 2",
+        "+6.2",
+        "-25.0",
+        "–",
+    ]
 
 
 def test_the_page_counts_how_often_advice_was_right():
@@ -181,7 +196,7 @@ def test_the_page_has_the_measures_of_a_setting():
 def test_the_page_says_how_many_seeds_a_row_has():
     assert [seeds_of(counts) for counts in ([2, 2], [1, 3, 2], [], [1])] == ["2", "1 to 3", "–", "1"]
     rows = [line.split(" | ") for line in page().splitlines() if line.startswith("| digits-scarce")]
-    seeds = str(len(next(s for s in evidence.settings() if s.name == "digits-scarce").scores["fedavg"].sites))
+    seeds = str(len(next(s for s in advice.settings() if s.name == "digits-scarce").scores["fedavg"].sites))
     assert [cells[1] for cells in rows[1:3]] == [
         seeds,
         seeds,

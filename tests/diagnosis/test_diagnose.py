@@ -13,9 +13,9 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew import config
-from unskew.diagnosis.advice import Expected, Gain
-from unskew.engine.resolve import resolve
+from unskew.diagnosis.advice import Expectation, Gain
 from unskew.errors import DataError, UsageError
+from unskew.runs.resolve import resolve
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((60, 4))
@@ -101,7 +101,7 @@ def test_a_site_with_one_class_and_an_empty_site_are_measured():
 def test_whether_federating_pays_is_said(mean: float, pays: str, method: str):
     """A gain beyond its spread of 5 points either way, and one within it."""
     over = Gain(mean, 0.05, 6)
-    ranking = (Expected("unskew", Gain(0.1, 0.02, 6), over), Expected("fedavg", Gain(0, 0, 6), None))
+    ranking = (Expectation("unskew", Gain(0.1, 0.02, 6), over), Expectation("fedavg", Gain(0, 0, 6), None))
     diagnosis = replace(unskew.diagnose("digits", clients=8), rankings={"sites": ranking, "one": ranking}, cautions=())
     assert (diagnosis.pays, diagnosis.method) == (pays, method)
     words = {"yes": "Federating pays: ", "no": "Federating does not pay: ", "open": "cannot be told: "}

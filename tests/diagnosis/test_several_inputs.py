@@ -12,8 +12,8 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
-from tests.engine.test_several_inputs import AGES, BY_NAME, MODULE, SCANS, Row, Scans, Y
-from unskew.diagnosis import numbers
+from tests.round.test_several_inputs import AGES, BY_NAME, MODULE, SCANS, Row, Scans, Y
+from unskew.diagnosis import skews
 from unskew.errors import UsageError
 
 OPTIONS = {"clients": 3, "skew": "iid"}
@@ -36,11 +36,11 @@ def test_one_input_by_name_is_diagnosed_as_that_input_alone():
 
 def test_every_input_has_its_own_moments():
     federation = unskew.data.arrays(BY_NAME, Y)
-    found = numbers.moments(federation.x, federation.layout)
+    found = skews.moments(federation.x, federation.layout)
     scans = federation.x[:, 1:].reshape(-1, 64)
     assert np.allclose(found, np.stack([federation.x[:, 0], scans.mean(1), scans.std(1)], 1), atol=1e-6)
     wide = unskew.data.arrays({"a": np.zeros((9, 900)), "b": np.zeros((9, 3)), "c": np.zeros(9)}, Y[:9])
-    assert numbers.moments(wide.x, wide.layout).shape == (len(wide.x), 85 + 3 + 1)
+    assert skews.moments(wide.x, wide.layout).shape == (len(wide.x), 85 + 3 + 1)
 
 
 def test_a_shift_of_one_input_between_sites_is_measured():

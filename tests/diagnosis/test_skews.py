@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unskew.data.federation import Federation
-from unskew.data.index import Index
-from unskew.diagnosis import numbers
-from unskew.diagnosis.numbers import FEWEST, SiteNumbers, leaving, moments, numbers_of
-from unskew.diagnosis.skews import absent, feature_skew, label_skew, skews_of
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.diagnosis import skews
+from unskew.diagnosis.skews import (
+    FEWEST,
+    SiteNumbers,
+    absence,
+    disclosure_sentences,
+    feature_skew,
+    label_skew,
+    moments,
+    numbers_of,
+    skews_of,
+)
 
 rng = np.random.default_rng(0)
 
@@ -54,7 +63,7 @@ def test_feature_skew_by_hand():
 
 def test_numbers_of_a_site_that_is_read_in_pieces_are_the_same(monkeypatch):
     whole = numbers_of(federation(ALIKE))
-    monkeypatch.setattr(numbers, "CHUNK", 7 * 36)
+    monkeypatch.setattr(skews, "CHUNK", 7 * 36)
     for one, other in zip(whole, numbers_of(federation(ALIKE)), strict=True):
         assert other.squares == pytest.approx(one.squares)
         assert other.sums == pytest.approx(one.sums)
@@ -136,7 +145,7 @@ def test_masks_are_one_group():
 
 @pytest.mark.parametrize(("text", "share"), [("full", 0.0), ("sample:0.25", 0.75), ("bernoulli:0.3", 0.7)])
 def test_absence_is_that_of_the_rounds(text: str, share: float):
-    assert absent(text, 40) == pytest.approx(share, abs=0.03)
+    assert absence(text, 40) == pytest.approx(share, abs=0.03)
 
 
 def test_few_samples_leave_no_mean():
@@ -147,7 +156,7 @@ def test_few_samples_leave_no_mean():
     assert not tiny.squares.any()
     assert enough.mean is not None
     assert enough.sums.any()
-    assert f"from {FEWEST} samples on" in leaving([tiny, enough])
+    assert f"from {FEWEST} samples on" in disclosure_sentences([tiny, enough])
 
 
 def test_moments_of_images_and_tables():

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from unskew.diagnosis.diagnosis import points, readings
 from unskew.diagnosis.skews import Skews
-from unskew.diagnosis.wording import points, readings
 
 EVEN = Skews(10, 0, 1234.0, 60.0, 0.1, 0.05, 0.02, 0.1, 0.05)
 

@@ -6,9 +6,7 @@ import pytest
 
 from tests.experiments.tables import SMALL, written
 from unskew.errors import UnskewError, UsageError
-from unskew.experiments.checking import check_experiment
-from unskew.experiments.files import experiment_names, read_experiment
-from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.files import check_experiment, experiment_names, parse_experiment, read_experiment
 from unskew.methods import registry
 
 

@@ -9,8 +9,8 @@ import pytest
 import unskew
 from tests.experiments.tables import LEAKING, PRIVATE, written
 from unskew.errors import StateError, UsageError
-from unskew.experiments import leaks
-from unskew.experiments.parsing import parse_experiment
+from unskew.experiments import attack_findings
+from unskew.experiments.files import parse_experiment
 
 
 def reproduced(folder, text=LEAKING, name="leaking", **options):
@@ -53,7 +53,7 @@ def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
     )
     html = done.page.read_text()
     assert "accuracy, %" in html
-    monkeypatch.setattr(leaks, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
+    monkeypatch.setattr(attack_findings, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
     lines.clear()
     assert reproduced(runs, say=lines.append).result["entries"] == done.result["entries"]
     assert not any(line.startswith("attacks") for line in lines)

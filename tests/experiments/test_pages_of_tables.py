@@ -12,7 +12,7 @@ import pytest
 from tests.experiments.test_short_pages import WHOLE
 from tests.report.test_page import Tags
 from unskew.errors import DataError
-from unskew.experiments import html, kept, markdown
+from unskew.experiments import pages
 
 EVIL = "<script>alert(1)</script>"
 CLAIM = {"text": "it helps", "verdict": "reproduced", "margins": {"r": 2.0}, "paper": {"r": 1.5}}
@@ -35,12 +35,12 @@ def cells(page, section):
 def test_capitals_stay_where_they_are():
     """A page wrote "Rmse over rounds" and "Cifar-10 with fedavg"."""
     rows = {"r": {"note": "CIFAR-10 with FedAvg", "x": None, "panel": "", "main": "rmse"}}
-    page = html.document(result(rows=rows, metric="rmse", unit="number"))
+    page = pages.html_page(result(rows=rows, metric="rmse", unit="number"))
     assert "<h3>RMSE over rounds</h3>" in page
     assert '<p class="why">CIFAR-10 with FedAvg.</p>' in page
-    assert "<h3>Accuracy over rounds</h3>" in html.document(result())
+    assert "<h3>Accuracy over rounds</h3>" in pages.html_page(result())
     rows["r"]["note"] = "on FEMNIST"
-    assert '<p class="why">On FEMNIST.</p>' in html.document(result(rows=rows))
+    assert '<p class="why">On FEMNIST.</p>' in pages.html_page(result(rows=rows))
 
 
 def test_every_row_is_called_by_what_it_measures():
@@ -49,13 +49,13 @@ def test_every_row_is_called_by_what_it_measures():
         "s": {"note": "", "x": None, "panel": "", "quantity": "macro_f1"},
     }
     curves = {**WHOLE["curves"], "s": WHOLE["curves"]["r"]}
-    page = html.document(result(rows=rows, curves=curves, entries=[entry(), entry(row="s")]))
+    page = pages.html_page(result(rows=rows, curves=curves, entries=[entry(), entry(row="s")]))
     assert re.findall(r"<h3>([^<]*) over rounds</h3>", page) == ["Accuracy", "Macro-F1"]
 
 
 def test_a_sweep_is_called_by_what_it_measures():
     rows = {n: {"note": "", "x": x, "panel": "", "quantity": "rmse"} for n, x in (("r", 1.0), ("s", 2.0))}
-    page = html.document(result(rows=rows, axis="mu", unit="number", entries=[entry(), entry(row="s")], curves={}))
+    page = pages.html_page(result(rows=rows, axis="mu", unit="number", entries=[entry(), entry(row="s")], curves={}))
     assert '<h2 id="h-sweep1">RMSE against mu</h2>' in page
     assert "mu" in page.split('id="sweep1"')[1]
     points = re.findall(r'polyline class="curve m0" points="([^"]*)"', page)
@@ -66,17 +66,17 @@ def test_a_sweep_is_called_by_what_it_measures():
 def test_one_is_no_plural(n, words):
     rows = {f"r{k}": WHOLE["rows"]["r"] for k in range(n)}
     entries = [entry(f"m{k}", f"r{i}") for k in range(n) for i in range(n)]
-    page = html.document(result(rows=rows, entries=entries, seeds=n, curves={}, logs={}))
+    page = pages.html_page(result(rows=rows, entries=entries, seeds=n, curves={}, logs={}))
     assert re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page)[:3] == [(word, str(n)) for word in words]
 
 
 @pytest.mark.parametrize(("hours", "shown"), [(0.5, "30 min"), (1.0, "1.0 h"), (0.999, "60 min"), (12.34, "12.3 h")])
 def test_the_time_of_training_is_in_minutes_below_an_hour(hours, shown):
-    assert f"<dd>{shown}</dd>" in html.document(result(hours=hours))
+    assert f"<dd>{shown}</dd>" in pages.html_page(result(hours=hours))
 
 
 def test_a_rows_name_stands_once_and_its_methods_have_their_own_colours():
-    page = html.document(
+    page = pages.html_page(
         result(
             entries=[entry(), entry("FedAvg"), entry("FedAvg", "s")], rows={**WHOLE["rows"], "s": WHOLE["rows"]["r"]}
         )
@@ -90,24 +90,24 @@ def test_only_the_number_of_a_paper_that_ran_longer_is_grey():
     def grey(page):
         return re.findall(r'<td class="grey">([^<]*)</td>', page)
 
-    assert grey(html.document(result())) == []
-    assert grey(html.document(result(scale=0.25, schedules=[]))) == ["(48.43)"]
-    assert grey(html.document(result(scale=0.25, schedules=[], entries=[entry(paper=None)]))) == []
+    assert grey(pages.html_page(result())) == []
+    assert grey(pages.html_page(result(scale=0.25, schedules=[]))) == ["(48.43)"]
+    assert grey(pages.html_page(result(scale=0.25, schedules=[], entries=[entry(paper=None)]))) == []
 
 
 def test_claims_have_a_pill_by_their_verdict():
     verdicts = {"reproduced": "dp", "not reproduced": "none", "reproduced in 1 of 2": "empirical", "not run": ""}
     claims = [{**CLAIM, "verdict": v, "margins": CLAIM["margins"] if kind else {}} for v, kind in verdicts.items()]
-    page = html.document(result(claims=claims))
+    page = pages.html_page(result(claims=claims))
     assert re.findall(r'<span class="pill ([^"]*)">([^<]*)</span>', page) == [(kind, v) for v, kind in verdicts.items()]
     assert "+2.0 [+1.5]" in page
     assert "<h1>T. 1 of 3 claims reproduced.</h1>" in page
 
 
 def test_the_papers_numbers_are_drawn_beside_ours_where_there_are_any():
-    assert "ring: the paper, dot: here" in html.document(result())
-    assert "ring: the paper after all rounds" in html.document(result(scale=0.25, schedules=[]))
-    assert "ring:" not in html.document(result(entries=[entry(paper=None)]))
+    assert "ring: the paper, dot: here" in pages.html_page(result())
+    assert "ring: the paper after all rounds" in pages.html_page(result(scale=0.25, schedules=[]))
+    assert "ring:" not in pages.html_page(result(entries=[entry(paper=None)]))
 
 
 def test_no_text_of_a_result_becomes_markup():
@@ -134,19 +134,19 @@ def test_no_text_of_a_result_becomes_markup():
         axis=EVIL,
         logs={EVIL: {EVIL: WHOLE["logs"]["r"]["FLea"]}},
     )
-    for page in (html.document(held), html.index([held])):
+    for page in (pages.html_page(held), pages.html_index([held])):
         assert EVIL not in page
         tags = Tags(page)
         assert not tags.wrong
         assert not tags.open
-    for picture in re.findall(r"<svg.*?</svg>", html.document(held), re.DOTALL):
+    for picture in re.findall(r"<svg.*?</svg>", pages.html_page(held), re.DOTALL):
         ET.fromstring(picture)
 
 
 def test_a_bar_in_a_name_does_not_end_the_cell_of_a_markdown_table():
     held = result(rows={"a|b": {"note": "", "x": None, "panel": ""}}, entries=[entry("m|n", "a|b")], logs={}, curves={},
                   claims=[{**CLAIM, "text": "one | line\nand another", "margins": {"a|b": 1.0}}])  # fmt: skip
-    page = markdown.page(held)
+    page = pages.markdown_page(held)
     tables = [line for line in page.splitlines() if line.startswith("|")]
     counts = [len(re.findall(r"(?<!\\)\|", line)) for line in tables]
     assert counts == [counts[0]] * 3 + [4] * 3
@@ -157,7 +157,7 @@ def test_a_bar_in_a_name_does_not_end_the_cell_of_a_markdown_table():
 def test_a_markdown_page_has_what_was_run_and_found():
     held = result(claims=[CLAIM, {**CLAIM, "verdict": "not run", "margins": {}}], finding="It does.", open=["the rate"],
                   rows={"r": {"note": "with 20 clients", "x": None, "panel": ""}})  # fmt: skip
-    page = markdown.page(held)
+    page = pages.markdown_page(held)
     assert page.startswith(
         "# T\n\nP.\n\n```sh\nc\n```\n\nMade with unskew 0 on d: m; 0.10 hours of training in all runs."
     )
@@ -166,7 +166,7 @@ def test_a_markdown_page_has_what_was_run_and_found():
     assert "## What differs\n\n- `r`: with 20 clients." in page
     assert "## What the paper leaves open, and our choice\n\n- the rate" in page
     assert page.endswith("## What we found\n\nIt does.\n")
-    own = markdown.page({**held, "paper": "", "unit": "number"})
+    own = pages.markdown_page({**held, "paper": "", "unit": "number"})
     assert "| claim | here | margin by row or step |" in own
     assert "## Notes\n\n" in own
     assert "## Choices\n\n- the rate" in own
@@ -176,24 +176,24 @@ def test_a_markdown_page_has_what_was_run_and_found():
 def test_the_privacy_of_what_is_shared_has_a_row_for_each_reading():
     readings = [{"epsilon": 3.0, "reading": "as published"}, {"epsilon": None, "reading": "with the sizes"}]
     held = result(privacy={"r": {"FLea": {"p": {"release": "prototypes", "epsilons": readings}}}})
-    page = markdown.page(held)
+    page = pages.markdown_page(held)
     lines = page.partition("## Differential privacy")[2].splitlines()
     rows = [line for line in lines if line.startswith("| r |")]
     assert [row.split(" | ")[3:] for row in rows] == [["3", "as published |"], ["infinite", "with the sizes |"]]
-    assert 'rowspan="2"' in html.document(held).split('id="privacy"')[1]
+    assert 'rowspan="2"' in pages.html_page(held).split('id="privacy"')[1]
 
 
 def test_an_index_links_to_every_page_and_says_how_claims_fared():
     held = [result(claims=[CLAIM]), result(page="u", claims=[{**CLAIM, "verdict": "not reproduced"}]),
             result(page="v", claims=[CLAIM, {**CLAIM, "verdict": "not reproduced"}]), result(page="w")]  # fmt: skip
-    page = html.index(held)
+    page = pages.html_index(held)
     assert re.findall(r'href="([^"]*)">([^<]*)<', page) == [(f"{p}.html", f"T ({p})") for p in "tuvw"]
     assert re.findall(r'class="pill ([^"]*)"', page) == ["dp", "none", "empirical", ""]
-    text = markdown.index(held, "docs/results", {"own.md": "Mine"})
+    text = pages.markdown_index(held, "docs/results", {"own.md": "Mine"})
     assert "Read first: [Mine](own.md)." in text
     assert "| [T (u)](u.md) | r | 2 | 12 | 0 of 1 claim reproduced | d, 0 |" in text
     assert "`unskew report docs/results` makes" in text
-    assert "Read first" not in markdown.index(held, "x", {})
+    assert "Read first" not in pages.markdown_index(held, "x", {})
 
 
 @pytest.mark.parametrize("page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:alert(1)//"])
@@ -201,28 +201,28 @@ def test_a_result_that_would_be_written_elsewhere_is_refused(tmp_path, page):
     """`unskew report FOLDER` on results that came from somebody wrote wherever they said."""
     (tmp_path / "a.json").write_text(json.dumps(result(page=page)))
     with pytest.raises(DataError, match=r"^E401 .*a\.json names its page "):
-        kept.results_in(tmp_path)
+        pages.results_in(tmp_path)
 
 
 def test_a_result_is_kept_read_again_and_its_pages_made(tmp_path):
     held = result()
-    page = kept.keep(tmp_path, held)
+    page = pages.write_result(tmp_path, held)
     assert page == tmp_path / "t.html"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["index.html", "t.csv", "t.html", "t.json", "t.md", "t.tex"]
-    assert kept.results_in(tmp_path) == [held]
+    assert pages.results_in(tmp_path) == [held]
     assert '   "FLea": [[[2,12.0],' in (tmp_path / "t.json").read_text()  # a curve is one line
 
 
 def test_curves_and_logs_are_drawn_in_the_tables_unit():
-    page = html.document(result())
+    page = pages.html_page(result())
     assert "FLea ends at 23.0 %; FLea, log ends at 40.0 %" in page
-    number = html.document(result(unit="number"))
+    number = pages.html_page(result(unit="number"))
     assert "FLea ends at 23; FLea, log ends at 40" in number
 
 
 def test_a_row_shows_its_own_methods_alone():
     rows = {"r": WHOLE["rows"]["r"], "s": WHOLE["rows"]["r"]}
-    page = html.document(result(rows=rows, entries=[entry(), entry("FedAvg", "s", paper=31.25)], curves={}, logs={}))
+    page = pages.html_page(result(rows=rows, entries=[entry(), entry("FedAvg", "s", paper=31.25)], curves={}, logs={}))
     first, second = re.findall(r'aria-label="accuracy, %; ring: the paper, dot: here: ([^"]*)"', page)[::2]
     assert first == "FLea 40.3, paper 48.43"
     assert second == "FedAvg 40.3, paper 31.25"

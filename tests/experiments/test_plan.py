@@ -10,14 +10,13 @@ import pytest
 from tests.experiments.tables import SMALL
 from tests.samples import EVERYTHING, turn
 from unskew import data
-from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
 from unskew.errors import DataError, UsageError
 from unskew.experiments.experiment import TableRow
-from unskew.experiments.files import experiment_names, read_experiment
-from unskew.experiments.parsing import parse_experiment
-from unskew.experiments.selection import select
+from unskew.experiments.files import experiment_names, parse_experiment, read_experiment
+from unskew.experiments.plan import select
 from unskew.methods import registry
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 
 def test_unknown_names_are_refused_with_a_suggestion():

@@ -14,7 +14,7 @@ from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import StateError, UsageError
 from unskew.experiments.request import Request
-from unskew.revision import revision
+from unskew.version import revision
 
 
 def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):

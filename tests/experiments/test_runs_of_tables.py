@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from tests.experiments.tables import SMALL
-from unskew.comparison.watch import Cell
+from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.errors import DataError, UsageError
-from unskew.experiments import kept, outline, reproduce, tune
+from unskew.experiments import pages, plan, reproduce, tune
 from unskew.experiments.experiment import Leak
-from unskew.experiments.parsing import parse_experiment
-from unskew.experiments.plan import Key, distinct, plan_runs
+from unskew.experiments.files import parse_experiment
+from unskew.experiments.plan import Key, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
 from unskew.experiments.result import REQUIRED
-from unskew.experiments.selection import select, with_methods
+from unskew.report.analysis import runs as analysis_runs
 
 TABLE = """
 title: "A table"
@@ -49,7 +49,7 @@ def test_every_row_method_and_seed_has_a_run_and_equal_ones_share_it(table, tmp_
         assert cell.settings.lr == (0.125 if key.row == "one" else 0.5)
         assert cell.settings.rounds == 4
     assert runs[Key("one", "Again", 1)] is runs[Key("one", "FedAvg", 1)]
-    assert len(distinct(runs)) == len({cell.path for cell in runs.values()}) == 8
+    assert len(distinct_runs(runs)) == len({cell.path for cell in runs.values()}) == 8
 
 
 def test_a_method_is_asked_for_by_the_papers_name_or_ours(table):
@@ -121,12 +121,12 @@ def test_a_run_that_rows_share_took_its_time_once(table, tmp_path, monkeypatch):
     def read_run(path, method):
         return SimpleNamespace(path=path, series=lambda scope, metric: ([1], np.array([1800.0])))
 
-    monkeypatch.setattr(reproduce.read, "read_run", read_run)
+    monkeypatch.setattr(analysis_runs, "read_run", read_run)
     for name in ("entries_of", "verdicts_of"):
         monkeypatch.setattr(reproduce, name, lambda *given: [])
     monkeypatch.setattr(reproduce, "result_of", lambda *given: given[-1])
     runs = plan_runs(table, select(table), range(1), 1.0, tmp_path)
-    assert (len(runs), len(distinct(runs))) == (6, 4)
+    assert (len(runs), len(distinct_runs(runs))) == (6, 4)
     facts: Any = reproduce._result(table, runs, {})
     assert facts["hours"] == 4 * 0.5
 
@@ -174,12 +174,14 @@ def test_the_command_asks_for_the_same_numbers_and_nothing_else():
 
 def test_runs_that_are_over_take_no_time_unless_they_are_repeated(tmp_path, monkeypatch):
     timed = []
-    monkeypatch.setattr(outline.estimate, "seconds_for", lambda settings, cores: timed.append(len(settings)) or 60.0)
+    monkeypatch.setattr(plan, "seconds_for", lambda settings, cores: timed.append(len(settings)) or 60.0)
     cells = [Cell("fedavg", seed, tmp_path / str(seed), Settings()) for seed in range(3)]
     cells[0].path.mkdir()
     (cells[0].path / "model.safetensors").write_text("")
-    assert outline.runs(cells, (), 0.5, 2).startswith("plan    3 runs, 1 of them already done; 0.5 of the rounds\ntime")
-    assert outline.runs(cells, [cells[0].path], 1.0, 2).startswith("plan    3 runs, 0 of them already done\n")
+    assert plan.runs_outline(cells, (), 0.5, 2).startswith(
+        "plan    3 runs, 1 of them already done; 0.5 of the rounds\ntime"
+    )
+    assert plan.runs_outline(cells, [cells[0].path], 1.0, 2).startswith("plan    3 runs, 0 of them already done\n")
     assert timed == [2, 3]
 
 
@@ -188,11 +190,11 @@ def test_results_of_a_folder_are_those_of_tables_alone(tmp_path):
     (tmp_path / "b.json").write_text(json.dumps(whole | {"page": "b"}))
     (tmp_path / "a.json").write_text(json.dumps(whole | {"page": "a"}))
     (tmp_path / "c.json").write_text(json.dumps({"page": "c"}))
-    assert [result["page"] for result in kept.results_in(tmp_path)] == ["a", "b"]
+    assert [result["page"] for result in pages.results_in(tmp_path)] == ["a", "b"]
     for name in ("a.md", "README.md"):
         (tmp_path / name).write_text("# Title\n")
     (tmp_path / "own.md").write_text("# Something else\nmore\n")
-    assert kept.written_in(tmp_path) == {"own.md": "Something else"}
+    assert pages.other_pages(tmp_path) == {"own.md": "Something else"}
     (tmp_path / "d.json").write_text("{")
     with pytest.raises(DataError, match=r"E401 .*d\.json is not a result"):
-        kept.results_in(tmp_path)
+        pages.results_in(tmp_path)

@@ -7,8 +7,8 @@ import copy
 import pytest
 
 from unskew.errors import UsageError
-from unskew.experiments import html, logs, markdown, tables
-from unskew.experiments.parsing import parse_experiment
+from unskew.experiments import pages, tables
+from unskew.experiments.files import parse_experiment
 from unskew.experiments.result import TableResult
 
 WHOLE: TableResult = {
@@ -33,8 +33,8 @@ def short(**changes) -> TableResult:
 
 
 def test_the_papers_number_is_set_apart_and_without_a_gap():
-    assert "| FLea | 48.43 | 40.3 ± 1.0 | -8.1 |" in markdown.page(WHOLE)
-    page = markdown.page(short())
+    assert "| FLea | 48.43 | 40.3 ± 1.0 | -8.1 |" in pages.markdown_page(WHOLE)
+    page = pages.markdown_page(short())
     assert "| FLea | (48.43) | 40.3 ± 1.0 | 40.3" in page
     assert "gap" not in page
     assert "-8.1" not in tables.plain(short())
@@ -68,15 +68,15 @@ def test_latex_and_csv_alone_say_that_rounds_were_left_out():
 def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led = short(scale=1.0)
     led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
-    assert "| +2.3 |" in markdown.page(led)
-    assert "; 2 seeds are too few for a test, which needs 5." in markdown.page(led)
+    assert "| +2.3 |" in pages.markdown_page(led)
+    assert "; 2 seeds are too few for a test, which needs 5." in pages.markdown_page(led)
     led["entries"][0]["ours"]["n"] = 5
-    assert "| +2.3, p = .012 |" in markdown.page(led)
-    assert ", with a paired t-test over seeds, Holm-corrected." in markdown.page(led)
+    assert "| +2.3, p = .012 |" in pages.markdown_page(led)
+    assert ", with a paired t-test over seeds, Holm-corrected." in pages.markdown_page(led)
 
 
 def test_in_html_it_is_grey_and_no_line_measures_the_gap():
-    whole, page = html.document(WHOLE), html.document(short())
+    whole, page = pages.html_page(WHOLE), pages.html_page(short())
     assert '<td class="grey">(48.43)</td>' in page
     assert page.count('class="grey"') == 1
     assert "<td>48.43</td>" in whole
@@ -91,23 +91,23 @@ def test_in_html_it_is_grey_and_no_line_measures_the_gap():
 def test_a_page_from_before_says_that_schedules_were_not_shortened():
     before = short()
     del before["schedules"]
-    assert "had not reached its last values" in markdown.page(before)
-    assert "Schedules" not in markdown.page(short(schedules=[]))
+    assert "had not reached its last values" in pages.markdown_page(before)
+    assert "Schedules" not in pages.markdown_page(short(schedules=[]))
 
 
 def test_a_log_is_compared_at_the_rounds_that_both_have():
     """Ours begins in round 2 and ends in round 12, the log ends in round 24."""
-    _, lines = logs.table(short())
+    _, lines = tables.log_table(short())
     values = {line[2]: line[3:] for line in lines}
     assert list(values) == ["1 to 10", "11 to 12", "best to 12", "a round to the next"]
     assert values["1 to 10"] == ["20.4", "17.0 ± 1.4", "-3.4"]  # rounds 2 to 10: the log's mean is 184 / 9
     assert values["11 to 12"] == ["26.0", "22.5 ± 1.4", "-3.5"]
     assert values["best to 12"] == ["40.0", "23.0 ± 1.4", "-17.0"]
     assert values["a round to the next"] == ["19.0", "1.0 ± 0.0", "-18.0"]
-    assert "a log. rounds:" in markdown.page(WHOLE)
-    assert logs.SHORT not in markdown.page(WHOLE)
-    assert logs.SHORT in markdown.page(short())
-    assert "Ours has shortened schedules" in html.document(short())
+    assert "a log. rounds:" in pages.markdown_page(WHOLE)
+    assert tables.SHORT_RUN_NOTE not in pages.markdown_page(WHOLE)
+    assert tables.SHORT_RUN_NOTE in pages.markdown_page(short())
+    assert "Ours has shortened schedules" in pages.html_page(short())
     assert "best to 12" in tables.plain(short())
 
 
@@ -120,22 +120,22 @@ def test_ours_follows_a_log_where_means_of_ten_are_as_near_as_its_own_next_round
     assert "parts from the log in rounds 11 to 12 (+9.5); the other 1 of 2" in verdict([18.0, 16.0] * 5 + [12.0, 14.0])
     followed = verdict([10.0, 20.0, 12.0, 40.0] * 3)
     assert followed.startswith("r, FLea: follows the log: all 2 means of ten rounds lie within 3.5 of its. ")
-    for page in (markdown.page(short()), html.document(short()), tables.plain(short())):
+    for page in (pages.markdown_page(short()), pages.html_page(short()), tables.plain(short())):
         assert followed in page
-    assert logs.verdicts(short(curves={"r": {"FLea": [[[3, 50.0]]]}})) == []
+    assert tables.log_verdicts(short(curves={"r": {"FLea": [[[3, 50.0]]]}})) == []
 
 
 def verdict(log: list[float]) -> str:
-    (sentence,) = logs.verdicts(short(logs={"r": {"FLea": {"source": "a log", "values": log}}}))
+    (sentence,) = tables.log_verdicts(short(logs={"r": {"FLea": {"source": "a log", "values": log}}}))
     return sentence
 
 
 def test_without_a_round_in_common_there_is_no_section():
     late = short(curves={"r": {"FLea": [[[30, 50.0]]]}})
-    assert "published log" not in markdown.page(late)
-    assert "published log" not in html.document(short(logs={}))
+    assert "published log" not in pages.markdown_page(late)
+    assert "published log" not in pages.html_page(short(logs={}))
     single = short(curves={"r": {"FLea": [[[3, 50.0]]]}})
-    assert [line[2] for line in logs.table(single)[1]] == ["1 to 3", "best to 3"]
+    assert [line[2] for line in tables.log_table(single)[1]] == ["1 to 3", "best to 3"]
 
 
 TABLE = "methods: {{A: fedavg}}\nrows: {{r: {{logs: {{{method}: {{source: s, values: {values}}}}}}}}}"

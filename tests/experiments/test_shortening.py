@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unskew.config import Settings
-from unskew.experiments.experiment import Experiment
+from unskew.experiments.experiment import Experiment, schedule_changes, shorten
 from unskew.experiments.files import read_experiment
-from unskew.experiments.shortening import changes, shortened
 from unskew.methods import registry
 
 
@@ -30,7 +29,7 @@ def test_whole_runs_and_short_ones_without_a_schedule_keep_their_folders():
 )
 def test_the_learning_rate_of_the_last_round_is_that_of_the_whole_run(share, falls):
     whole = Settings(method="fedavg", rounds=100, lr=0.1, **falls)
-    short = shortened(whole, share)
+    short = shorten(whole, share)
     assert short.rounds == 100 * share
     assert short.lr_in(1) == whole.lr_in(1)
     assert short.lr_in(short.rounds) == pytest.approx(whole.lr_in(100), rel=1e-9)
@@ -38,20 +37,20 @@ def test_the_learning_rate_of_the_last_round_is_that_of_the_whole_run(share, fal
 
 def test_schedules_of_methods_end_where_they_do():
     whole = Settings(method="flea(variant=official, lambda2=9)", rounds=61)
-    short = shortened(whole, 0.5)
+    short = shorten(whole, 0.5)
     (flea,) = registry.parse(short.method).parts
     assert 9 - flea.fall * (short.rounds - 1) == pytest.approx(9 - 0.1 * 60)
     assert (flea.lambda2, flea.variant) == (9, "official")
-    assert changes(whole, short) == ["flea.fall 0.1 becomes 0.2"]
+    assert schedule_changes(whole, short) == ["flea.fall 0.1 becomes 0.2"]
     whole = whole.replace(method="fedgen(decay=0.9)")
-    (fedgen,) = registry.parse(shortened(whole, 0.5).method).parts
+    (fedgen,) = registry.parse(shorten(whole, 0.5).method).parts
     assert fedgen.decay**31 == pytest.approx(0.9**61)
 
 
 def test_what_is_a_share_of_the_rounds_or_counts_nothing_stays():
     whole = Settings(method="feddpms", rounds=10, availability="persistent:0.5x4")
-    assert shortened(whole, 0.5) == whole.replace(rounds=5)
-    assert shortened(whole, 1.0) == whole
-    assert shortened(whole.replace(method="local", lr_decay=0.9), 0.5).lr_decay == pytest.approx(0.9 ** (9 / 4))
-    assert shortened(whole.replace(method="flea"), 0.5).method == "flea"
-    assert changes(whole, shortened(whole, 0.5)) == []
+    assert shorten(whole, 0.5) == whole.replace(rounds=5)
+    assert shorten(whole, 1.0) == whole
+    assert shorten(whole.replace(method="local", lr_decay=0.9), 0.5).lr_decay == pytest.approx(0.9 ** (9 / 4))
+    assert shorten(whole.replace(method="flea"), 0.5).method == "flea"
+    assert schedule_changes(whole, shorten(whole, 0.5)) == []

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from tests.experiments.tables import LEAKING, MEASURED, SMALL, written
 from unskew import cli, config
+from unskew.comparison import search as comparison_search
 from unskew.errors import UsageError
 from unskew.experiments import tune, wording
-from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.files import parse_experiment
 from unskew.methods import registry
-from unskew.tuning import samplers
+from unskew.report.analysis import runs as analysis_runs
 
 
 def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp_path, monkeypatch):
@@ -42,7 +43,7 @@ def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp
 def test_trials_are_the_grid_without_repetition():
     experiment = parse_experiment("small", SMALL)
     space, first = tune.space_of(experiment, "Still", experiment.rows[0])
-    search, seen = samplers.Shuffled(space, first), []
+    search, seen = comparison_search.ShuffledGrid(space, first), []
     while (point := search.ask()) is not None:
         seen.append(tuple(point.values()))
     assert seen[0] == (1.0, 1000000.0)
@@ -78,7 +79,7 @@ def test_trials_are_judged_by_what_the_row_reports(monkeypatch, tmp_path):
     for table, best in ((text, 1.0), (text.replace("{settings:", "{metric: ece, settings:"), 1.0)):
         experiment = parse_experiment("errors", table)
         runs = map(Scored, [3.0, 1.0, 2.0])
-        monkeypatch.setattr(tune.read, "read_run", lambda *_, runs=runs: next(runs))
+        monkeypatch.setattr(analysis_runs, "read_run", lambda *_, runs=runs: next(runs))
         asked = tune.Tuning(experiment.rows[0], ["A"], 3, "random", 1.0, tmp_path)
         _, trials = tune.tune_methods(experiment, asked, lambda cells: None)
         tried = trials["A"].tried

@@ -11,17 +11,14 @@ import numpy as np
 import pytest
 
 from tests.experiments.tables import SMALL
-from unskew.engine.server.scored import Scored
-from unskew.engine.server.used import Replies
 from unskew.errors import UsageError
 from unskew.experiments import tables, wording
-from unskew.experiments.claims import Claim, Trend, margins
-from unskew.experiments.entries import Bounds, Entry, entries_of
-from unskew.experiments.files import read_experiment
-from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.entries import Bounds, Entry, Verdict, entries_of, verdicts_of
+from unskew.experiments.experiment import Claim, Trend, margins
+from unskew.experiments.files import parse_experiment, read_experiment
 from unskew.experiments.result import result_of
-from unskew.experiments.verdict import Verdict, verdicts_of
-from unskew.report.stats import Score
+from unskew.report.analysis.stats import Score
+from unskew.runs.coverage import Coverage, UsedReplies
 
 
 def run(seed, values):
@@ -34,13 +31,13 @@ def run(seed, values):
         evaluated=bool(values),
         bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
         privacy={},
-        replies=Replies(len(values), 4, 4),
+        replies=UsedReplies(len(values), 4, 4),
         config={},
         rounds=len(values),
         asked=len(values),
         planned=len(values),
         finished=True,
-        scored_at=Scored(3, 4, own=False) if values[:1] == [0.1] else None,
+        scored_at=Coverage(3, 4, own=False) if values[:1] == [0.1] else None,
     )
 
 

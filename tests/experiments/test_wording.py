@@ -40,13 +40,13 @@ def test_claims_that_nothing_tested_do_not_count():
         claim("not run"),
         claim("reproduced in 1 of 2", a=1),
     ]
-    assert wording.counted(result(claims=both)) == (1, 3)
+    assert wording.claim_counts(result(claims=both)) == (1, 3)
     assert wording.summary(result(claims=both)) == "1 of 3 claims reproduced"
     assert wording.summary(result(claims=[claim("not run")])) == "no claim tested"
     unclear = [claim("reproduced", a=1), claim("unclear", a=1), claim("reproduced in 1 of 2 rows, unclear in 1", a=1)]
     assert wording.summary(result(claims=unclear)) == "1 of 3 claims reproduced, 1 unclear"
-    assert wording.judged(result(claims=unclear[2:])).startswith("Unclear: ")
-    assert wording.judged(result(claims=both)) == ""
+    assert wording.unclear_note(result(claims=unclear[2:])).startswith("Unclear: ")
+    assert wording.unclear_note(result(claims=both)) == ""
 
 
 def test_versions_are_named_where_another_one_made_runs():
@@ -122,7 +122,7 @@ def test_a_lead_has_its_sign_and_a_p_of_five_seeds():
     assert wording.lead(entry(n=5, ahead=2.31, p=0.0123), "percent").startswith("+2.3, p = ")
     assert wording.lead(entry(n=5, ahead=-0.46), "percent") == "-0.5"
     assert wording.lead(entry(), "percent") == ""
-    assert (wording.signed(0.01234, "number"), wording.signed(None, "percent")) == ("+0.012", "")
+    assert (wording.with_sign(0.01234, "number"), wording.with_sign(None, "percent")) == ("+0.012", "")
     claim: Any = {"margins": {"p0.1": 2.31, "p0.2": -0.44}, "paper": {"p0.1": 1.2}}
     assert wording.margins(claim, "percent") == "p0.1 +2.3 [+1.2], p0.2 -0.4"
 
@@ -131,9 +131,9 @@ def test_what_an_attack_found_stands_between_what_it_knows_without_and_with_the_
     found = entry(bounds={"low": 55.5, "high": 60.25, "floor": 50.0, "ceiling": 99.0})
     assert wording.bounds(found, "percent") == ("55.5 to 60.2", "50.0", "99.0")
     assert wording.bounds(entry(), "percent") == ("", "", "")
-    assert wording.attacked(result(found)) == (True, False)
-    assert wording.attacked(result(found, entry())) == (True, True)
-    assert wording.attacked(result(entry())) == (False, True)
+    assert wording.score_origins(result(found)) == (True, False)
+    assert wording.score_origins(result(found, entry())) == (True, True)
+    assert wording.score_origins(result(entry())) == (False, True)
     told = wording.note(result(found, entry("p0.2"), scope="attack"))
     assert wording.ATTACKS in told
     assert "or what the attack of the row found after the last round" in told

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.cli.calling import Called
 from tests.fuzz.harness import NAMES, STRANGERS, Fuzz, verdict
-from unskew import calls, config, documents, specs
-from unskew.data.availability import Availability
+from unskew import config
+from unskew.data.clients.availability import Availability
 from unskew.data.skew import Skew
 from unskew.errors import UnskewError
+from unskew.formats import calls, documents, specs
 from unskew.methods import registry
 
 TEXTS = st.text(max_size=60) | st.from_regex(r"[a-z]{1,9}(\([a-z]+=[-0-9.e'\[\]{}, ]{0,12}\)){0,2}", fullmatch=True)

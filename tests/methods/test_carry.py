@@ -11,10 +11,10 @@ import torch
 from tests.fixtures import assert_close, client
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.values import Share
-from unskew.engine import check
+from unskew.core.shares import Share
 from unskew.errors import UsageError
 from unskew.methods.fedsmoo import FedSMOO
+from unskew.runs import conformance
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Steps(Part):
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
-    made = check.loop(Method(Steps()), lanes=lanes)
+    made = conformance.loop_for(Method(Steps()), lanes=lanes)
     try:
         private = {1: {"steps": {"now": torch.tensor(100.0)}}}
         replies = made.trainer.train(made.down(made.begin(), 3), [0, 1, 2, 3], private)
@@ -56,7 +56,7 @@ def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
 
 
 def test_what_begin_did_not_make_is_refused():
-    made = check.loop(Method(Steps(leaf="other")), lanes="8")
+    made = conformance.loop_for(Method(Steps(leaf="other")), lanes="8")
     with pytest.raises(
         UsageError, match="E127 'steps' carries 'other' to the next step, which its `begin` did not make"
     ):

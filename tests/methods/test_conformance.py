@@ -13,9 +13,9 @@ import torch
 
 from tests.samples import EVERYTHING, turn
 from unskew.core.part import Part
-from unskew.core.values import Share
-from unskew.engine import check
+from unskew.core.shares import Share
 from unskew.methods import registry
+from unskew.runs import conformance
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
 
@@ -29,23 +29,23 @@ VARIANTS = [
 ]  # fmt: skip
 
 
-ALONE = [c for c in check.CHECKS if c is not check.combines_with_other_methods]
+ALONE = [c for c in conformance.CHECKS if c is not conformance.combines_with_other_methods]
 """test_pairs combines each of our methods with each other one."""
 TURNS = (
-    (check.is_deterministic, check.has_scores_in_every_scope),
-    (check.gives_the_same_bits_for_any_number_of_workers,),
-    (check.ignores_padding, check.copes_with_absent_clients_and_empty_rounds),
-    (check.gives_the_same_bits_for_two_workers_with_one_lane,),
-    (check.agrees_for_one_lane_and_many,),
-    (check.agrees_for_three_and_eight_lanes,),
-    (check.resumes_to_the_same_bits,),
+    (conformance.is_deterministic, conformance.has_scores_in_every_scope),
+    (conformance.gives_the_same_bits_for_any_number_of_workers,),
+    (conformance.ignores_padding, conformance.copes_with_absent_clients_and_empty_rounds),
+    (conformance.gives_the_same_bits_for_two_workers_with_one_lane,),
+    (conformance.agrees_for_one_lane_and_many,),
+    (conformance.agrees_for_three_and_eight_lanes,),
+    (conformance.resumes_to_the_same_bits,),
 )
 """What is dearest to check: every method is checked for one of these lists, and `make matrix` for all.
 
 Most lists train a second run that must end with the bits of the first, so each is a check of determinism, too."""
 
 
-def checks_of(text: str) -> list[check.Check]:
+def checks_of(text: str) -> list[conformance.Check]:
     mine = turn(text, len(TURNS))
     spared = [c for place, checks in enumerate(TURNS) if place != mine and not EVERYTHING for c in checks]
     return [c for c in ALONE if c not in spared]
@@ -59,13 +59,13 @@ def test_every_check_is_made_of_some_method():
 @pytest.mark.parametrize("text", [*OURS, *VARIANTS])
 def test_ours(text):
     (ours,) = registry.parse(text).parts
-    failed = [f"{f.name}: {f.detail}" for f in check.check_method(ours, checks_of(text)) if not f.ok]
+    failed = [f"{f.name}: {f.detail}" for f in conformance.check_method(ours, checks_of(text)) if not f.ok]
     assert not failed
 
 
 def test_combinations_are_checked():
-    (passed,) = check.check_method(*registry.parse("fedavgm").parts, [check.combines_with_other_methods])
-    assert passed == check.CheckResult("combines with other methods", True, "")
+    (passed,) = conformance.check_method(*registry.parse("fedavgm").parts, [conformance.combines_with_other_methods])
+    assert passed == conformance.CheckResult("combines with other methods", True, "")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Spread(Part):
     ],
 )
 def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
-    first, *others = (f for f in check.check_method(broken) if not f.ok)
+    first, *others = (f for f in conformance.check_method(broken) if not f.ok)
     assert re.fullmatch(told + ".*", first.detail), first.detail
     one_lane = [
         f for f in others if "one lane" in f.name and "two workers" in f.name
@@ -190,7 +190,7 @@ def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
     ],
 )
 def test_broken_methods_are_caught(broken, caught):
-    assert caught <= {f.name for f in check.check_method(broken) if not f.ok}
+    assert caught <= {f.name for f in conformance.check_method(broken) if not f.ok}
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Loose(Part):
 
 def test_a_slice_is_compared_as_the_weights_are():
     """The check passed, and the one of sums failed for a reason that was none."""
-    (found,) = check.check_method(Loose(), [check.is_deterministic])
+    (found,) = conformance.check_method(Loose(), [conformance.is_deterministic])
     assert not found.ok
     assert "ended with different bits of the server's slice; draw random numbers through noise()" in found.detail
 
@@ -221,11 +221,11 @@ class Idle(Part):
 
 
 def test_a_part_that_trains_what_fedavg_trains_is_remarked():
-    checks = [check.changes_nothing_with_neutral_settings]
-    (idle,) = check.check_method(Idle(), checks)
+    checks = [conformance.changes_nothing_with_neutral_settings]
+    (idle,) = conformance.check_method(Idle(), checks)
     assert idle.ok
     assert idle.detail.endswith("it ends with FedAvg's bits, too: does what it changes count?")
-    (active,) = check.check_method(dataclasses.replace(Active(), pull=0.7), checks)
+    (active,) = conformance.check_method(dataclasses.replace(Active(), pull=0.7), checks)
     assert "bits" not in active.detail
 
 
@@ -250,13 +250,13 @@ class Undefined(Part):
 
 
 def test_an_honest_reply_that_the_gate_refuses_fails():
-    (done,) = check.check_method(Infinite(), [check.is_deterministic])
+    (done,) = conformance.check_method(Infinite(), [conformance.is_deterministic])
     assert not done.ok
     assert "the gate refused an honest reply: " in done.detail
 
 
 def test_what_a_server_makes_of_sound_replies_must_be_finite():
     """Every round was skipped, and the checks spoke of a learning rate that is too high, or of nothing."""
-    (done,) = check.check_method(Undefined(), [check.is_deterministic])
+    (done,) = conformance.check_method(Undefined(), [conformance.is_deterministic])
     assert not done.ok
     assert re.match("the server's hooks, from finite replies: round 1: after the merge .*", done.detail), done.detail

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.samples import a_part_of
-from unskew.methods.costs import costs
+from unskew.report.method_profile import costs
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "costs.py"))
 

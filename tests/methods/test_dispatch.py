@@ -13,16 +13,16 @@ import torch
 from unskew.attacks.coverage import what_it_tells
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.deploy.judging import check_settings
-from unskew.deploy.policy import Policy
-from unskew.engine import check, leaves
-from unskew.engine.assemble import loop_of
 from unskew.errors import UsageError
+from unskew.federation.site.policy import Policy
+from unskew.federation.site.study_review import check_settings
 from unskew.methods import registry
-from unskew.report import methods
-from unskew.report.profile import Profile
-from unskew.report.records import traffic_of
-from unskew.report.sections.learned import payloads
+from unskew.report import method_pages
+from unskew.report.analysis.runs import traffic_of
+from unskew.report.method_profile import Profile
+from unskew.report.sections.leakage import payloads
+from unskew.runs import conformance, disclosure
+from unskew.runs.assemble import loop_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Another(Numbered):
 
 
 def replies_of(method, lanes="8"):
-    made = check.loop(method, lanes=lanes)
+    made = conformance.loop_for(method, lanes=lanes)
     try:
         start = made.down(made.begin(), 1)
         return made, start, {r.client: r for r in made.trainer.train(start, [1, 4, 5], {})}
@@ -122,7 +122,7 @@ def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_
     weights, slices = made.record.rows["ledger"]
     assert (slices["share"], slices["clients"], slices["bytes"]) == ("numbered", [1, 4], 4)
     assert weights["hands_on"] == slices["hands_on"] == "their numbers"
-    assert "numbered hands on to other clients: their numbers" in "\n".join(leaves.leaves(made))
+    assert "numbered hands on to other clients: their numbers" in "\n".join(disclosure.disclosure_lines(made))
     made.ledger.trained(1, list(replies.values()), start)
     traffic = traffic_of(made.record.rows["ledger"])
     facts = SimpleNamespace(traffic=traffic, privacy={}, attacks={}, path=Path("r"), config={}, federation={})
@@ -142,14 +142,16 @@ class Silent(Numbered):
 def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_say_it():
     """Explain and the lines before round 1, the ledger, attacks, the method's page, its profile and a site's policy."""
     silent, words = Silent(), "what it makes for each of them"
-    made = check.loop(Method(silent), lanes="8")
+    made = conformance.loop_for(Method(silent), lanes="8")
     try:
         start = made.down(made.begin(), 1)
         made.ledger.broadcast(1, [1, 4], start)
         assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
-        assert f"silent hands on to other clients: {words}" in "\n".join(leaves.leaves(made))
+        assert f"silent hands on to other clients: {words}" in "\n".join(disclosure.disclosure_lines(made))
         assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]
-        assert f"The server hands on to other clients: {words}." in methods.page(silent, made.fed, "its defaults")
+        assert f"The server hands on to other clients: {words}." in method_pages.method_page(
+            silent, made.fed, "its defaults"
+        )
         assert Profile(silent, made.fed, "").hands_on == words
         with pytest.raises(UsageError, match=rf"'silent' has the coordinator send other sites {words}"):
             check_settings(Policy(), made.method, 16, 3, False)
@@ -175,7 +177,7 @@ class Opinions(Part):
 
 def test_clients_are_scored_by_what_they_are_sent_also_those_that_never_took_part():
     """And the global score is that of all their rows, each by its own client's model."""
-    loop = loop_of(check.run_for(Method(Opinions()), availability="sample:0.3", rounds=1))
+    loop = loop_of(conformance.run_for(Method(Opinions()), availability="sample:0.3", rounds=1))
     try:
         loop.evaluate(*loop.round(loop.begin(), 1))
     finally:
@@ -203,7 +205,7 @@ class Advice(Part):
 
 def test_predictions_read_what_their_client_alone_was_sent():
     """Beside the weights, also where these are everybody's."""
-    loop = loop_of(check.run_for(Method(Advice()), rounds=1))
+    loop = loop_of(conformance.run_for(Method(Advice()), rounds=1))
     try:
         loop.evaluate(*loop.round(loop.begin(), 1))
     finally:

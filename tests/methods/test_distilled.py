@@ -10,17 +10,17 @@ from tests.fixtures import assert_close, client
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.fd import FD
-from unskew.methods.fedetf import FedETF, Unit, fixed
+from unskew.methods.fedetf import FedETF, Unit, etf_classifier
 from unskew.methods.fediir import slope
 from unskew.methods.fedvls import vacant, wrong
-from unskew.methods.fml import apart
+from unskew.methods.fml import kl_divergence
 
 SEEN = {"p": torch.tensor([[1.6, 0.4], [0.0, 1.0]]), "has": torch.tensor([2.0, 1.0]), "t": torch.tensor(3.0)}
 OWN = {"p": torch.tensor([[0.6, 0.4], [0.0, 1.0]]), "has": torch.tensor([1.0, 1.0]), "t": torch.tensor(3.0)}
 
 
 def test_the_classifier_of_fedetf_stands_at_equal_angles():
-    V = fixed(5).weight
+    V = etf_classifier(5).weight
     assert_close(V @ V.T, torch.eye(5) * 1.25 - 0.25)
     assert not V.requires_grad
     assert_close(Unit()(torch.tensor([[3.0, 4.0]])), [[0.6, 0.8]])
@@ -45,7 +45,7 @@ def test_the_gradient_of_a_head_is_autograds():
 
 
 def test_how_far_two_outputs_are_apart():
-    assert_close(apart(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]])), [0.1201])
+    assert_close(kl_divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]])), [0.1201])
 
 
 def test_a_projection_after_the_fixed_classifier_is_refused():

@@ -15,21 +15,21 @@ import torch
 from tests.fixtures import assert_close, client
 from unskew.core import encoding, gate
 from unskew.core.keys import key
-from unskew.core.undecodable import Undecodable
-from unskew.engine import check
-from unskew.engine.card import card
-from unskew.engine.leaves import leaves
+from unskew.core.replies import DecodeError
 from unskew.errors import UsageError
 from unskew.methods import catalogue, registry
-from unskew.methods.changes import packed, room, unpacked
 from unskew.methods.efsign import EFSign
 from unskew.methods.powersgd import PowerSGD
 from unskew.methods.qsgd import QSGD
 from unskew.methods.randomk import RandomK
+from unskew.methods.shared.weights import pack_bits, packed_size, unpack_bits
 from unskew.methods.signsgd import SignSGD
 from unskew.methods.topk import TopK
-from unskew.report.methods import page
-from unskew.report.records import traffic_of
+from unskew.report.analysis.runs import traffic_of
+from unskew.report.method_pages import method_page
+from unskew.runs import conformance
+from unskew.runs.disclosure import disclosure_lines
+from unskew.runs.model_card import card_text
 
 ENCODINGS = [n for n in catalogue.entries() if registry.parse(n).encoder]
 DIFFERS = ("svd",)
@@ -63,13 +63,13 @@ def _leaf(tree, path):
 
 
 def test_codes_fill_bytes_from_their_lowest_bits():
-    assert packed(torch.tensor([1, 0, 0, 1, 0, 0, 0, 0, 1]), 1).tolist() == [0b1001, 1]
-    assert packed(torch.tensor([3, 0, 2, 1, 1]), 2).tolist() == [0b01100011, 1]
-    assert packed(torch.tensor([15, 1]), 4).tolist() == [0x1F]
+    assert pack_bits(torch.tensor([1, 0, 0, 1, 0, 0, 0, 0, 1]), 1).tolist() == [0b1001, 1]
+    assert pack_bits(torch.tensor([3, 0, 2, 1, 1]), 2).tolist() == [0b01100011, 1]
+    assert pack_bits(torch.tensor([15, 1]), 4).tolist() == [0x1F]
     for bits in (1, 2, 4, 8):
         codes = torch.arange(11) % 2**bits
-        assert len(packed(codes, bits)) == room(11, bits)
-        assert unpacked(packed(codes, bits), bits, 11).tolist() == codes.tolist()
+        assert len(pack_bits(codes, bits)) == packed_size(11, bits)
+        assert unpack_bits(pack_bits(codes, bits), bits, 11).tolist() == codes.tolist()
 
 
 def test_topk_sends_the_largest_changes_and_remembers_the_rest():
@@ -115,7 +115,7 @@ def test_signs_of_a_majority_move_weights_and_even_votes_do_not():
 def test_where_nothing_has_changed_a_coin_votes():
     c = at_work()
     tree, _ = SignSGD().encode({"a": torch.zeros(64), "b": torch.zeros(1)}, c, keys)
-    assert 16 < int(unpacked(tree["signs"], 1, 64).sum()) < 48
+    assert 16 < int(unpack_bits(tree["signs"], 1, 64).sum()) < 48
 
 
 def test_efsign_sends_the_mean_size_of_a_tensor_and_remembers_the_rest():
@@ -154,7 +154,7 @@ def test_powersgd_loses_nothing_of_a_change_of_its_rank():
 def test_what_no_honest_client_encodes_is_not_read(part, change, text):
     c = at_work(error=torch.zeros(5))
     tree, _ = part.encode(CHANGE, c, keys)
-    with pytest.raises(Undecodable, match=text):
+    with pytest.raises(DecodeError, match=text):
         part.decode(change(tree), W, c.fed, keys)
 
 
@@ -163,7 +163,7 @@ def heard():
     """(the run, what was broadcast, clients' honest replies) of one round, by method."""
     rounds = {}
     for name in ENCODINGS:
-        loop = check.loop(registry.parse(name))
+        loop = conformance.loop_for(registry.parse(name))
         start = loop.down(loop.begin(), 1)
         rounds[name] = loop, start, loop.trainer.train(start, [0, 4], {})
         loop.trainer.close()
@@ -178,7 +178,7 @@ def test_no_encoding_sends_as_much_as_the_weights_and_all_are_read_back(heard, n
     sent = [encoding.bytes_sent(loop.method, r) for r in replies]
     assert all(size <= most for size in sent) if name in DIFFERS else set(sent) == {most}
     assert max(sent) < 0.27 * plain
-    good, refused = encoding.decoded(loop.method, replies, start.received, loop.fed, 1)
+    good, refused = encoding.decode_replies(loop.method, replies, start.received, loop.fed, 1)
     assert not refused
     assert all(set(r.weights) == set(loop.trainer.sent) and not r.shares.get(name) for r in good)
     (row,) = [r for r in ledger_of(loop, start, replies) if r["way"] == "up"]
@@ -223,7 +223,7 @@ def test_finite_numbers_whose_product_is_not_are_the_senders_failure(heard):
     tree = one.shares["powersgd"]["encoded"]
     large = {branch: {n: t * 0 + 1e30 for n, t in tree[branch].items()} for branch in ("p", "q")}
     bad = replace(one, shares={"powersgd": {"encoded": tree | large}})
-    good, (refusal,) = encoding.decoded(loop.method, [bad, other], start.received, loop.fed, 1)
+    good, (refusal,) = encoding.decode_replies(loop.method, [bad, other], start.received, loop.fed, 1)
     assert (refusal.client, refusal.code) == (0, "E301")
     assert "as 'powersgd' decodes them, 'w/" in refusal.text
     assert [r.client for r in good] == [4]
@@ -243,11 +243,11 @@ def test_finite_numbers_whose_product_is_not_are_the_senders_failure(heard):
 )
 def test_what_does_not_go_together_is_refused(method, text):
     with pytest.raises(UsageError, match=text.replace("(", r"\(")):
-        check.loop(registry.parse(method))
+        conformance.loop_for(registry.parse(method))
 
 
 def test_without_memory_clients_hold_what_other_parts_remember():
-    loop = check.loop(registry.parse("topk(memory=False)+scaffold"), rounds=2)
+    loop = conformance.loop_for(registry.parse("topk(memory=False)+scaffold"), rounds=2)
     state, _ = loop.round(loop.begin(), 1)
     _, summary = loop.round(state, 2)
     loop.trainer.close()
@@ -257,14 +257,14 @@ def test_without_memory_clients_hold_what_other_parts_remember():
 
 def test_encoded_weights_cannot_be_summed_securely():
     with pytest.raises(UsageError, match=r"E134 .* 'qsgd': it encodes the weights that clients send"):
-        check.loop(registry.parse("qsgd"), secure_aggregation="on")
+        conformance.loop_for(registry.parse("qsgd"), secure_aggregation="on")
 
 
 def test_what_dp_clips_is_the_decoded_change():
     """So with all of it sent it is the run without the encoding."""
     ends = []
     for name in ("topk(share=1)+dp(noise_multiplier=1)", "dp(noise_multiplier=1)"):
-        loop = check.loop(registry.parse(name), rounds=1)
+        loop = conformance.loop_for(registry.parse(name), rounds=1)
         ends.append(loop.round(loop.begin(), 1)[0].weights)
         loop.trainer.close()
     for name, t in ends[0].items():
@@ -272,7 +272,7 @@ def test_what_dp_clips_is_the_decoded_change():
 
 
 def test_what_dpsgd_has_made_noisy_may_be_encoded():
-    loop = check.loop(registry.parse("topk+dpsgd(noise_multiplier=1)"))
+    loop = conformance.loop_for(registry.parse("topk+dpsgd(noise_multiplier=1)"))
     loop.trainer.close()
     assert loop.ledger.weights.guarantee == "dp"
 
@@ -281,7 +281,7 @@ def test_tables_say_that_weights_were_encoded(heard):
     loop, start, replies = heard["topk"]
     (weights,) = [t for t in traffic_of(ledger_of(loop, start, replies)) if t.way == "up"]
     assert weights.name == "weights, encoded by topk"
-    assert "| weights, encoded by topk | weights | each |" in card(loop.run, loop.record, loop.begin())
-    text = "\n".join(leaves(loop))
+    assert "| weights, encoded by topk | weights | each |" in card_text(loop.run, loop.record, loop.begin())
+    text = "\n".join(disclosure_lines(loop))
     assert "KB a round, encoded by topk, in place of " in text
-    assert "In place of the weights that clients train, with it:" in page(loop.method.parts[0], loop.fed, "it")
+    assert "In place of the weights that clients train, with it:" in method_page(loop.method.parts[0], loop.fed, "it")

@@ -14,19 +14,21 @@ from torch import nn
 from unskew import data
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.data.index import Index
-from unskew.engine import check
-from unskew.engine.assemble import loop_of
-from unskew.engine.client.values import Start
-from unskew.engine.resolve import resolve
+from unskew.data.clients.partition import Index
 from unskew.methods import registry
 from unskew.methods.fedmix import FedMix
 from unskew.methods.naivemix import NaiveMix
+from unskew.round.clients import Broadcast
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 
 def weights(text, rounds=3, federation=None, model=None, **changes):
     method = registry.parse(text) if isinstance(text, str) else text
-    made = loop_of(resolve(check.settings(**changes), federation or check.federation(), method, model))
+    made = loop_of(
+        resolve(conformance.short_settings(**changes), federation or conformance.small_federation(), method, model)
+    )
     try:
         state = made.begin()
         for t in range(1, rounds + 1):
@@ -38,7 +40,7 @@ def weights(text, rounds=3, federation=None, model=None, **changes):
 
 def equal_sizes():
     """Six clients of 12 samples each."""
-    fed = check.federation()
+    fed = conformance.small_federation()
     train = Index.of([np.arange(12 * k, 12 * k + 12) for k in range(6)])
     return dataclasses.replace(fed, train=train, test=Index.of([fed.test[k] for k in range(6)]), names=None)
 
@@ -122,11 +124,11 @@ class Equally(Part):
 def test_scaffold_and_feddyn_begin_as_unweighted_fedavg():
     plain = weights(Method(Equally()), rounds=1)
     assert apart(weights("scaffold", rounds=1), plain) < 1e-6
-    fed = loop_of(resolve(check.settings(), check.federation(), registry.parse("fedavg")))
+    fed = loop_of(resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedavg")))
     fed.trainer.close()
     start = fed.fed.net.weights()
-    answered = sum(n > 0 for n in check.SIZES)
-    share = answered / len(check.SIZES)  # FedDyn's h counts absent clients as having stayed where they were
+    answered = sum(n > 0 for n in conformance.SIZES)
+    share = answered / len(conformance.SIZES)  # FedDyn's h counts absent clients as having stayed where they were
     moved = {n: start[n] + (1 + share) * (plain[n] - start[n]) for n in plain}
     assert apart(weights("feddyn(alpha=1e-9)", rounds=1), moved) < 1e-4
 
@@ -172,10 +174,12 @@ def test_fedmix_by_hand(name, expected, lanes):
     x, y = np.array([[1.0, 2], [-1, 0]], dtype=np.float32), np.array([0, 1])
     dataset = data.arrays(x, y, x, y, classes="abc")
     fed = data.build(dataset, "iid", 1, np.random.default_rng(0), np.random.default_rng(1))
-    made = loop_of(resolve(check.settings(clients=1, rounds=1, lanes=lanes), fed, registry.parse(name), Linear()))
+    made = loop_of(
+        resolve(conformance.short_settings(clients=1, rounds=1, lanes=lanes), fed, registry.parse(name), Linear())
+    )
     try:
         down = {name: {"x": torch.tensor([[0.4, -0.2]]), "y": torch.tensor([[0.2, 0.3, 0.5]])}}
-        start = Start(1, 0.01, made.fed.net.weights(), down)
+        start = Broadcast(1, 0.01, made.fed.net.weights(), down)
         (reply,) = made.trainer.train(start, [0], {})
         assert float(reply.loss) == pytest.approx(expected, abs=6e-5)
     finally:
@@ -183,8 +187,8 @@ def test_fedmix_by_hand(name, expected, lanes):
 
 
 def test_fedbabu_never_moves_the_head():
-    settings = check.settings(weight_decay=0.1, momentum=0.9)
-    made = loop_of(resolve(settings, check.federation(), registry.parse("fedbabu")))
+    settings = conformance.short_settings(weight_decay=0.1, momentum=0.9)
+    made = loop_of(resolve(settings, conformance.small_federation(), registry.parse("fedbabu")))
     try:
         state = made.begin()
         start = {n: t.clone() for n, t in state.weights.items()}
@@ -209,7 +213,7 @@ def test_ccvr_changes_the_head_alone_and_only_after_the_last_round():
 
 def test_fine_tuning_at_the_server_changes_the_head_alone():
     def run(text):
-        s = check.settings(model="cnn_small", clients=6, rounds=1, data="digits")
+        s = conformance.short_settings(model="cnn_small", clients=6, rounds=1, data="digits")
         method = registry.parse(text)
         made = loop_of(resolve(s, data.read("digits"), method))
         try:

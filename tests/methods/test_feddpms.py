@@ -14,15 +14,14 @@ from tests.fixtures import assert_close, batch, client, onehot
 from unskew import data
 from unskew.core.keys import key
 from unskew.core.method import Method
-from unskew.engine import check
-from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
-from unskew.methods import decoder, latents, registry
-from unskew.methods.feddpms import FedDPMS, divergence
-from unskew.methods.latents import match
-from unskew.privacy.accounting import composed, delta_of, epsilon_by_renyi, epsilon_of
-from unskew.privacy.latents import Latents
+from unskew.methods import feddpms, registry
+from unskew.methods.feddpms import FedDPMS, divergence, match_client
+from unskew.methods.shared import sample_images
+from unskew.privacy.accounting import LatentMean, compose_gaussian, gaussian_delta, gaussian_epsilon, renyi_epsilon
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 
 def test_divergence_from_the_standard_normal():
@@ -38,12 +37,12 @@ def test_matching_by_what_is_lacked():
     lacks[0, [7, 8, 9]] = 1
     classes[1, [7, 1, 2]] = 1
     classes[2, [8, 9, 0]] = 1
-    assert match(0, lacks, classes) == 2
+    assert match_client(0, lacks, classes) == 2
     classes[1, 8] = 1
-    assert match(0, lacks, classes) == 1  # a tie goes to the lowest id
-    assert match(1, lacks, classes) == -1
+    assert match_client(0, lacks, classes) == 1  # a tie goes to the lowest id
+    assert match_client(1, lacks, classes) == -1
     classes[0, [7, 8, 9]] = 1
-    assert match(0, lacks, classes) == 1  # never oneself
+    assert match_client(0, lacks, classes) == 1  # never oneself
 
 
 def releasing(part: FedDPMS, counts: list[float]):
@@ -75,18 +74,18 @@ def test_a_client_releases_once_and_only_classes_of_enough_samples():
 
 
 def test_the_filter_passes_what_is_taken_for_the_class_and_gives_up_in_the_end():
-    passed = latents.filtered(torch.zeros(3), 1, 1.0, 50, lambda z: (z[:, 0] > 0).long(), key("filter"))
+    passed = feddpms.filter_copies(torch.zeros(3), 1, 1.0, 50, lambda z: (z[:, 0] > 0).long(), key("filter"))
     assert passed.shape == (50, 3)
     assert (passed[:, 0] > 0).all()
     assert 0.7 < passed[:, 1].std() < 1.3
     tried = []
-    nothing = latents.filtered(torch.zeros(3), 1, 1.0, 5, lambda z: tried.append(z) or torch.zeros(5), key("none"))
-    assert (len(nothing), len(tried)) == (0, latents.ATTEMPTS)
+    nothing = feddpms.filter_copies(torch.zeros(3), 1, 1.0, 5, lambda z: tried.append(z) or torch.zeros(5), key("none"))
+    assert (len(nothing), len(tried)) == (0, feddpms.ATTEMPTS)
 
 
 def test_receivers_multiply_a_mean_by_neighbours_of_its_class_or_keep_it():
     means, labels = torch.tensor([[5.0, 0.0], [-5.0, 0.0]]), torch.tensor([1, 1])
-    z, names = latents.multiplied(means, labels, 0.1, 3, lambda z: (z[:, 0] > 0).long(), key("multiply"))
+    z, names = feddpms.multiply_means(means, labels, 0.1, 3, lambda z: (z[:, 0] > 0).long(), key("multiply"))
     assert names.tolist() == [1, 1, 1, 1]
     assert (z[:3] - means[0]).abs().max() < 1
     assert not torch.equal(z[0], z[1])
@@ -108,9 +107,9 @@ def test_a_sample_is_synthetic_with_the_share_of_the_synthetic_ones():
 
 @pytest.mark.parametrize(("mu", "expected"), [(1.0, 4.377), (2.0, 9.997)])
 def test_exact_epsilon_of_the_gaussian_mechanism(mu, expected):
-    assert epsilon_of(mu, 1e-5) == pytest.approx(expected, abs=6e-4)
-    assert delta_of(epsilon_of(mu, 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
-    assert epsilon_by_renyi(mu, 1e-5) > epsilon_of(mu, 1e-5)
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(expected, abs=6e-4)
+    assert gaussian_delta(gaussian_epsilon(mu, 1e-5), mu) == pytest.approx(1e-5, rel=1e-6)
+    assert renyi_epsilon(mu, 1e-5) > gaussian_epsilon(mu, 1e-5)
 
 
 TABLE = [  # width, sigma, copies, classes, m, delta: as published, one vector, added, replaced, at worst
@@ -129,46 +128,46 @@ TABLE = [  # width, sigma, copies, classes, m, delta: as published, one vector, 
 @pytest.mark.parametrize("row", TABLE)
 def test_the_cards_table_of_epsilons(row):
     width, sigma, copies, classes, m, delta, paper, one, added, replaced, worst = row
-    of = Latents(m, width, sigma, copies, classes)
+    of = LatentMean(m, width, sigma, copies, classes)
     assert of.paper(delta) == pytest.approx(paper, abs=6e-5)
-    assert epsilon_of(of.mu, delta) == pytest.approx(one, abs=6e-4)
+    assert gaussian_epsilon(of.mu, delta) == pytest.approx(one, abs=6e-4)
     for found, wanted in ((of.added(delta), added), (of.replaced(delta), replaced), (of.worst(delta), worst)):
         assert found == pytest.approx(wanted, rel=6e-4, abs=6e-4)
 
 
 def test_renyi_is_a_looser_check():
-    for of, expected in ((Latents(100, 128, 2.0, 200, 3), 3.666), (Latents(100, 32, 4.0, 200, 3), 0.794)):
-        assert epsilon_by_renyi(composed(of.mu, of.copies), 1e-5) == pytest.approx(expected, abs=2e-3)
+    for of, expected in ((LatentMean(100, 128, 2.0, 200, 3), 3.666), (LatentMean(100, 32, 4.0, 200, 3), 0.794)):
+        assert renyi_epsilon(compose_gaussian(of.mu, of.copies), 1e-5) == pytest.approx(expected, abs=2e-3)
 
 
 def test_copies_are_one_release_with_less_noise_and_more_samples_protect():
-    many, one = Latents(50, 32, 4.0, 200, 3), Latents(50, 32, 4.0 / math.sqrt(200), 1, 3)
+    many, one = LatentMean(50, 32, 4.0, 200, 3), LatentMean(50, 32, 4.0 / math.sqrt(200), 1, 3)
     assert many.added(1e-5) == pytest.approx(one.added(1e-5), rel=1e-9)
-    by_m = [Latents(m, 32, 4.0, 200, 3).added(1e-5) for m in (10, 40, 100, 400)]
+    by_m = [LatentMean(m, 32, 4.0, 200, 3).added(1e-5) for m in (10, 40, 100, 400)]
     assert by_m == sorted(by_m, reverse=True)
-    by_sigma = [Latents(50, 32, s, 200, 3).added(1e-5) for s in (1.0, 2.0, 4.0)]
+    by_sigma = [LatentMean(50, 32, s, 200, 3).added(1e-5) for s in (1.0, 2.0, 4.0)]
     assert by_sigma == sorted(by_sigma, reverse=True)
-    assert epsilon_of(math.inf, 1e-5) == math.inf
-    assert epsilon_of(0.001, 0.5) == 0
+    assert gaussian_epsilon(math.inf, 1e-5) == math.inf
+    assert gaussian_epsilon(0.001, 0.5) == 0
 
 
 @pytest.mark.parametrize(("m", "delta"), [(100, 1e-5), (10_000, 1e-5), (20_000, 5e-6), (1_000_000, 1e-7)])
 def test_delta_stays_well_below_one_in_the_number_of_records(m, delta):
-    assert Latents(m, 8, 1.0, 1, 2).delta == pytest.approx(delta)
+    assert LatentMean(m, 8, 1.0, 1, 2).delta == pytest.approx(delta)
 
 
 def test_delta_is_the_integral_that_defines_it():
     """The hockey-stick divergence of N(mu, 1) from N(0, 1): the integral of max(0, p - e^eps q)."""
-    for mu, epsilon in ((0.5, 0.3), (1.0, 2.0), (Latents(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387)):
+    for mu, epsilon in ((0.5, 0.3), (1.0, 2.0), (LatentMean(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387)):
         x = np.linspace(-12, 12 + mu, 400_001)
         p, q = (np.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi) for centre in (mu, 0.0))
         integral = trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x)
-        assert delta_of(epsilon, mu) == pytest.approx(integral, rel=1e-6, abs=1e-12)
+        assert gaussian_delta(epsilon, mu) == pytest.approx(integral, rel=1e-6, abs=1e-12)
 
 
 def run(mechanism, rounds=5):
     part = FedDPMS(alpha=10, width=8, lam=1.0, mechanism=mechanism, sigma=0.5)
-    settings = check.settings(data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1)
+    settings = conformance.short_settings(data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1)
     method = Method(part)
     made = loop_of(resolve(settings, data.read("digits"), method))
     try:
@@ -264,7 +263,7 @@ def test_what_cannot_be(text):
 
 
 def test_a_decoder_begins_with_weights_of_variance_one_over_its_inputs():
-    weights = decoder.initial((3, 8, 8), 50, key("decoder"))
+    weights = sample_images.initial_decoder((3, 8, 8), 50, key("decoder"))
     for name, fan in (
         ("dec_w", 50),
         ("dec_a_w", 9 * 64),

@@ -17,8 +17,16 @@ import unskew
 from tests.fixtures import assert_close
 from unskew.core.replies import Reply, Ups
 from unskew.errors import UsageError
-from unskew.methods.fedmask import FedMask, largest, norms
-from unskew.models.masked import MaskedConv2d, MaskedLinear, binary, unmasked, with_masks
+from unskew.methods.fedmask import (
+    FedMask,
+    MaskedConv2d,
+    MaskedLinear,
+    binarise,
+    largest,
+    layers_without_masks,
+    norms,
+    with_masks,
+)
 
 A, B = "a.fedmask", "b.fedmask"
 FED = SimpleNamespace(
@@ -75,7 +83,7 @@ def test_a_mask_travels_as_bits_and_arrives_as_a_mask_to_begin_with():
 
 def test_the_bit_is_a_step_and_its_slope_the_sigmoid_s():
     r = torch.tensor([0.0, 2.0, -1e-9, -200.0], requires_grad=True)
-    m = binary(r)
+    m = binarise(r)
     m.backward(torch.tensor([4.0, 1.0, 4.0, 1e30]))
     assert m.tolist() == [1, 1, 0, 0]
     assert_close(r.grad, [1.0, 0.1049936, 1.0, 0.0])
@@ -107,8 +115,8 @@ def test_masks_lie_over_scaled_weights_and_the_module_stays_as_it_was():
         masked[2].fedmask[0] = -1
     assert_close(masked(torch.ones(1, 1, 3, 3))[0, 0], module[2].bias[0].detach())
     assert not masked[2].fixed.requires_grad
-    assert unmasked(masked) == []
-    assert unmasked(module) == ["0", "2"]
+    assert layers_without_masks(masked) == []
+    assert layers_without_masks(module) == ["0", "2"]
     module.fresh = ("2",)  # a model that brings weights of its own
     assert torch.equal(with_masks(module, 0.1, 2.0)[2].weight, before)
 

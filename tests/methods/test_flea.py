@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from tests.fixtures import G, Z, assert_close, batch, onehot
 from unskew.core import Batch, Client, Out, Part, Weights
 from unskew.core.method import Method
-from unskew.engine import check
-from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods.flea import FLea, kl, mix, squared_distance_correlation
-from unskew.tasks.classification import Classification
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
+from unskew.tasks.task import Classification
 
 X4 = torch.tensor([[0.0, 0], [1, 0], [0, 2], [3, 1]])
 F4 = torch.tensor([[0.0], [1], [4], [2]])
@@ -116,8 +116,8 @@ def test_a_further_pass_drops_out_the_same_units(lanes):
         layers = (nn.Flatten(), nn.Linear(width, {192: 12, 12: 20, 20: 16}[width]), nn.Dropout(0.5))
         model.add_module(name, nn.Sequential(*layers))
     model.add_module("head", nn.Linear(16, 3))
-    settings = check.settings(lanes=lanes, rounds=1)
-    run = loop_of(resolve(settings, check.federation(), Method(SamePass()), model))
+    settings = conformance.short_settings(lanes=lanes, rounds=1)
+    run = loop_of(resolve(settings, conformance.small_federation(), Method(SamePass()), model))
     try:
         _, summary = run.round(run.begin(), 1)
     finally:
@@ -138,8 +138,8 @@ def test_normalisation_after_the_cut_sees_the_batch_the_mixture_and_the_buffer(l
     model.add_module("head", nn.Linear(4, 3))
     for p in model.first.parameters():
         nn.init.zeros_(p)
-    settings = check.settings(lanes=lanes, batch=64, epochs=1)
-    run = loop_of(resolve(settings, check.federation(), Method(FLea(variant="official")), model))
+    settings = conformance.short_settings(lanes=lanes, batch=64, epochs=1)
+    run = loop_of(resolve(settings, conformance.small_federation(), Method(FLea(variant="official")), model))
     try:
         state = run.begin()
         buffer = {"features": torch.ones(5, 4), "labels": torch.tensor([0, 1, 2, 0, 1])}
@@ -166,7 +166,7 @@ def test_the_public_codes_step_needs_blocks_where_it_normalises():
     for variant in ("paper", "official"):
         method = Method(FLea(variant=variant))
         if variant == "paper":
-            resolve(check.settings(), check.federation(), method, Whole())
+            resolve(conformance.short_settings(), conformance.small_federation(), method, Whole())
             continue
         with pytest.raises(UsageError, match=r"must be an nn\.Sequential"):
-            resolve(check.settings(), check.federation(), method, Whole())
+            resolve(conformance.short_settings(), conformance.small_federation(), method, Whole())

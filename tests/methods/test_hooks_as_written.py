@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from unskew.core import Part, Share, Trip
 from unskew.core.method import Method
-from unskew.engine import checked
 from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
+from unskew.runs import conformance
 
 ONE = {"v": Share((3,), kind="statistics", samples="client")}
 
@@ -33,8 +33,8 @@ def part(*, called: str = "", decorated: bool = True, **body: Any) -> Part:
     return (dataclass(frozen=True)(kind) if decorated else kind)()
 
 
-def trained(mine: Part, lanes: str, **changes: Any) -> checked.Trained:
-    return checked.train(Method(mine), lanes=lanes, **{"rounds": 2, **changes})
+def trained(mine: Part, lanes: str, **changes: Any) -> conformance.CheckRun:
+    return conformance.train_run(Method(mine), lanes=lanes, **{"rounds": 2, **changes})
 
 
 def refused(mine: Part, lanes: str = "1", **changes: Any) -> str:
@@ -239,7 +239,7 @@ def test_what_others_read_is_not_changed_in_place(hook, written, told, lanes):
 @pytest.mark.parametrize("lanes", ["1", "16"])
 def test_a_loss_may_add_nothing(nothing, lanes):
     """Such as in the rounds before a method begins; a number that is not 0 and has no gradient is a mistake."""
-    plain = checked.train(Method(), lanes=lanes, rounds=1)
+    plain = conformance.train_run(Method(), lanes=lanes, rounds=1)
     mine = trained(part(loss=lambda s, w, out, b, c: nothing(out)), lanes, rounds=1)
     assert mine.digest == plain.digest
 
@@ -316,9 +316,11 @@ def test_what_the_server_draws_from_torch_is_seeded():
         weights, first = lambda self, fed: {"p": torch.randn(3)}, lambda self, w, fed: {"k": torch.randn(3)}
         return part(merges=True, merge=merge, weights=weights, server_init=first)
 
-    one, other = (checked.train(Method(mine()), lanes="16", rounds=2) for _ in range(2))
+    one, other = (conformance.train_run(Method(mine()), lanes="16", rounds=2) for _ in range(2))
     assert one.digest == other.digest
-    assert not torch.equal(one.first["mine.p"], checked.train(Method(mine()), lanes="16", seed=1).first["mine.p"])
+    assert not torch.equal(
+        one.first["mine.p"], conformance.train_run(Method(mine()), lanes="16", seed=1).first["mine.p"]
+    )
 
 
 def test_an_error_of_a_hook_names_the_hook_and_the_line():

@@ -17,11 +17,11 @@ from torch import nn
 
 from tests.methods.test_hooks_as_written import part, refused, sized, trained
 from unskew.core.method import Method
-from unskew.engine import testbed
-from unskew.engine.assemble import loop_of
-from unskew.engine.client.padding import Padding
-from unskew.engine.disk.state import digest as digest_of
-from unskew.engine.resolve import resolve
+from unskew.records.checkpoints import digest as digest_of
+from unskew.round.hook_checks import PaddingTrial
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 PADDED = {
     "mean": lambda self, w, out, b, c: sized(out).mean(),
@@ -74,10 +74,10 @@ def test_what_leaves_padding_out_trains_the_bits_that_it_would_without_being_tri
         },
     }
     for lanes in ("1", "16"):
-        tried = trained(part(**body), lanes, model=testbed.NORMALISED)
+        tried = trained(part(**body), lanes, model=conformance.NORMALISED_MODEL)
         with monkeypatch.context() as patched:
-            patched.setattr(Padding, "_due", lambda self, what: False)
-            assert trained(part(**body), lanes, model=testbed.NORMALISED).digest == tried.digest
+            patched.setattr(PaddingTrial, "_due", lambda self, what: False)
+            assert trained(part(**body), lanes, model=conformance.NORMALISED_MODEL).digest == tried.digest
 
 
 class Dropping(nn.Module):
@@ -96,7 +96,9 @@ class Dropping(nn.Module):
 def test_numbers_that_a_model_draws_are_not_used_up(monkeypatch):
     def digest() -> str:
         mine = Method(part(loss=lambda self, w, out, b, c: 0.1 * b.mean(sized(out))))
-        loop = loop_of(resolve(testbed.settings(rounds=1), testbed.federation(), mine, model=Dropping(0.3)))
+        loop = loop_of(
+            resolve(conformance.short_settings(rounds=1), conformance.small_federation(), mine, model=Dropping(0.3))
+        )
         try:
             state, _ = loop.round(loop.begin(), 1)
             return digest_of(state.weights)
@@ -104,7 +106,7 @@ def test_numbers_that_a_model_draws_are_not_used_up(monkeypatch):
             loop.trainer.close()
 
     tried = digest()
-    monkeypatch.setattr(Padding, "_due", lambda self, what: False)
+    monkeypatch.setattr(PaddingTrial, "_due", lambda self, what: False)
     assert digest() == tried
 
 

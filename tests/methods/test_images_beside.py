@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from unskew.deploy.judging import Study
-from unskew.deploy.scales import looks_unscaled
 from unskew.errors import UsageError
+from unskew.federation.site.study_review import Study, looks_unscaled
 from unskew.methods import registry
 
 N, TRAIN = 90, 60

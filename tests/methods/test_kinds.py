@@ -11,11 +11,11 @@ import pytest
 from unskew.cli.explain import text
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.values import Share
-from unskew.engine import check
-from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
+from unskew.core.shares import Share
 from unskew.methods import registry
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 NAMES = [n for n in registry.names() if n != "local"]
 
@@ -23,8 +23,8 @@ NAMES = [n for n in registry.names() if n != "local"]
 def shares(method: str, model: str = "") -> dict[str, Share]:
     """Every Share of a method on colour images of 8x8, by `part/leaf`."""
     parts = registry.parse(method)
-    settings = check.settings(model=model) if model else check.settings_for(parts)
-    loop = loop_of(resolve(settings, check.federation(), parts))
+    settings = conformance.short_settings(model=model) if model else conformance.settings_for(parts)
+    loop = loop_of(resolve(settings, conformance.small_federation(), parts))
     loop.trainer.close()
     declared = {}
     for part in parts.parts:
@@ -45,7 +45,7 @@ def test_every_method_that_comes_with_unskew_says_what_it_shares(name):
         ("fedmix(group=1)", "fedmix/x", 1),
         ("fedmix(group=5)", "fedmix/x", 5),
         ("naivemix", "naivemix/x", 5),
-        ("fedbr", "fedbr/x", check.settings().batch),
+        ("fedbr", "fedbr/x", conformance.short_settings().batch),
     ],
 )
 def test_inputs_are_called_inputs_also_if_they_are_averaged(method, leaf, behind):
@@ -86,7 +86,7 @@ class Quiet(Part):
 
 
 def test_a_part_that_does_not_say_counts_as_the_strictest():
-    loop = check.loop(Method(Quiet()))
+    loop = conformance.loop_for(Method(Quiet()))
     loop.round(loop.begin(), 1)
     loop.trainer.close()
     (row,) = [r for r in loop.record.rows["ledger"] if r["share"] == "quiet/x"]
@@ -94,9 +94,9 @@ def test_a_part_that_does_not_say_counts_as_the_strictest():
 
 
 def test_the_checks_of_a_method_say_what_does_not_say():
-    (result,) = check.check_method(Quiet(), [check.shares_only_what_it_declares])
+    (result,) = conformance.check_method(Quiet(), [conformance.shares_only_what_it_declares])
     assert (result.ok, result.detail) == (True, "x: no kind is declared, so real sites count it as inputs")
-    (result,) = check.check_method(registry.parse("rebafl").parts[0], [check.shares_only_what_it_declares])
+    (result,) = conformance.check_method(registry.parse("rebafl").parts[0], [conformance.shares_only_what_it_declares])
     assert result.detail == ""
 
 
@@ -121,7 +121,7 @@ def test_explain_and_the_ledger_say_it():
         "fedmix/x at most 5.38 KB once (kind: inputs, samples behind a number: 7, read: each, guarantee: none)" in said
     )
     assert "| inputs | 7 |" in said
-    loop = check.loop(registry.parse("scaffold"))
+    loop = conformance.loop_for(registry.parse("scaffold"))
     loop.round(loop.begin(), 1)
     loop.trainer.close()
     rows = {r["share"]: (r["kind"], r["samples"]) for r in loop.record.rows["ledger"] if r["way"] == "up"}

@@ -21,7 +21,7 @@ from unskew.methods import registry
 from unskew.methods.bsm import BSM
 from unskew.methods.fedbr import project
 from unskew.methods.fedcp import FedCP
-from unskew.methods.feddecorr import correlated
+from unskew.methods.feddecorr import correlation_penalty
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedfa import FedFA, spread
 from unskew.methods.fedlc import FedLC
@@ -32,7 +32,7 @@ from unskew.methods.fedrs import FedRS
 from unskew.methods.floco import Floco
 from unskew.methods.moon import MOON, contrast
 from unskew.methods.propfair import PropFair
-from unskew.tasks.classification import Classification
+from unskew.tasks.task import Classification
 
 TASK = Classification()
 
@@ -148,19 +148,19 @@ def test_fedproto_without_weights_answers_by_the_nearest_prototype():
 @pytest.mark.parametrize(("form", "expected"), [("code", 0.6923), ("paper", 0.7596)])
 def test_feddecorr_in_both_forms(form, expected):
     H = torch.tensor([[1.0, 2], [2, 1], [3, 5]])
-    assert_close(correlated(H, torch.ones(3), form), expected)
+    assert_close(correlation_penalty(H, torch.ones(3), form), expected)
     padded = torch.cat([H, torch.tensor([[9.0, -9]])])
-    assert_close(correlated(padded, torch.tensor([1.0, 1, 1, 0]), form), expected)
-    assert correlated(H[:1], torch.ones(1), form) == 0
+    assert_close(correlation_penalty(padded, torch.tensor([1.0, 1, 1, 0]), form), expected)
+    assert correlation_penalty(H[:1], torch.ones(1), form) == 0
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
 def test_feddecorr_is_a_mean_square_of_correlations_whichever_is_more(shape):
     H, (n, D) = torch.randn(shape, generator=torch.Generator().manual_seed(0)), shape
     squares = torch.corrcoef(H.T).pow(2)
-    assert_close(correlated(H, torch.ones(n), "paper"), float(squares.mean()))
+    assert_close(correlation_penalty(H, torch.ones(n), "paper"), float(squares.mean()))
     others = (float(squares.sum()) - D) / (D * (D - 1))
-    assert_close(correlated(H, torch.ones(n), "code"), (n - 1) ** 2 / n * others)
+    assert_close(correlation_penalty(H, torch.ones(n), "code"), (n - 1) ** 2 / n * others)
 
 
 def test_fedfa_spreads_channels_by_how_clients_differ_in_them():

@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from tests.fixtures import assert_close, batch, client, samples_of
+from unskew.core.client import Batch
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
-from unskew.core.values import Batch
-from unskew.engine import check
-from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
 from unskew.methods import registry
@@ -25,6 +23,8 @@ from unskew.methods.fedprox import FedProx
 from unskew.methods.fedrdn import FedRDN
 from unskew.methods.norm import Norm
 from unskew.methods.scaffold import Scaffold
+from unskew.runs import conformance
+from unskew.runs.resolve import resolve
 
 
 def test_fedavg_weighs_by_size():
@@ -139,8 +139,12 @@ def test_a_method_prints_as_it_is_written():
 def test_fedbn_is_refused_where_there_is_nothing_to_keep():
     """M4: on a model without batch normalisation it was FedAvg to the bit, also in the first commands of the docs."""
     with pytest.raises(UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"):
-        resolve(check.settings(), check.federation(), registry.parse("fedbn"))
-    resolve(check.settings(model="cnn_small(batch_norm=True)"), check.federation(), registry.parse("fedbn"))
+        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedbn"))
+    resolve(
+        conformance.short_settings(model="cnn_small(batch_norm=True)"),
+        conformance.small_federation(),
+        registry.parse("fedbn"),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,10 +160,14 @@ class KeepsNorms(Part):
 def test_a_part_that_only_holds_back_what_the_model_lacks_is_refused():
     """M4: any Part that keeps normalisation layers was FedAvg on a model without them."""
     with pytest.raises(UsageError, match="E108 'keeps_norms' cannot run here: it holds back no weight of this model"):
-        resolve(check.settings(), check.federation(), Method(KeepsNorms()))
-    resolve(check.settings(model="cnn_small(batch_norm=True)"), check.federation(), Method(KeepsNorms()))
-    assert check.settings_for(Method(KeepsNorms())).model == "cnn_small(batch_norm=True)"
-    assert check.settings_for(Method()).model == "cnn_small"
+        resolve(conformance.short_settings(), conformance.small_federation(), Method(KeepsNorms()))
+    resolve(
+        conformance.short_settings(model="cnn_small(batch_norm=True)"),
+        conformance.small_federation(),
+        Method(KeepsNorms()),
+    )
+    assert conformance.settings_for(Method(KeepsNorms())).model == "cnn_small(batch_norm=True)"
+    assert conformance.settings_for(Method()).model == "cnn_small"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])

@@ -10,8 +10,8 @@ import torch
 
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.engine import check
 from unskew.methods import catalogue, registry
+from unskew.runs import conformance
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Climb(Part):
 
 def kept_beside(method, client=0):
     """What a client keeps beside the model after its first round."""
-    loop = check.loop(method)
+    loop = conformance.loop_for(method)
     try:
         (reply,) = loop.trainer.train(loop.down(loop.begin(), 1), [client], {})
         return {n: t for n, t in reply.private["kept"].items() if n in loop.fed.net.extra}
@@ -64,7 +64,7 @@ def keepers():
     for name in catalogue.entries():
         method = registry.parse(name)
         if any(type(p).weights is not Part.weights for p in method.parts):
-            loop = check.loop(method)
+            loop = conformance.loop_for(method)
             loop.trainer.close()
             names += [name] if set(loop.fed.net.extra) & loop.trainer.kept else []
     return names
@@ -92,7 +92,7 @@ def test_no_other_part_moves_what_a_part_keeps_beside_the_model(name, other):
 @cache
 def common_model(text):
     """The common model's weights after two rounds."""
-    loop = check.loop(registry.parse(text))
+    loop = conformance.loop_for(registry.parse(text))
     try:
         state = loop.begin()
         for t in (1, 2):

@@ -12,13 +12,14 @@ from typer.testing import CliRunner
 
 import unskew
 from tests.experiments.tables import SMALL, written
-from unskew import cli, own
+from unskew import cli
 from unskew.comparison.plan import plan_cells
 from unskew.comparison.training import train_all
 from unskew.config import Settings
-from unskew.engine.disk.sameness import check_files
 from unskew.errors import StateError, UsageError
 from unskew.methods import registry
+from unskew.runs.run_folder import check_files
+from unskew.system import python_files
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
 TINY = {"clients": 4, "samples": 30, "rounds": 2, "epochs": 1}
@@ -112,7 +113,7 @@ def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
     before, first = settings.fingerprint(), registry.parse(mine)
     result = unskew.run(mine, name="r", **TINY)
-    assert json.loads((result.path / "env.json").read_text())["files"] == {mine: own.digest(mine)}
+    assert json.loads((result.path / "env.json").read_text())["files"] == {mine: python_files.digest(mine)}
     assert unskew.resume(result.path).digest == result.digest
     plan = plan_cells(Path("runs/c"), [mine], [0], TINY)
     train_all(plan, 1, lambda _: None)
@@ -140,7 +141,7 @@ def test_a_changed_module_that_a_file_imports_is_another_run(tmp_path, monkeypat
     file = "import random\nfrom strengths import MU\nfrom unskew import Part\nfrom dataclasses import dataclass\n"
     Path("pulled_by.py").write_text(file + "@dataclass(frozen=True)\nclass A(Part):\n    name = 'a'\n")
     imported = {"strengths.py", "layers_of/__init__.py", "layers_of/deep.py", "layers_of/deeper.py"}
-    assert {str(m) for m in own.imports(Path("pulled_by.py"))} == imported
+    assert {str(m) for m in python_files.imported_files(Path("pulled_by.py"))} == imported
     settings = Settings(method="pulled_by.py")
     assert {*settings.files()} == {"pulled_by.py", *(f"{m} (imported by pulled_by.py)" for m in imported)}
     before = settings.fingerprint()
@@ -155,12 +156,12 @@ def test_a_module_that_changed_is_read_anew(tmp_path, monkeypatch):
     Path("inner_of.py").write_text("MU = 1\n")
     Path("outer_of.py").write_text("from inner_of import MU\n")
     Path("reads_both.py").write_text("from outer_of import MU\n")
-    first = own.module("reads_both.py")
+    first = python_files.import_file("reads_both.py")
     outer = sys.modules["outer_of"]
-    assert (first.MU, own.module("reads_both.py").MU) == (1, 1)
+    assert (first.MU, python_files.import_file("reads_both.py").MU) == (1, 1)
     assert sys.modules["outer_of"] is outer  # nothing changed, so that nothing is read again
     Path("inner_of.py").write_text("MU = 22\n")
-    assert own.module("reads_both.py").MU == 22
+    assert python_files.import_file("reads_both.py").MU == 22
 
 
 def test_a_run_is_not_resumed_nor_opened_with_another_module_that_its_file_imports(tmp_path, monkeypatch):

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.index import Index
-from unskew.engine import check, testbed
-from unskew.engine.assemble import loop_of
+from unskew.data.clients.partition import Index
 from unskew.errors import UsageError
 from unskew.methods import catalogue, registry
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
 
@@ -37,7 +37,7 @@ NAMES = [n for n in registry.names() if n != "fedavg" and n not in catalogue.pre
 
 
 def federation():
-    fed = check.federation()
+    fed = conformance.small_federation()
     train = Index.of([np.arange(10), np.arange(40, 41), np.arange(60, 71)])
     return dataclasses.replace(fed, train=train, test=Index.of([fed.test[k] for k in range(3)]), names=None)
 
@@ -46,7 +46,7 @@ SMALL = federation()
 
 
 def run(text):
-    made = loop_of(testbed.run_for(registry.parse(text), SMALL, clients=3, rounds=2, batch=8, lanes="4"))
+    made = loop_of(conformance.run_for(registry.parse(text), SMALL, clients=3, rounds=2, batch=8, lanes="4"))
     try:
         state = made.begin()
         for t in (1, 2):

@@ -10,12 +10,12 @@ import torch
 
 from tests.methods.test_hooks_as_written import part, trained
 from unskew.core import Noise, Part, Share, Trip
-from unskew.core.method import Method, on_stages
-from unskew.engine import check
-from unskew.engine.resolve import resolve
+from unskew.core.method import Method, stage_remarks
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.fedprox import FedProx
+from unskew.runs import conformance
+from unskew.runs.resolve import resolve
 
 
 def refused(**body: Any) -> str:
@@ -154,13 +154,15 @@ def test_what_can_be_meant_is_taken():
 def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
     """`keeps` with another model's names was silent beside other hooks, and clients sent all."""
     idle = part(keeps=lambda self, name, fed: name.startswith("classifier"), loss=lambda self, w, out, b, c: 0.0)
-    assert [code for code, _ in resolve(check.settings(), check.federation(), idle).remarks] == ["E138"]
-    ((_, text),) = resolve(check.settings(), check.federation(), idle).remarks
+    assert [
+        code for code, _ in resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
+    ] == ["E138"]
+    ((_, text),) = resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
     assert "`keeps` of 'mine' holds none of this model's" in text
     assert "which are called like '" in text
     held = part(keeps=lambda self, name, fed: fed.net.of_head(name), loss=lambda self, w, out, b, c: 0.0)
-    assert not resolve(check.settings(), check.federation(), held).remarks
-    assert not resolve(check.settings(), check.federation(), Method(FedProx(mu=0.1))).remarks
+    assert not resolve(conformance.short_settings(), conformance.small_federation(), held).remarks
+    assert not resolve(conformance.short_settings(), conformance.small_federation(), Method(FedProx(mu=0.1))).remarks
 
 
 @pytest.mark.parametrize(
@@ -193,10 +195,10 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
 )
 def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, told):
     """A run of pFedSim or CFL ended in the rounds in which it is plain averaging, and its scores passed for the method's."""
-    (_, text), *_ = [*on_stages(registry.parse(method), 20, patience), ("", "")]
+    (_, text), *_ = [*stage_remarks(registry.parse(method), 20, patience), ("", "")]
     assert told in text
     assert bool(text) == bool(told)
-    settings = check.settings(rounds=20, patience=patience)
+    settings = conformance.short_settings(rounds=20, patience=patience)
     if "pfedsim" in method or "cfl" in method:
-        codes = [code for code, _ in resolve(settings, check.federation(), registry.parse(method)).remarks]
+        codes = [code for code, _ in resolve(settings, conformance.small_federation(), registry.parse(method)).remarks]
         assert codes == ["E139"] * bool(told)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from unskew.core import Batch, Out
-from unskew.engine import testbed
-from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.ditto import Ditto
 from unskew.methods.fedem import FedEM
 from unskew.methods.fedrod import FedRoD
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,17 @@ def test_what_makes_no_sense_together_is_refused(text: str, why: str) -> None:
 def test_a_server_does_not_learn_from_what_clients_keep(text: str, why: str) -> None:
     """It would have taken the weights that these began with for theirs, or trained a head that nobody receives."""
     with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: {why}"):
-        resolve(testbed.settings(), testbed.federation(), registry.parse(text))
+        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse(text))
 
 
 @pytest.mark.parametrize(
     "text", ["fedgen+lg_fedavg", "ccvr+lg_fedavg", "fedgen_images+fedbabu", "fedavg_ft+ditto", "fedfed+fedper"]
 )
 def test_a_server_learns_from_what_clients_share_beside_what_they_keep(text: str) -> None:
-    assert resolve(testbed.settings(), testbed.federation(), registry.parse(text)).fed.kept or "fedbabu" in text
+    assert (
+        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse(text)).fed.kept
+        or "fedbabu" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,12 +87,12 @@ def test_a_server_learns_from_what_clients_share_beside_what_they_keep(text: str
 )
 def test_a_model_that_cannot_be_divided_so_is_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: {why}"):
-        resolve(testbed.settings(), testbed.federation(), registry.parse(text))
+        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse(text))
 
 
 def scored(text: str) -> tuple[dict[tuple[str, str], float], float]:
     """(scope, metric) -> the score after a round in which half of the clients took part; and the server's model's accuracy."""
-    loop = loop_of(testbed.run_for(registry.parse(text), rounds=1, availability="sample:0.5"))
+    loop = loop_of(conformance.run_for(registry.parse(text), rounds=1, availability="sample:0.5"))
     try:
         state, told = loop.round(loop.begin(), 1)
         rows = loop.evaluate(state, told)
@@ -108,7 +111,7 @@ def test_the_global_score_is_the_servers_models_also_where_clients_keep_a_head_b
 
 
 def test_a_clients_own_model_is_the_model_without_what_other_parts_train_beside_it() -> None:
-    net = testbed.run_for(registry.parse("fedavg")).fed.net.copy()
+    net = conformance.run_for(registry.parse("fedavg")).fed.net.copy()
     names = set(net.weights())
     net.add({"other.scale": torch.ones(1)})
     own = Ditto()
@@ -165,13 +168,13 @@ def test_fedem_scores_clients_with_their_own_shares_of_the_models() -> None:
 )
 def test_fedem_refuses_models_that_are_not_wholly_common(text: str, model: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"E108 'fedem' cannot run here: .*{why}"):
-        resolve(testbed.settings(model=model), testbed.federation(), registry.parse(text))
+        resolve(conformance.short_settings(model=model), conformance.small_federation(), registry.parse(text))
 
 
 def test_a_share_of_apfl_stays_a_number_where_the_learning_rate_has_fallen_to_0():
     """0 / 0 was no bound for a share at one of its ends, and every reply was dropped (E301)."""
-    settings = testbed.settings(rounds=3, lr_rounds=1.0)
-    loop = loop_of(resolve(settings, testbed.federation(), registry.parse("apfl(alpha=1.0, moves='step')")))
+    settings = conformance.short_settings(rounds=3, lr_rounds=1.0)
+    loop = loop_of(resolve(settings, conformance.small_federation(), registry.parse("apfl(alpha=1.0, moves='step')")))
     state = loop.begin()
     for t in (1, 2, 3):
         state, summary = loop.round(state, t)

@@ -12,10 +12,10 @@ import unskew
 from unskew.core import Noise, Part, Share
 from unskew.core.method import Method
 from unskew.core.trip import Trip
-from unskew.engine import check, checked
-from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.runs import conformance
+from unskew.runs.resolve import resolve
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def test_a_loss_that_is_not_there_or_that_nothing_covers_is_not_read(beside, cha
     """A merge by losses saw one mean for all, or 0, and was the plain mean; beside `dpsgd` it read what no epsilon counts."""
     method = Method(ByLoss(), *(registry.parse(beside).parts if beside else ()))
     with pytest.raises(UsageError, match=f"E108 a hook reads the loss of single clients, and {why}"):
-        checked.train(method, rounds=2, **changes)
+        conformance.train_run(method, rounds=2, **changes)
 
 
 def weighed(w, s, ups, fed):
@@ -118,42 +118,42 @@ class OnATrip(Part):
 def test_a_trip_has_no_losses():
     """They were 0 for all."""
     with pytest.raises(UsageError, match="E108 a hook reads the loss of single clients, and in a trip nobody trains"):
-        checked.train(Method(OnATrip()), rounds=2)
+        conformance.train_run(Method(OnATrip()), rounds=2)
 
 
 def test_losses_are_read_where_they_are_there():
-    assert checked.train(Method(ByLoss()), rounds=2).digest != checked.train(Method(), rounds=2).digest
+    assert conformance.train_run(Method(ByLoss()), rounds=2).digest != conformance.train_run(Method(), rounds=2).digest
 
 
 def test_what_is_called_proved_has_an_account():
     with pytest.raises(
         UsageError, match="E108 'proved' cannot run here: it declares 'n' as guarantee='dp' and does not"
     ):
-        resolve(check.settings(), check.federation(), Method(Proved()))
-    resolve(check.settings(), check.federation(), Method(Accounted()))
+        resolve(conformance.short_settings(), conformance.small_federation(), Method(Proved()))
+    resolve(conformance.short_settings(), conformance.small_federation(), Method(Accounted()))
 
 
 def test_a_division_that_divides_nothing_is_refused():
     """A head that is called otherwise was trained and averaged like the rest, and the method was another one."""
     with pytest.raises(UsageError, match="E108 'divided' cannot run here: it holds back no weight of this model"):
-        resolve(check.settings(), check.federation(), Method(Divided()))
+        resolve(conformance.short_settings(), conformance.small_federation(), Method(Divided()))
 
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_a_loss_that_no_weight_decides_is_told(lanes):
     """It was an unexpected error with a traceback."""
     with pytest.raises(UsageError, match="E127 no gradient of the loss reaches a weight"):
-        checked.train(Method(Flat()), lanes=lanes, rounds=1)
+        conformance.train_run(Method(Flat()), lanes=lanes, rounds=1)
 
 
 def test_where_noise_is_drawn_is_told():
     with pytest.raises(UsageError, match=r"KeyError: 'e'\. c\.noise holds what `noise` asked for, drawn for a step"):
-        checked.train(Method(Late()), rounds=1)
+        conformance.train_run(Method(Late()), rounds=1)
 
 
 def test_a_hook_that_fails_in_a_combination_is_no_refusal():
     """`unskew check` took it for one, and the check had passed."""
-    (combined,) = check.check_method(ByLoss(), [check.combines_with_other_methods])
+    (combined,) = conformance.check_method(ByLoss(), [conformance.combines_with_other_methods])
     assert not combined.ok
     assert combined.detail.startswith("with fedbn, the hook `merge` of 'byloss' failed")
 

@@ -8,7 +8,7 @@ import torch
 from tests.fixtures import COUNTS, Y, Z, assert_close, batch, client, onehot, out
 from unskew.core.replies import Reply, Ups
 from unskew.methods.rebafl import ReBaFL
-from unskew.tasks.classification import Classification
+from unskew.tasks.task import Classification
 
 
 def losses(part: ReBaFL, z=Z, y=Y):

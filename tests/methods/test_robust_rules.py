@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from unskew.core.replies import Reply, Ups
-from unskew.engine import check
-from unskew.engine.leaves import leaves
 from unskew.merge.krum import MultiKrum
 from unskew.merge.trimmed import TrimmedMean
 from unskew.methods import registry
+from unskew.runs import conformance
+from unskew.runs.disclosure import disclosure_lines
 
 RULES = ("clip_median", "median", "trimmed_mean", "multi_krum")
 FED = SimpleNamespace(shared=("w",), clients=8)
@@ -85,10 +85,10 @@ def test_a_rule_says_where_it_does_not_do_what_it_is_for(rule, replies, caution)
 
 def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
     """M9: nothing was said of a merge that was the mean."""
-    loop = check.loop(registry.parse("trimmed_mean"), clients=6, rounds=2, availability="sample:0.3")
+    loop = conformance.loop_for(registry.parse("trimmed_mean"), clients=6, rounds=2, availability="sample:0.3")
     try:
         caution = "trimmed_mean: with 1 of the three replies it takes, it is the mean."  # the other has no samples
-        assert leaves(loop)[-1] == f"E315 {caution}"
+        assert disclosure_lines(loop)[-1] == f"E315 {caution}"
         loop.round(loop.begin(), 1)
         said = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E315"]
         assert said == [caution.replace(":", " round 1:")]
@@ -97,9 +97,9 @@ def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
 
 
 def test_nothing_is_said_where_enough_reply():
-    loop = check.loop(registry.parse("trimmed_mean"), clients=6, rounds=2)
+    loop = conformance.loop_for(registry.parse("trimmed_mean"), clients=6, rounds=2)
     try:
-        assert not any(line.startswith("E315") for line in leaves(loop))
+        assert not any(line.startswith("E315") for line in disclosure_lines(loop))
         loop.round(loop.begin(), 1)
         assert [e["code"] for e in loop.record.rows["events"]] == ["round"]
     finally:

@@ -11,11 +11,11 @@ import torch
 from tests.fixtures import assert_close, client
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.engine import check
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.fedadmm import FedADMM
 from unskew.methods.fedspeed import FedSpeed
+from unskew.runs import conformance
 
 START, TRAINED = {"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0]), "running_var": torch.tensor([9.0])}
 
@@ -32,7 +32,7 @@ class Round(Part):
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_what_leaves_is_what_it_returns_and_what_is_kept_is_what_was_trained(lanes):
-    made = check.loop(Method(Round(), *registry.parse("fedbn").parts), lanes=lanes)
+    made = conformance.loop_for(Method(Round(), *registry.parse("fedbn").parts), lanes=lanes)
     try:
         replies = made.trainer.train(made.down(made.begin(), 3), [1, 2], {})
     finally:

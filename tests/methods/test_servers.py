@@ -12,10 +12,7 @@ import torch
 
 import unskew
 from tests.fixtures import assert_close, client
-from unskew import ram
 from unskew.core.replies import Reply, Ups
-from unskew.engine import memory
-from unskew.engine.server.loop import Loop
 from unskew.errors import UsageError
 from unskew.merge.clip import ClipMedian
 from unskew.merge.krum import MultiKrum, krum
@@ -24,7 +21,7 @@ from unskew.merge.median import Median
 from unskew.merge.trimmed import TrimmedMean
 from unskew.methods import registry
 from unskew.methods.afl import AFL, on_simplex
-from unskew.methods.ccvr import draw, pooled
+from unskew.methods.ccvr import draw, pool_statistics
 from unskew.methods.fedadam import FedAdam
 from unskew.methods.fedavgm import FedAvgM
 from unskew.methods.feddisco import FedDisco
@@ -32,6 +29,9 @@ from unskew.methods.fedexp import FedExP
 from unskew.methods.fedgen import diversity
 from unskew.methods.fednova import FedNova
 from unskew.methods.qffl import QFFL
+from unskew.round.loop import Loop
+from unskew.runs import hardware
+from unskew.system import machine
 
 FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0, rounds=2, lr=0.5)
 
@@ -218,7 +218,7 @@ def test_ccvr_pools_moments_exactly():
     n = torch.tensor([[float(len(x)), 0] for x in clients])
     mean = torch.stack([torch.stack([x.mean(0), torch.zeros(2)]) for x in clients])
     cov = torch.stack([torch.stack([x.T.cov(), torch.zeros(2, 2)]) for x in clients])
-    N, m, V = pooled(n, mean, cov)
+    N, m, V = pool_statistics(n, mean, cov)
     assert N.tolist() == [5, 0]
     assert_close(m[0], [2.6, 1.4])
     assert_close(V[0], [[5.8, 1.7], [1.7, 2.3]])
@@ -231,10 +231,10 @@ def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(mon
     fed = SimpleNamespace(**facts, kind_at=lambda cut, kind: kind)
     told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
     with pytest.raises(UsageError, match=told):
-        memory.check_room(registry.parse("ccvr"), fed, has=20 * 10**9)
-    memory.check_room(registry.parse("ccvr"), fed, has=26 * 10**9)
-    memory.check_room(registry.parse("ccvr(mode=features)"), fed, has=1)
-    monkeypatch.setattr(ram.os, "sysconf", lambda name: 1)
+        hardware.check_memory(registry.parse("ccvr"), fed, has=20 * 10**9)
+    hardware.check_memory(registry.parse("ccvr"), fed, has=26 * 10**9)
+    hardware.check_memory(registry.parse("ccvr(mode=features)"), fed, has=1)
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 1)
     trained = []
     monkeypatch.setattr(Loop, "round", lambda *a: trained.append(a))
     with pytest.raises(UsageError, match="from each of 4 clients, and this machine has 1 B of memory"):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 import unskew
-from unskew import arguments
 from unskew.core.part import Part
 from unskew.errors import UsageError
+from unskew.formats import arguments
 from unskew.methods import catalogue, registry
 
 SETTINGS = [(name, a) for name in catalogue.entries() for a in arguments.of(type(registry.parse(name).parts[0]))]
@@ -69,7 +69,7 @@ def test_it_is_refused_in_python_too(text):
     """The same value, given to the class."""
     if text == "bsm(mu=1)":
         return
-    from unskew import calls
+    from unskew.formats import calls
 
     call = calls.parse(text, "method", "E102")
     with pytest.raises(UsageError, match=rf"E102 {catalogue.entries()[call.name].kind}: "):

@@ -12,21 +12,21 @@ from tests.fixtures import assert_close, batch, client, onehot
 from unskew.core.client import Fed
 from unskew.core.keys import key
 from unskew.core.network import Network
-from unskew.engine import check
-from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
 from unskew.merge.krum import krum
 from unskew.methods import registry
-from unskew.methods.fedavg_ft import Training, train_head
+from unskew.methods.fedavg_ft import HeadTraining, train_head
 from unskew.methods.fedbr import FedBR
 from unskew.methods.feddata import FedData
 from unskew.methods.fedgen import FedGen
 from unskew.methods.naivemix import NaiveMix
-from unskew.tasks.classification import Classification
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
+from unskew.tasks.task import Classification
 
 
 def begun(text, rounds=0, **changes):
-    made = loop_of(resolve(check.settings(**changes), check.federation(), registry.parse(text)))
+    made = loop_of(resolve(conformance.short_settings(**changes), conformance.small_federation(), registry.parse(text)))
     try:
         state = made.begin()
         for t in range(1, rounds + 1):
@@ -46,7 +46,7 @@ def test_the_ledger_says_whether_the_server_reads_each_clients_weights(method, r
 def test_feddata_collects_a_tenth_of_everybody_at_least_one():
     made, state = begun("feddata")
     pool = state.slices["feddata"]
-    assert len(pool["labels"]) == sum(max(1, n // 10) for n in check.SIZES if n)
+    assert len(pool["labels"]) == sum(max(1, n // 10) for n in conformance.SIZES if n)
     x, y = made.trainer.samples.x, made.trainer.samples.y.argmax(1)
     for image, label in zip(pool["x"], pool["labels"]):
         (row,) = torch.nonzero((x == image).flatten(1).all(1)).flatten()[:1].tolist()
@@ -72,12 +72,12 @@ def test_feddata_draws_from_the_union_in_proportion():
 def test_averages_are_of_groups_of_shuffled_samples():
     made, state = begun("fedmix(group=5)")
     pool = state.slices["fedmix"]
-    assert len(pool["y"]) == sum(-(-n // 5) for n in check.SIZES)
+    assert len(pool["y"]) == sum(-(-n // 5) for n in conformance.SIZES)
     assert_close(pool["y"].sum(1), torch.ones(len(pool["y"])), 5)
-    whole = sum(n // 5 for n in check.SIZES)
+    whole = sum(n // 5 for n in conformance.SIZES)
     assert whole < len(pool["y"])  # the last group of a client may be smaller
     first = made.trainer.samples.x[made.trainer.samples.rows[0]]
-    assert_close(pool["x"][: check.SIZES[0] // 5].mean(0), first.mean(0), 4)
+    assert_close(pool["x"][: conformance.SIZES[0] // 5].mean(0), first.mean(0), 4)
 
 
 def test_naivemix_mixes_one_pair_into_the_whole_batch():
@@ -129,13 +129,13 @@ def test_a_class_nobody_holds_keeps_its_row_of_the_head():
     net = Network(nn.Sequential(nn.Flatten(), nn.Linear(2, 3)), (2,))
     fed = Fed(2, 3, (2,), 1, 1, 8, 0.1, net, None, Classification())
     w, h = net.weights(), torch.randn(40, 2)
-    found = train_head(w, h, onehot((h[:, 0] > 0).long()), fed, Training(5, 8, 0.1, 0.9), key("head"))
+    found = train_head(w, h, onehot((h[:, 0] > 0).long()), fed, HeadTraining(5, 8, 0.1, 0.9), key("head"))
     assert torch.equal(found["1.weight"][2], w["1.weight"][2])
     assert not torch.equal(found["1.weight"][:2], w["1.weight"][:2])
     two = Network(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), (2,))  # and the others learn as if it did not exist
     start = {n: t[:2].clone() for n, t in w.items()}
     y = onehot((h[:, 0] > 0).long(), 2)
-    alone = train_head(start, h, y, replace(fed, net=two, classes=2), Training(5, 8, 0.1, 0.9), key("head"))
+    alone = train_head(start, h, y, replace(fed, net=two, classes=2), HeadTraining(5, 8, 0.1, 0.9), key("head"))
     assert_close(found["1.weight"][:2], alone["1.weight"], 5)
     z = net.head_of(w | found, h)[:, :2]
     assert (z.argmax(1) == (h[:, 0] > 0)).float().mean() > 0.9

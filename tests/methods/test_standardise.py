@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unskew
-from tests.deploy import fake
+from tests.federation import fake
 from unskew.core import Ups
 from unskew.errors import UsageError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from unskew.cli import check as command
-from unskew.engine import check
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.runs import conformance
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
 
@@ -18,10 +18,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
 def test_an_installed_method_is_listed_checked_and_combined(installed):
     assert "class means" in registry.names()["myproto"]
     (theirs,) = registry.parse("myproto(pull=0.5)").parts
-    found = list(check.check_method(theirs))
+    found = list(conformance.check_method(theirs))
     assert not [f"{f.name}: {f.detail}" for f in found if not f.ok]
     assert "changes nothing with neutral settings" in {f.name for f in found}
-    check.train(registry.parse("myproto+scaffold+flea"), rounds=2)
+    conformance.train_run(registry.parse("myproto+scaffold+flea"), rounds=2)
 
 
 def test_a_method_in_a_file_is_checked_without_being_installed():

@@ -9,8 +9,8 @@ from typing import Any
 import annotated_types as ranges
 import pytest
 
-from unskew import arguments, calls, hints
 from unskew.errors import UsageError
+from unskew.formats import arguments, calls
 from unskew.methods import catalogue, registry
 
 SETTINGS = {
@@ -58,15 +58,15 @@ EXAMINED = (
 
 def wrong_values(hint: Any) -> Iterator[object]:
     """Values that a setting of this annotated type must refuse."""
-    inner, constraints = hints.split(hint)
+    inner, constraints = arguments.split_hint(hint)
     yield from (v for v in OTHER_TYPES if not of_type(inner, v))
     if inner in HUGE:
         yield from NO_NUMBERS
         yield from (HUGE[inner], -HUGE[inner])
         yield from (outside for c in constraints for outside in beyond(c, inner))
-    if hints.get_origin(inner) is tuple:
-        item = hints.get_args(inner)[0]
-        good = {int: 3, float: 0.5, str: "block1"}[hints.split(item)[0]]
+    if arguments.get_origin(inner) is tuple:
+        item = arguments.get_args(inner)[0]
+        good = {int: 3, float: 0.5, str: "block1"}[arguments.split_hint(item)[0]]
         yield from ((good, wrong) for wrong in wrong_values(item))
         yield ()
 
@@ -89,14 +89,14 @@ def beyond(constraint: Any, inner: type) -> Iterator[float]:
 
 def of_type(inner: Any, value: object) -> bool:
     """Whether a value is of the type at all; its range aside."""
-    if choices := hints.choices(inner):
+    if choices := arguments.literal_choices(inner):
         return value in choices
     if inner is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if inner is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if hints.get_origin(inner) is tuple:
-        item = hints.split(hints.get_args(inner)[0])[0]
+    if arguments.get_origin(inner) is tuple:
+        item = arguments.split_hint(arguments.get_args(inner)[0])[0]
         return isinstance(value, tuple | list) and len(value) > 0 and all(of_type(item, v) for v in value)
     return type(value) is inner
 

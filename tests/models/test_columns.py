@@ -9,7 +9,7 @@ import torch
 
 from unskew import models
 from unskew.core.network import Network
-from unskew.engine.client.kernels import Kernels, within
+from unskew.round.layers import Kernels, use_kernels
 
 
 def harnet():
@@ -30,7 +30,7 @@ def test_values_gradients_and_statistics(train, fast):
     net = Network(module, (1, 128, 3))
     w = {n: t.clone() for n, t in net.weights().items()}
     learned = [w[n].requires_grad_() for n in net.trainable]
-    with within(net, Kernels(folded=False)) if fast else nullcontext():
+    with use_kernels(net, Kernels(folded=False)) if fast else nullcontext():
         z, features = net.run(w, x, train=train)
     wanted = plainly(module, x, train)
     torch.testing.assert_close(z, wanted, rtol=0, atol=1e-10)
@@ -63,7 +63,7 @@ def test_padding_of_a_short_batch_counts_nowhere():
     for rows, weight in ((x, None), (torch.cat([x, 9 * x[:2]]), torch.tensor([1.0, 1, 1, 0, 0]).double())):
         w, kernels = {n: t.clone() for n, t in net.weights().items()}, Kernels(folded=False)
         kernels.padded = weight is not None
-        with within(net, kernels), kernels.training(weight, ()):
+        with use_kernels(net, kernels), kernels.training(weight, ()):
             z = net.run(w, rows, train=True)[0][:3]
         ends.append((z, w["conv3.1.running_var"], w["conv1.1.running_mean"]))
     for a, b in zip(*ends):

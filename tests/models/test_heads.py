@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import unskew
+from unskew.core.modules import head_of, with_projection
 from unskew.core.network import Network
 from unskew.errors import UsageError
 from unskew.models import check_module
-from unskew.models.heads import head_of
-from unskew.models.surgery import with_projection
 
 SHAPE, CLASSES, D = (2, 4, 4), 3, 32
 RNG = np.random.default_rng(1)

@@ -20,11 +20,12 @@ from torch import nn
 import unskew
 from unskew import data, models
 from unskew.config import build
+from unskew.core import module_inputs
 from unskew.core.keys import key
-from unskew.deploy.studies import allowed
 from unskew.errors import DataError, UsageError
-from unskew.models import folder, pretrained, tokens
-from unskew.models.language import Pooled, Window
+from unskew.federation.protocol.study_rules import site_settings
+from unskew.models import hf_folder, pretrained
+from unskew.models.pretrained import LocalAttention, MeanPooling
 
 N, T, WORDS, CLASSES = 48, 10, 60, 3
 Y = np.arange(N) % CLASSES
@@ -104,7 +105,7 @@ def test_an_index_names_no_file_elsewhere(tmp_path):
     """A stranger's index could have any file of the machine read as weights."""
     path = written(tmp_path / "m", {"model_type": "bert"})
     for name in ("../secret.safetensors", "/etc/passwd", "model.bin"):
-        (tmp_path / "m" / folder.INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+        (tmp_path / "m" / hf_folder.INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
         with pytest.raises(UsageError, match=r"E137.*which is no \.safetensors file of the folder"):
             models.build(f"hf(path={path!r})", (T,), CLASSES)
 
@@ -141,8 +142,8 @@ def test_a_run_is_named_by_what_its_folder_holds(tmp_path):
 def test_no_site_reads_a_folder_that_a_coordinator_names():
     study = build({"model": "hf(path='/root/model')"})
     with pytest.raises(UsageError, match=r"E506.*start the site with --model .hf"):
-        allowed(study, None)
-    assert allowed(study, "hf(path='mine')").model == "hf(path='mine')"
+        site_settings(study, None)
+    assert site_settings(study, "hf(path='mine')").model == "hf(path='mine')"
 
 
 class Bringing(nn.Sequential):
@@ -168,9 +169,9 @@ def test_only_layers_without_weights_of_their_own_are_drawn():
 )
 def test_samples_are_words_of_the_vocabulary(x, words):
     module = Bringing()
-    tokens.check_known(module, np.array([[6, 0]]), x[:0])
+    module_inputs.check_vocabulary(module, np.array([[6, 0]]), x[:0])
     with pytest.raises(DataError, match=f"E122 .*{words}"):
-        tokens.check_known(module, np.array([[6, 0]]), x)
+        module_inputs.check_vocabulary(module, np.array([[6, 0]]), x)
 
 
 # What needs the extra [hf]
@@ -277,22 +278,22 @@ def test_a_model_that_answers_otherwise_with_our_mask_is_refused(folders):
     llama, bert = (
         models.build(f"hf(path={str(folders / k)!r}, lora_rank=0)", (T,), CLASSES)[0] for k in ("llama", "bert")
     )
-    pretrained.check_attention(Pooled(llama.model, 0, True), "m", T, WORDS)
+    pretrained.check_attention(MeanPooling(llama.model, 0, True), "m", T, WORDS)
     assert llama.training
     assert not llama.model.training
     words = (
         r"E137 the model in m answers otherwise when it is told which tokens each of 10 may see; give shorter samples"
     )
     with pytest.raises(UsageError, match=words):
-        pretrained.check_attention(Pooled(llama.model, 0, True, Window(T - 2, mixed=False)), "m", T, WORDS)
-    pretrained.check_attention(Pooled(llama.model, 0, True, Window(T - 1, mixed=False)), "m", T, WORDS)
+        pretrained.check_attention(MeanPooling(llama.model, 0, True, LocalAttention(T - 2, mixed=False)), "m", T, WORDS)
+    pretrained.check_attention(MeanPooling(llama.model, 0, True, LocalAttention(T - 1, mixed=False)), "m", T, WORDS)
     sound = bert.model.forward
     bert.model.forward = lambda input_ids, attention_mask: sound(
         input_ids=input_ids, attention_mask=attention_mask if attention_mask.ndim == 4 else None
     )
-    pretrained.check_attention(Pooled(bert.model, None, False), "m", T, WORDS)
+    pretrained.check_attention(MeanPooling(bert.model, None, False), "m", T, WORDS)
     with pytest.raises(UsageError, match=words):
-        pretrained.check_attention(Pooled(bert.model, 0, False), "m", T, WORDS)
+        pretrained.check_attention(MeanPooling(bert.model, 0, False), "m", T, WORDS)
 
 
 def test_only_tensors_are_asked_for_and_they_become_float32(folders, tmp_path, monkeypatch):
@@ -347,8 +348,10 @@ def test_weights_in_several_files_are_read_by_their_index(folders, tmp_path):
 
     t.AutoModel.from_pretrained(folders / "bert").save_pretrained(tmp_path / "m", max_shard_size="10KB")
     assert len(list((tmp_path / "m").glob("*.safetensors"))) > 2
-    assert (tmp_path / "m" / folder.INDEX).exists()
-    whole, parts = (pretrained.loaded(str(p), causal=False).state_dict() for p in (folders / "bert", tmp_path / "m"))
+    assert (tmp_path / "m" / hf_folder.INDEX).exists()
+    whole, parts = (
+        pretrained.load_model(str(p), causal=False).state_dict() for p in (folders / "bert", tmp_path / "m")
+    )
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[n], parts[n]) for n in whole)
 
@@ -362,8 +365,8 @@ def test_reading_a_model_leaves_the_program_as_it_was(folders, tmp_path):
     )  # without a pooler
     before, logged = torch.random.get_rng_state(), logging.root.manager.disable
     logging.disable(logging.NOTSET)
-    module = pretrained.loaded(str(tmp_path / "m"), causal=False)
-    pretrained.adapted(module, rank=2, alpha=2.0, dropout=0.0, targets=())
+    module = pretrained.load_model(str(tmp_path / "m"), causal=False)
+    pretrained.add_adapters(module, rank=2, alpha=2.0, dropout=0.0, targets=())
     assert torch.equal(before, torch.random.get_rng_state())
     assert logging.root.manager.disable == logging.NOTSET
     logging.disable(logged)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from unskew.models.language import Each, Last, Pooled, Sequences, Window
+from unskew.models.pretrained import EveryToken, LastToken, LocalAttention, MeanPooling, SequenceModel
 
 PADDING, D = 0, 6
 IDS = torch.tensor([[3, 5, 4, PADDING], [PADDING, 2, 2, 1], [PADDING] * 4])
@@ -30,29 +30,29 @@ def one(*ids):
 
 
 def test_the_mean_is_of_the_tokens_that_count():
-    pooled = Pooled(Repeats(), PADDING, causal=False)(IDS)
+    pooled = MeanPooling(Repeats(), PADDING, causal=False)(IDS)
     torch.testing.assert_close(pooled[0], one(3, 5, 4).mean(0))
     torch.testing.assert_close(pooled[1], one(2, 2, 1).mean(0))
     assert not pooled[2].any()  # of nothing
-    torch.testing.assert_close(Pooled(Repeats(), None, causal=False)(IDS)[0], one(3, 5, 4, 0).mean(0))
+    torch.testing.assert_close(MeanPooling(Repeats(), None, causal=False)(IDS)[0], one(3, 5, 4, 0).mean(0))
 
 
 def test_the_last_token_that_counts_answers():
     """Wherever the padding stands."""
-    last = Last(Repeats(), PADDING, causal=True)(IDS)
+    last = LastToken(Repeats(), PADDING, causal=True)(IDS)
     assert last[:2].equal(one(4, 1))
     assert not last[2].any()
-    assert Last(Repeats(), None, causal=True)(IDS)[:2].equal(one(0, 1))
+    assert LastToken(Repeats(), None, causal=True)(IDS)[:2].equal(one(0, 1))
 
 
 def test_every_token_answers():
-    assert Each(Repeats(), PADDING, causal=True)(IDS)[0].equal(one(3, 5, 4, 0))
+    assert EveryToken(Repeats(), PADDING, causal=True)(IDS)[0].equal(one(3, 5, 4, 0))
 
 
 def test_a_token_sees_no_padding_and_where_it_is_asked_nothing_behind_it():
     """In masks of numbers that are added: 0 for what is seen."""
     for causal in (False, True):
-        body = Each(Repeats(), PADDING, causal)
+        body = EveryToken(Repeats(), PADDING, causal)
         body(IDS)
         mask = body.model.mask
         assert mask.shape == (3, 1, 4, 4)
@@ -66,7 +66,8 @@ def test_a_token_sees_as_far_as_its_window_reaches():
     """Two places here, itself not counted; of a model that also has layers without a window, either mask by its name."""
     for causal in (False, True):
         whole, narrow, both = (
-            Each(Repeats(), PADDING, causal, w) for w in (None, Window(2, mixed=False), Window(2, mixed=True))
+            EveryToken(Repeats(), PADDING, causal, w)
+            for w in (None, LocalAttention(2, mixed=False), LocalAttention(2, mixed=True))
         )
         ids = torch.tensor([[1, 2, 3, 4, 5, PADDING]])
         for body in (whole, narrow, both):
@@ -80,14 +81,14 @@ def test_a_token_sees_as_far_as_its_window_reaches():
 
 
 def test_token_ids_travel_as_numbers_and_arrive_as_whole_ones():
-    body = Pooled(Repeats(), PADDING, causal=False)
+    body = MeanPooling(Repeats(), PADDING, causal=False)
     body(IDS.float() + 1e-4)
     assert body.model.ids.equal(IDS)
 
 
 def test_a_model_with_one_answer_a_sequence_becomes_one_with_an_answer_a_token():
-    window = Window(2, mixed=False)
-    model = Sequences(Pooled(Repeats(), PADDING, True, window), nn.Linear(D, 2), vocabulary=D)
+    window = LocalAttention(2, mixed=False)
+    model = SequenceModel(MeanPooling(Repeats(), PADDING, True, window), nn.Linear(D, 2), vocabulary=D)
     assert model(IDS).shape == (3, 2)
     assert (model.dense, model.fresh) == (False, ("head",))
     dense = model.at_every_token()

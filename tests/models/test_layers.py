@@ -14,8 +14,9 @@ from torch import nn
 import unskew
 from unskew.config import build
 from unskew.core.network import Network
-from unskew.engine.resolve import Run, resolve
 from unskew.errors import UsageError
+from unskew.round.run import Run
+from unskew.runs.resolve import resolve
 
 SHAPE, CLASSES, N = (1, 6, 6), 3, 60
 LANES = pytest.mark.parametrize("lanes", ["1", "16"])

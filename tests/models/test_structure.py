@@ -12,16 +12,17 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from unskew import arguments, calls, models
+from unskew import models
 from unskew.core.keys import key
-from unskew.engine.client.kernels import Kernels
 from unskew.errors import UsageError
-from unskew.models import catalogue, count, networks, page
+from unskew.formats import arguments, calls
+from unskew.models import catalogue, count, docs_page, networks
 from unskew.models.blocks import Blocks
 from unskew.models.registry import maker_of, module_of
+from unskew.round.layers import Kernels
 
 SHOWN = [
-    (calls.written(name, example.arguments), example.shape, example.classes)
+    (calls.call_text(name, example.arguments), example.shape, example.classes)
     for name in catalogue.files()
     for example in module_of(name).EXAMPLES
     if not example.masks
@@ -198,8 +199,8 @@ def test_a_new_model_is_one_file(tmp_path, monkeypatch):
     try:
         assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
         assert models.build("mine(hidden=(3,))", (4,), 2).fc1[0].out_features == 3
-        assert "| `mine` | 1×28×28 | 10 | 101,770 |" in page.page()
-        assert "| `mine` | `hidden` | list of whole numbers |" in page.page()
+        assert "| `mine` | 1×28×28 | 10 | 101,770 |" in docs_page.page()
+        assert "| `mine` | `hidden` | list of whole numbers |" in docs_page.page()
     finally:
         for cached in (catalogue.files, catalogue.aliases):
             cached.cache_clear()
@@ -224,7 +225,7 @@ def test_a_text_is_checked_without_building_the_model():
 
 
 def test_the_page_of_models():
-    text = page.page()
+    text = docs_page.page()
     assert text == (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     assert (
         "| `harnet` | 1×128×3 | 6 | 691,974 | 35,874,624 | `conv2` 128×20×7 | 17,920 | 8,448 "

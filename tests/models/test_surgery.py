@@ -8,9 +8,8 @@ from torch import nn
 
 from unskew import models
 from unskew.core.keys import key
+from unskew.core.modules import head_of, with_latent, with_projection
 from unskew.errors import UsageError
-from unskew.models.heads import head_of
-from unskew.models.surgery import with_latent, with_projection
 
 
 def plain(bias=True):

@@ -10,10 +10,10 @@ from torch import nn
 import unskew
 from unskew import data
 from unskew.config import build
-from unskew.data.federation import Federation
-from unskew.data.intake.scale import whole_numbers
-from unskew.engine.resolve import federation_of, resolve
+from unskew.data.clients.federation import Federation
+from unskew.data.standardisation import undo_scaling
 from unskew.errors import UsageError
+from unskew.runs.resolve import federation_of, resolve
 
 WORDS, LENGTH, CLASSES, N = 200, 5, 3, 60
 Y = np.arange(N) % CLASSES
@@ -73,7 +73,7 @@ def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
     assert np.array_equal(federation.x, X)
     assert all(topic != "scaled" for topic, _ in federation.intake.notes)
     deep = X.astype(np.uint8)[:, None]
-    whole = whole_numbers(data.arrays(deep, Y, deep, Y))
+    whole = undo_scaling(data.arrays(deep, Y, deep, Y))
     assert np.array_equal(whole.x, deep)
     assert whole.intake.notes[-1] == ("scaled", "not at all: the model looks whole numbers up")  # type: ignore[union-attr]
 

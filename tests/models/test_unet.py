@@ -10,9 +10,9 @@ from torch import nn
 from unskew import models
 from unskew.core.keys import key
 from unskew.core.network import Network
-from unskew.engine.client.kernels import Kernels, within
 from unskew.errors import UsageError
 from unskew.models import count
+from unskew.round.layers import Kernels, use_kernels
 
 SMALL, SHAPE, PIXELS = "unet(base=4, levels=3)", (1, 16, 12), (16, 12)
 
@@ -97,13 +97,13 @@ def test_lanes_equal_one_after_another(training):
     w = net.weights()
     many = {n: torch.stack([t + 0.1 * torch.rand(t.shape, generator=g) for _ in range(3)]) for n, t in w.items()}
     x = torch.rand(3, 5, *SHAPE, generator=g)
-    with torch.no_grad(), within(net, Kernels(folded=True)):
+    with torch.no_grad(), use_kernels(net, Kernels(folded=True)):
         found = torch.func.vmap(lambda w, x: net.run(w, x, train=training)[0])(
             {n: t.clone() for n, t in many.items()}, x
         )
     for k in range(3):
         own = {n: t[k].clone() for n, t in many.items()}
-        with torch.no_grad(), within(net, Kernels(folded=False)):
+        with torch.no_grad(), use_kernels(net, Kernels(folded=False)):
             torch.testing.assert_close(found[k], net.run(own, x[k], train=training)[0], rtol=0, atol=1e-4)
 
 

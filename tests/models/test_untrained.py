@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import unskew
-from tests.engine.test_trial import CLASSES, data, trained
+from tests.runs.test_trial import CLASSES, data, trained
 from unskew.errors import UsageError
 
 

@@ -21,9 +21,9 @@ from tests.oracles.tiny import SIZES, Case, Law, Tree, Weights, model_named, sam
 from tests.oracles.values import Snapshot
 from unskew.core import Client, Fed, Noise, Part, key
 from unskew.core.method import Method
-from unskew.engine.client.noise import draw
-from unskew.engine.disk.store import Memory
 from unskew.methods.registry import parse
+from unskew.records.private_state import MemoryStore
+from unskew.round.noise import draw
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def run(method: str, case: Case, lanes: int) -> Run:
     told: dict[int, Tree] = {}
     rounds: list[Snapshot] = []
 
-    def put(store: Memory, t: int, private: Mapping[int, Tree]) -> None:
+    def put(store: MemoryStore, t: int, private: Mapping[int, Tree]) -> None:
         told.update({k: copied(tree) for k, tree in private.items() if tree})
         keep(store, t, private)
 
@@ -93,8 +93,8 @@ def run(method: str, case: Case, lanes: int) -> Run:
         logits = notes.logits_by_round[state.t]
         rounds.append(Snapshot(copied(state.weights), copied(state.slices), dict(told), logits, report.loss))
 
-    keep = Memory.put
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Memory, "put", put):
+    keep = MemoryStore.put
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(MemoryStore, "put", put):
         result = unskew.run(
             Method(*parse(method).parts, notes),
             data(case),

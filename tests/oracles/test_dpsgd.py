@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unskew.core.values import Noise
-from unskew.engine import check
-from unskew.engine.chance import Keyed
-from unskew.engine.client.noise import draw
-from unskew.engine.client.schedule import drawn_apart
+from unskew.core.shares import Noise
 from unskew.methods import registry
+from unskew.round.noise import draw
+from unskew.round.randomness import SeededSource
+from unskew.round.schedule import poisson_rows
+from unskew.runs import conformance
 
 CLIP, NOISE, BATCH, LR, EPOCHS = 0.7, 0.5, 16, 0.05, 2
 
@@ -28,8 +28,8 @@ def naive(loop, k, momentum, seen=untouched):
     that the model trains on."""
     fed, data, n = loop.fed, loop.trainer.samples, int(loop.fed.sizes[k])
     steps = EPOCHS * -(-n // BATCH)
-    drawn = drawn_apart(data.rows[k], steps, BATCH, Keyed(fed.seed).samples(1, k))
-    normal = Keyed(fed.seed).normal(1, "dpsgd")
+    drawn = poisson_rows(data.rows[k], steps, BATCH, SeededSource(fed.seed).samples(1, k))
+    normal = SeededSource(fed.seed).normal(1, "dpsgd")
     w = {name: t.double() for name, t in fed.net.weights().items()}
     v = {name: torch.zeros_like(t) for name, t in w.items()}
     for step, rows in enumerate(drawn):
@@ -54,7 +54,7 @@ def naive(loop, k, momentum, seen=untouched):
 @pytest.mark.parametrize("model", ["mlp(hidden=(8,))", "cnn_small"])
 def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model):
     method = registry.parse(f"dpsgd(clip={CLIP}, noise_multiplier={NOISE})")
-    loop = check.loop(method, lanes=lanes, momentum=momentum, model=model, epochs=EPOCHS, batch=BATCH, lr=LR)
+    loop = conformance.loop_for(method, lanes=lanes, momentum=momentum, model=model, epochs=EPOCHS, batch=BATCH, lr=LR)
     try:
         start = loop.down(loop.begin(), 1)
         replies = {r.client: r for r in loop.trainer.train(start, [1, 5, 6], {})}
@@ -70,14 +70,16 @@ def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model)
 def test_every_sample_has_numbers_of_its_own_whatever_the_other_clients_draw(lanes):
     """FedRDN beside it: each image is normalised by the pair that its own number picks, once for each time it is drawn."""
     method = registry.parse(f"fedrdn+dpsgd(clip={CLIP}, noise_multiplier={NOISE}, sums_noise=0.1)")
-    loop = check.loop(method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR)
+    loop = conformance.loop_for(method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR)
     try:
         state = loop.begin()
         table = {leaf: t.double() for leaf, t in state.slices["fedrdn"].items()}
         replies = {r.client: r for r in loop.trainer.train(loop.down(state, 1), [1, 5, 6], {})}
         for k, reply in replies.items():
             n = int(loop.fed.sizes[k])
-            drawn = drawn_apart(loop.trainer.samples.rows[k], EPOCHS * -(-n // BATCH), BATCH, Keyed(0).samples(1, k))
+            drawn = poisson_rows(
+                loop.trainer.samples.rows[k], EPOCHS * -(-n // BATCH), BATCH, SeededSource(0).samples(1, k)
+            )
             law = Noise("integers", (float(len(table["mu"])),))
             picks = draw(law, len(drawn), max(map(len, drawn)), loop.fed.seed, 1, k, "fedrdn", "of_pair")
 

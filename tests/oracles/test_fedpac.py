@@ -16,7 +16,7 @@ from tests.oracles.agreement import agree
 from tests.oracles.personal import Dispatched, head_rests
 from tests.oracles.tiny import CLASSES, Case, Tree, Weights
 from tests.oracles.values import Client, Pass, Reply
-from unskew.methods.fedpac import combined
+from unskew.methods.fedpac import head_shares
 
 
 class FedPAC(Dispatched):
@@ -112,9 +112,9 @@ def test_with_one_or_two_steps_neither_head_nor_body_is_left_out() -> None:
 def test_heads_are_combined_of_clients_with_like_samples_and_more_certain_ones_count_more() -> None:
     """Clients 0 and 1 have the same means and V = 1, 3, so that shares are 3/4 and 1/4; the third is far from both."""
     h = torch.tensor([[[0.0]], [[0.0]], [[100.0]]]).double()
-    a = combined(h, torch.tensor([1.0, 3.0, 1.0]).double())
+    a = head_shares(h, torch.tensor([1.0, 3.0, 1.0]).double())
     torch.testing.assert_close(a[0], torch.tensor([0.75, 0.25, 0.0]).double(), rtol=0, atol=1e-3)
     torch.testing.assert_close(a.sum(1), torch.ones(3).double())
     draw = torch.Generator().manual_seed(1)
     h, V = torch.rand(4, 3, 2, generator=draw).double(), torch.rand(4, generator=draw).double() / 20
-    torch.testing.assert_close(combined(h, V), best(h, V), rtol=0, atol=1e-9)
+    torch.testing.assert_close(head_shares(h, V), best(h, V), rtol=0, atol=1e-9)

@@ -19,7 +19,7 @@ from tests.oracles.tiny import Case, Tree, Weights
 from tests.oracles.values import Client, Reply
 from unskew.core.replies import Reply as Sent
 from unskew.core.replies import Ups
-from unskew.methods.pfedla import PFedLA, layers_of, mixed
+from unskew.methods.pfedla import PFedLA, layers_of, mix_models
 
 LAYER = "head"
 
@@ -153,7 +153,7 @@ def test_each_layer_has_shares_of_its_own_which_its_weight_bias_and_statistics_h
     assert layers_of(names) == ["a.conv", "a.norm", "head"]
     theta = {n: torch.tensor([[0.0], [4.0]]) for n in names}
     share = {"a.conv": torch.tensor([0.5, 0.5]), "a.norm": torch.tensor([1.0, 0]), "head": torch.tensor([0, 1.0])}
-    assert [float(t) for t in mixed(theta, share).values()] == [2, 2, 0, 4]
+    assert [float(t) for t in mix_models(theta, share).values()] == [2, 2, 0, 4]
 
 
 def test_shares_move_towards_clients_that_lie_where_training_went() -> None:

@@ -12,7 +12,7 @@ from tests.oracles.agreement import agree
 from tests.oracles.plain import FedAvg
 from tests.oracles.tiny import Case, model_named
 from tests.oracles.values import Reply
-from unskew.core import Undecodable
+from unskew.core import DecodeError
 from unskew.methods.svd import SVD as Engine
 from unskew.methods.svd import thin
 
@@ -57,7 +57,7 @@ def test_what_is_sent() -> None:
 def test_numbers_of_directions_that_differ_are_refused() -> None:
     w = dict(model_named("mlp").named_parameters())
     tree = {"u": {"head.weight": torch.ones(1, 4)}, "v": {"head.weight": torch.ones(2, 7)}}
-    with pytest.raises(Undecodable, match=r"'head\.weight' has 1 directions and the change along 2"):
+    with pytest.raises(DecodeError, match=r"'head\.weight' has 1 directions and the change along 2"):
         Engine().decode(tree, w, None, None)  # type: ignore[arg-type]
-    with pytest.raises(Undecodable, match="0 directions and the change along 2"):
+    with pytest.raises(DecodeError, match="0 directions and the change along 2"):
         Engine().decode(tree | {"u": {"head.weight": torch.ones(0, 4)}}, w, None, None)  # type: ignore[arg-type]

@@ -18,8 +18,8 @@ from functools import cache
 
 import numpy as np
 
-from unskew.privacy import subsampled
-from unskew.privacy.accounting import composed, epsilon_of
+from unskew.privacy import accounting
+from unskew.privacy.accounting import compose_gaussian, gaussian_epsilon
 
 LOOSE = 1.02
 """How far above the figure of Renyi divergences ours may be: they are too high by more than this themselves."""
@@ -56,7 +56,7 @@ def drawn(many: int, seed: int, least_noise: float = 0.4) -> list[Setting]:
 
 
 def ours(s: Setting) -> float:
-    return subsampled.epsilon_after(s.releases, s.q, s.sigma, s.delta)
+    return accounting.epsilon_after(s.releases, s.q, s.sigma, s.delta)
 
 
 @cache
@@ -67,7 +67,7 @@ def tight(s: Setting, finer: float = 10) -> float:
     one = pld.from_gaussian_mechanism(
         s.sigma,
         pessimistic_estimate=False,
-        value_discretization_interval=subsampled.step_of(s.q, s.sigma) / finer,
+        value_discretization_interval=accounting.step_of(s.q, s.sigma) / finer,
         sampling_prob=s.q,
         use_connect_dots=False,
     )
@@ -89,7 +89,7 @@ def wrong(s: Setting, told: Callable[[Setting], float] = ours, finer: float = 10
     epsilon, most = told(s), loose(s)
     least = tight(s, finer if most < LITTLE else 1)
     if s.q == 1:
-        least = max(least, epsilon_of(composed(1 / s.sigma, s.releases), s.delta))
+        least = max(least, gaussian_epsilon(compose_gaussian(1 / s.sigma, s.releases), s.delta))
     if epsilon < least * (1 - 1e-9):
         return f"{s}: epsilon {epsilon:.6g} is below the truth, {least:.6g} at least"
     if epsilon > LOOSE * most and most < LITTLE:

@@ -13,18 +13,19 @@ import pytest
 import torch
 
 import unskew
+from unskew.core.keys import NOISE_GRID
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.protection import unprotected
+from unskew.core.protection import protection_problem
 from unskew.core.replies import Reply, Ups
+from unskew.core.shares import Share
 from unskew.core.trip import Trip
-from unskew.core.values import GRID, Share
-from unskew.engine import check
-from unskew.engine.leaves import leaves
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.privacy import dp
-from unskew.privacy.subsampled import epsilon_after
+from unskew.privacy.accounting import epsilon_after
+from unskew.runs import conformance
+from unskew.runs.disclosure import disclosure_lines
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -64,8 +65,8 @@ def test_the_expected_number_of_replies_and_not_who_was_there():
     """How many took part is told by nothing but the noisy sum."""
     for there in (0, 1, 7):
         replies, _ = released(PART, [reply(k, [0.1, 0.0]) for k in range(there)])
-        assert len(replies) == 4 == dp.expected(FED)
-        assert {r.client for r in replies} == {dp.NOBODY}
+        assert len(replies) == 4 == dp.expected_clients(FED)
+        assert {r.client for r in replies} == {dp.NO_CLIENTS}
         assert {r.size for r in replies} == {1.0}
         torch.testing.assert_close(moved(replies), torch.tensor([0.025 * there, 0, 0, 0, 0]))
 
@@ -74,7 +75,7 @@ def test_the_expected_number_of_replies_and_not_who_was_there():
 def test_one_clients_update_is_at_most_the_clip_as_one_vector(far):
     """Without the clip one client could move the sum at will."""
     replies, _ = released(PART, [reply(0, far, b=(1.0, 1.0, 5.0))])
-    assert 4 * float(moved(replies).norm()) <= 1.0 + 4 * GRID
+    assert 4 * float(moved(replies).norm()) <= 1.0 + 4 * NOISE_GRID
 
 
 def test_a_small_update_stays_as_it_is():
@@ -132,7 +133,7 @@ def test_the_clip_follows_the_quantile_and_its_search_has_its_share_of_the_budge
 
 def train(text, rounds=3, seed=0, **changes):
     """The weights after each round, and the loop."""
-    loop = check.loop(registry.parse(text), seed=seed, rounds=rounds, **changes)
+    loop = conformance.loop_for(registry.parse(text), seed=seed, rounds=rounds, **changes)
     try:
         states = [loop.begin()]
         for t in range(1, loop.last + 1):
@@ -151,7 +152,7 @@ def test_a_run_is_the_loop_over_clipped_updates_and_noise_of_that_size():
     again, _ = train("dp(epsilon=0, noise_multiplier=4.0, clip=0.5)", lr=1e-9)
     steps = [[later[n] - now[n] for n in now] for now, later in pairwise(noisy)]
     for step in steps:
-        drawn = torch.cat([t.flatten() for t in step]) * len(check.SIZES)
+        drawn = torch.cat([t.flatten() for t in step]) * len(conformance.SIZES)
         assert float(drawn.std()) == pytest.approx(4.0 * 0.5, rel=0.05)
         assert abs(float(drawn.mean())) < 0.1
     assert not any(torch.equal(a, b) for a, b in zip(steps[0], steps[1]))
@@ -178,7 +179,7 @@ def test_epsilon_is_told_for_every_round_and_is_the_accountants():
 def test_the_run_stops_before_the_budget_is_exceeded_and_says_so():
     said: list[str] = []
     settings = {"rounds": 9, "epochs": 1, "batch": 16, "model": "mlp", "workers": 1, "say": said.append}
-    result = unskew.run("dp(epsilon=5, noise_multiplier=1.5)", check.federation(), **settings)
+    result = unskew.run("dp(epsilon=5, noise_multiplier=1.5)", conformance.small_federation(), **settings)
     rounds, spent = result.record.series("privacy", "epsilon")
     assert spent[-1] <= 5 < epsilon_after(rounds[-1] + 1, 1.0, 1.5, 1e-5)
     assert 0 < rounds[-1] < 9
@@ -190,7 +191,7 @@ def test_the_run_stops_before_the_budget_is_exceeded_and_says_so():
 
 def refusal(text, **changes):
     with pytest.raises(UsageError) as told:
-        check.loop(registry.parse(text), **changes)
+        conformance.loop_for(registry.parse(text), **changes)
     return str(told.value)
 
 
@@ -232,12 +233,12 @@ def test_what_noise_cannot_protect_is_refused_by_name(beside, why):
 def test_every_method_with_an_exchange_of_its_own_is_refused_and_told_what_to_switch_off():
     """Nothing that leaves a client outside training may go out beside a guarantee that does not count it."""
     parts = {name: registry.parse(name).parts for name in registry.names()}
-    told = {name: unprotected(own[0], FED) or "" for name, own in parts.items() if own and own[0].trips}
+    told = {name: protection_problem(own[0], FED) or "" for name, own in parts.items() if own and own[0].trips}
     assert {"unskew", "flea", "fedmix", "ccvr", "fedrdn"} <= told.keys()
     assert [name for name, text in told.items() if not text.startswith(("it exchanges more", "it reads each"))] == []
     assert told["unskew"].endswith("gets no noise; unskew(statistics=False) does without")
     assert told["flea"].endswith("gets no noise")  # fused or not, it exchanges activations
-    check.loop(registry.parse("unskew(statistics=False)+dp(epsilon=0, noise_multiplier=1.0)")).trainer.close()
+    conformance.loop_for(registry.parse("unskew(statistics=False)+dp(epsilon=0, noise_multiplier=1.0)")).trainer.close()
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ class Counting(Part):
 
 def test_whole_numbers_get_no_noise_and_are_refused():
     with pytest.raises(UsageError, match=r"E107 .*'counting/n' is no vector of fixed length"):
-        check.loop(Method(Counting(), PART))
+        conformance.loop_for(Method(Counting(), PART))
 
 
 def test_running_statistics_are_refused_unless_they_stay():
@@ -283,13 +284,15 @@ def test_it_goes_with_what_reads_sums(beside):
 )
 def test_sums_that_nobody_has_scaled_are_told_before_the_first_round(text, sums):
     """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away, and nobody knows why."""
-    loop = check.loop(registry.parse(text), rounds=1)
+    loop = conformance.loop_for(registry.parse(text), rounds=1)
     loop.begin()
     loop.trainer.close()
     told = [(e["t"], e["text"]) for e in loop.record.rows["events"] if e["code"] == "E325"]
     assert [t for t, _ in told] == [0] * bool(sums)
     assert all(f"the weights and {sums} as one vector" in words for _, words in told)
-    assert [line for line in leaves(loop) if line.startswith("E325")] == [f"E325 {words}" for _, words in told]
+    assert [line for line in disclosure_lines(loop) if line.startswith("E325")] == [
+        f"E325 {words}" for _, words in told
+    ]
 
 
 def test_the_ledger_says_that_broadcasts_are_protected_and_uploads_are_not():
@@ -302,7 +305,7 @@ def test_the_ledger_says_that_broadcasts_are_protected_and_uploads_are_not():
 def test_what_the_noise_amounts_to_is_written_with_where_it_is_drawn(tmp_path):
     unskew.run(
         "dp(epsilon=0, noise_multiplier=1.0)",
-        check.federation(),
+        conformance.small_federation(),
         rounds=2,
         epochs=1,
         model="mlp",
@@ -334,4 +337,4 @@ def test_trips_are_not_released():
             return (Trip(lambda t, T: True, lambda w, c: {}, lambda w, s, u, f: (w, s), lambda fed: {}),)
 
     with pytest.raises(UsageError, match="E107 'asking' and 'dp'"):
-        check.loop(Method(Asking(), PART))
+        conformance.loop_for(Method(Asking(), PART))

@@ -10,15 +10,15 @@ import torch
 
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.data.availability import Availability
-from unskew.engine import check
-from unskew.engine.chance import System
-from unskew.engine.client.schedule import Recipe, chunks, drawn_apart, steps_apart, work_of
-from unskew.engine.leaves import accounts
+from unskew.data.clients.availability import Availability
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.privacy.accounting import epsilon_after
 from unskew.privacy.dpsgd import DPSGD
-from unskew.privacy.subsampled import epsilon_after
+from unskew.round.randomness import SystemSource
+from unskew.round.schedule import Recipe, chunks, poisson_rows, poisson_steps, work_of
+from unskew.runs import conformance
+from unskew.runs.disclosure import accounts
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -48,12 +48,12 @@ def test_a_small_gradient_and_none_stay_as_they_are():
 def test_every_sample_is_drawn_by_itself():
     """Batches of one size would be drawn without replacement, for which the accountant's figure is another."""
     rows = np.arange(50, 150)
-    drawn = drawn_apart(rows, 2000, 20, np.random.default_rng(0))
+    drawn = poisson_rows(rows, 2000, 20, np.random.default_rng(0))
     sizes = np.array([len(batch) for batch in drawn])
     assert sizes.mean() == pytest.approx(20, abs=0.5)
     assert sizes.var() == pytest.approx(100 * 0.2 * 0.8, rel=0.15)
     assert {len(set(batch.tolist())) - len(batch) for batch in drawn} == {0}
-    assert all(len(batch) == 5 for batch in drawn_apart(rows[:5], 10, 20, np.random.default_rng(0)))
+    assert all(len(batch) == 5 for batch in poisson_rows(rows[:5], 10, 20, np.random.default_rng(0)))
 
 
 def test_padding_of_drawn_batches_has_no_weight_and_clients_stop_after_their_steps():
@@ -62,7 +62,7 @@ def test_padding_of_drawn_batches_has_no_weight_and_clients_stop_after_their_ste
     (chunk,) = chunks([0, 1], sizes, recipe, 8)
     assert [w.steps(2) for w in chunk.work] == [6, 2]
     drawn = {0: [np.arange(s) for s in (5, 0, 9, 1, 2, 3)], 1: [np.array([41, 42])] * 2}
-    plan = steps_apart(chunk, drawn, recipe)
+    plan = poisson_steps(chunk, drawn, recipe)
     assert [s.active for s in plan] == [2, 2, 1, 1, 1, 1]
     assert [s.weight_GB.sum(1).tolist() for s in plan] == [[5, 2], [0, 2], [9], [1], [2], [3]]
     assert plan[2].size == 16
@@ -70,7 +70,7 @@ def test_padding_of_drawn_batches_has_no_weight_and_clients_stop_after_their_ste
 
 
 def test_epsilon_is_that_of_the_client_that_is_protected_least():
-    loop = check.loop(registry.parse("dpsgd(noise_multiplier=2.0)"), epochs=2, rounds=3)
+    loop = conformance.loop_for(registry.parse("dpsgd(noise_multiplier=2.0)"), epochs=2, rounds=3)
     loop.trainer.close()
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
     each = [
@@ -86,30 +86,30 @@ def test_epsilon_is_that_of_the_client_that_is_protected_least():
 )
 def test_what_could_read_samples_in_another_way_is_refused_by_name(beside):
     with pytest.raises(UsageError, match=f"E107 '{beside}' and 'dpsgd' cannot be combined"):
-        check.loop(registry.parse(f"{beside}+dpsgd"))
+        conformance.loop_for(registry.parse(f"{beside}+dpsgd"))
 
 
 def test_batch_normalisation_is_refused_in_a_sentence():
     with pytest.raises(UsageError, match="E108 'dpsgd' cannot run here: batch normalisation mixes the samples"):
-        check.loop(registry.parse("dpsgd"), model="cnn_small(batch_norm=True)")
+        conformance.loop_for(registry.parse("dpsgd"), model="cnn_small(batch_norm=True)")
 
 
 @pytest.mark.parametrize("text", ["fedprox+dpsgd", "fedavgm+dpsgd", "median+dpsgd", "dpsgd+dp"])
 def test_it_goes_with_what_sees_no_samples(text):
-    check.train(registry.parse(text), rounds=2)
+    conformance.train_run(registry.parse(text), rounds=2)
 
 
 def test_a_delta_of_one_sample_in_all_is_refused():
     with pytest.raises(UsageError, match="no less than one in a client's number of samples"):
-        check.loop(registry.parse("dpsgd(delta=0.025)"))
+        conformance.loop_for(registry.parse("dpsgd(delta=0.025)"))
 
 
 def test_a_loss_that_would_leave_a_site_is_withheld():
-    loop = check.loop(registry.parse("dpsgd"))
+    loop = conformance.loop_for(registry.parse("dpsgd"))
     try:
         start = loop.down(loop.begin(), 1)
         assert all(float(r.loss) > 0 for r in loop.trainer.train(start, [0, 4], {}))
-        loop.trainer.chance = System()
+        loop.trainer.chance = SystemSource()
         first, again = (loop.trainer.train(start, [0, 4], {}) for _ in range(2))
     finally:
         loop.trainer.close()
@@ -118,9 +118,9 @@ def test_a_loss_that_would_leave_a_site_is_withheld():
 
 
 def test_absences_last_for_their_period_also_where_chance_is_secret():
-    loop = check.loop(registry.parse("dpsgd"), availability="persistent:0.5x20")
+    loop = conformance.loop_for(registry.parse("dpsgd"), availability="persistent:0.5x20")
     loop.trainer.close()
-    loop.chance = System()  # as over a network
+    loop.chance = SystemSource()  # as over a network
     assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) == 1
     loop.who = Availability.parse("poisson:0.5")  # on which a guarantee may rest
     assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) > 1
@@ -128,7 +128,7 @@ def test_absences_last_for_their_period_also_where_chance_is_secret():
 
 
 def test_the_ledger_says_that_updates_are_protected():
-    loop = check.loop(registry.parse("dpsgd"))
+    loop = conformance.loop_for(registry.parse("dpsgd"))
     try:
         loop.round(loop.begin(), 1)
     finally:
@@ -163,7 +163,7 @@ def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
     with pytest.raises(
         UsageError, match="E108 a hook reads the client's class counts, which no noise of 'dpsgd' covers"
     ):
-        check.train(Method(Curious(), DPSGD()), rounds=1)
+        conformance.train_run(Method(Curious(), DPSGD()), rounds=1)
 
 
 @dataclass(frozen=True)
@@ -179,5 +179,5 @@ class Tenfold(Part):
 def test_noise_is_added_before_any_other_part_changes_the_sum():
     """`tenfold+dpsgd` multiplied a sum of clipped gradients by ten before it got the noise that epsilon was computed from."""
     orders = (Tenfold(), DPSGD()), (DPSGD(), Tenfold())
-    first, second = (check.train(Method(*parts), rounds=1).digest for parts in orders)
+    first, second = (conformance.train_run(Method(*parts), rounds=1).digest for parts in orders)
     assert first == second

@@ -15,18 +15,18 @@ import pytest
 import torch
 
 from unskew import data
+from unskew.core.keys import NOISE_GRID, add_noise
 from unskew.core.replies import Reply, Ups
-from unskew.core.values import GRID, noisy
-from unskew.data.index import Index
-from unskew.engine import check
-from unskew.engine.assemble import loop_of
-from unskew.engine.chance import Keyed, system_normal
-from unskew.engine.client.sums import NoisySums, Release
-from unskew.engine.disk.state import digest
-from unskew.engine.resolve import resolve
-from unskew.engine.testbed import settings
+from unskew.data.clients.partition import Index
 from unskew.methods import registry
 from unskew.privacy.dp import DP
+from unskew.records.checkpoints import digest
+from unskew.round.randomness import SeededSource, system_normal
+from unskew.round.sample_privacy import NoisySums, Release
+from unskew.runs import conformance
+from unskew.runs.assemble import loop_of
+from unskew.runs.conformance import short_settings
+from unskew.runs.resolve import resolve
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -35,7 +35,7 @@ DRAWS, BATCH, INPUTS, OWN = 20, 16, 64, 8
 FIRST = "fc1.0.weight"
 
 
-class Chosen(Keyed):
+class Chosen(SeededSource):
     """Noise that the test chooses. numbers: by client, [units, own inputs] of the first layer; all other noise is 0."""
 
     def __init__(self, numbers: torch.Tensor):
@@ -61,7 +61,7 @@ def run_of(noise, lr, lanes="40"):
     dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="rounding")
     built = data.build(dataset, "iid", 2 * DRAWS, rng, np.random.default_rng(8))
     built = dataclasses.replace(built, x=x, y=y, train=Index.of(list(rows)))
-    chosen = settings(clients=2 * DRAWS, rounds=1, batch=BATCH, model="mlp(hidden=[6])", lr=lr, lanes=lanes)
+    chosen = short_settings(clients=2 * DRAWS, rounds=1, batch=BATCH, model="mlp(hidden=[6])", lr=lr, lanes=lanes)
     loop = loop_of(resolve(chosen, built, registry.parse(f"dpsgd(clip=1.0, noise_multiplier={noise})")))
     inputs = loop.trainer.samples.x.clone()
     inputs.view(n, INPUTS)[:, :OWN] = 0
@@ -127,9 +127,9 @@ def test_every_noisy_sum_could_be_that_of_another_total(other):
     """Also near 0, where floating-point numbers lie closest."""
     drawn = torch.cat([system_normal((5000,)), 1e-6 * system_normal((5000,))])
     total = torch.tensor(0.3, dtype=torch.float64)
-    seen = noisy(total, 1.4, drawn)
-    assert torch.equal(noisy(torch.tensor(other), 1.4, (seen - other) / 1.4), seen)
-    assert (seen - total - 1.4 * drawn).abs().max() <= 1.4 * GRID
+    seen = add_noise(total, 1.4, drawn)
+    assert torch.equal(add_noise(torch.tensor(other), 1.4, (seen - other) / 1.4), seen)
+    assert (seen - total - 1.4 * drawn).abs().max() <= 1.4 * NOISE_GRID
 
 
 def on_grid(values, step):
@@ -138,7 +138,7 @@ def on_grid(values, step):
 
 
 def test_sums_over_samples_lie_on_the_grid_of_their_noise():
-    loop = check.loop(registry.parse("fedrdn+dpsgd(sums_clip=0.8, sums_noise=2.0)"))
+    loop = conformance.loop_for(registry.parse("fedrdn+dpsgd(sums_clip=0.8, sums_noise=2.0)"))
     try:
         start = loop.down(loop.begin(), 0)
         c = loop.trainer.client(0, start, "fedrdn", start.weights, {})
@@ -148,7 +148,7 @@ def test_sums_over_samples_lie_on_the_grid_of_their_noise():
     finally:
         loop.trainer.close()
     assert values.numel() == 192
-    assert on_grid(values, 1.6 * GRID)
+    assert on_grid(values, 1.6 * NOISE_GRID)
 
 
 def test_updates_and_the_adaptive_clip_of_dp_lie_on_the_grid_of_their_noise():
@@ -157,8 +157,8 @@ def test_updates_and_the_adaptive_clip_of_dp_lie_on_the_grid_of_their_noise():
     ups = Ups.of([Reply(0, 1.0, {"a": torch.rand(1000)}, {})], 1)
     part = DP(epsilon=0, noise_multiplier=2.0, adaptive=True, clip_budget=0.25)
     slice_ = {"clip": torch.tensor(1.0, dtype=torch.float64)}
-    replies, after = part.protect({"a": torch.zeros(1000)}, slice_, ups, fed, Keyed(0).normal(1, "dp"))
-    assert on_grid(4 * replies[0].weights["a"], 2.0 / 0.75**0.5 * GRID)
-    counted = -4 * float(after["clip"].log()) / part.rate / (2.0 * GRID)  # in steps of its grid
-    assert abs(counted) < 1 / GRID, "the share of clients is not at an end of [0, 1]"
+    replies, after = part.protect({"a": torch.zeros(1000)}, slice_, ups, fed, SeededSource(0).normal(1, "dp"))
+    assert on_grid(4 * replies[0].weights["a"], 2.0 / 0.75**0.5 * NOISE_GRID)
+    counted = -4 * float(after["clip"].log()) / part.rate / (2.0 * NOISE_GRID)  # in steps of its grid
+    assert abs(counted) < 1 / NOISE_GRID, "the share of clients is not at an end of [0, 1]"
     assert counted == pytest.approx(round(counted), abs=1e-6)

@@ -18,21 +18,21 @@ from unskew.config import Settings
 from unskew.core import Fed, Part, Share, gate
 from unskew.core.method import Method
 from unskew.core.replies import Reply, Ups
-from unskew.engine import check, checked
-from unskew.engine.checked import CheckFailed, Subject
-from unskew.engine.resolve import compared
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.privacy.fixed_point import FixedPoint, shares_of_weight
-from unskew.privacy.secure import SecureAggregation, parse
+from unskew.privacy.secure_aggregation import SecureAggregation, parse
 from unskew.report import page
+from unskew.runs import conformance
+from unskew.runs.conformance import CheckFailed, Subject
+from unskew.runs.resolve import comparison_settings
 
 QUICK = {"rounds": 2, "epochs": 1, "batch": 16, "workers": 1, "lanes": "8", "model": "mlp"}
-THERE = int((check.federation().sizes > 0).sum())
+THERE = int((conformance.small_federation().sizes > 0).sum())
 
 
 def run(method="fedavg", **changes):
-    return unskew.run(method, check.federation(), **{**QUICK, "secure_aggregation": "on", **changes})
+    return unskew.run(method, conformance.small_federation(), **{**QUICK, "secure_aggregation": "on", **changes})
 
 
 @functools.cache
@@ -193,15 +193,15 @@ class Spread(Part):
 def test_a_part_that_reads_more_than_the_sums_it_declares_fails_its_check():
     """FedFA said that its statistics were read as sums, and took their variance over clients."""
     with pytest.raises(CheckFailed, match="declare what is read apart as reads='each'"):
-        check.reads_sums_where_it_says_so(Subject(Spread()))
-    assert "largest difference" in check.reads_sums_where_it_says_so(Subject(registry.parse("scaffold").parts[0]))
+        conformance.reads_sums_where_it_says_so(Subject(Spread()))
+    assert "largest difference" in conformance.reads_sums_where_it_says_so(Subject(registry.parse("scaffold").parts[0]))
 
 
 def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     """Of two sites each knows the other's part of the sum."""
     with pytest.raises(UsageError, match=r"E134 .*takes 3 clients"):
         unskew.run("fedavg", "digits", clients=2, secure_aggregation="on", rounds=1)
-    loop = checked.loop(Method(), availability="sample:0.25", secure_aggregation="on")
+    loop = conformance.loop_for(Method(), availability="sample:0.25", secure_aggregation="on")
     try:
         before = loop.begin()
         after, summary = loop.round(before, 1)
@@ -268,7 +268,7 @@ def test_a_client_with_nan_takes_no_part_and_is_named():
         def grad(self, g, w, c):
             return {n: torch.where(torch.as_tensor(c.id == 0), torch.nan, t) for n, t in g.items()}
 
-    result = unskew.run(Bad(), check.federation(), **QUICK, secure_aggregation="on")
+    result = unskew.run(Bad(), conformance.small_federation(), **QUICK, secure_aggregation="on")
     assert [text[:16] for text in texts(result, "E301")] == ["client-0 round 1", "client-0 round 2"]
     used = [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
     assert used == [THERE - 1] * QUICK["rounds"]
@@ -289,7 +289,7 @@ def test_the_ledger_and_the_report_say_only_in_the_sum(tmp_path, monkeypatch):
 def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"E134 'diversity' is measured on single replies"):
         run(measure="diversity")
-    assert compared(Settings(method="centralised", secure_aggregation="on")).secure_aggregation == "off"
+    assert comparison_settings(Settings(method="centralised", secure_aggregation="on")).secure_aggregation == "off"
     monkeypatch.chdir(tmp_path)
     ran = ["run", "fedavg", "--data", "digits", "--clients", "4", "--samples", "20", "--rounds", "1", "--model", "mlp"]
     assert call(*ran, "--secure-aggregation", "on", "--name", "s", cwd=tmp_path).code == 0

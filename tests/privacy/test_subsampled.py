@@ -9,8 +9,8 @@ import pytest
 
 from tests.privacy import random_settings as settings
 from unskew.errors import UsageError
-from unskew.privacy import subsampled
-from unskew.privacy.subsampled import epsilon_after, most_releases, noise_for, rounded_up
+from unskew.privacy import accounting
+from unskew.privacy.accounting import epsilon_after, most_releases, noise_for, round_up
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -48,10 +48,10 @@ def test_an_accountant_that_is_too_low_or_too_high_is_told():
 
 
 def test_without_sampling_it_is_the_exact_figure_of_the_gaussian_mechanism():
-    from unskew.privacy.accounting import composed, epsilon_of
+    from unskew.privacy.accounting import compose_gaussian, gaussian_epsilon
 
     for sigma, times in ((4.0, 50), (1.0, 1), (20.0, 1000)):
-        exact = epsilon_of(composed(1 / sigma, times), 1e-5)
+        exact = gaussian_epsilon(compose_gaussian(1 / sigma, times), 1e-5)
         assert exact <= epsilon_after(times, 1.0, sigma, 1e-5) <= 1.001 * exact
 
 
@@ -75,11 +75,11 @@ def test_as_many_releases_as_the_budget_holds_and_not_one_more():
 
 
 def test_epsilon_is_rounded_up():
-    assert rounded_up(1.00000001) == 1.000001
-    assert rounded_up(math.inf) == math.inf
+    assert round_up(1.00000001) == 1.000001
+    assert round_up(math.inf) == math.inf
 
 
 def test_without_the_library_a_sentence_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
     with pytest.raises(UsageError, match=r"E133 .*pip install 'unskew\[dp\]'"):
-        subsampled.noise_for(3.21, 7, 0.3, 1e-5)
+        accounting.noise_for(3.21, 7, 0.3, 1e-5)

@@ -14,17 +14,17 @@ from unskew.core.client import Client
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.protection import sums_released
+from unskew.core.shares import Share
 from unskew.core.trip import Trip
-from unskew.core.values import Share
-from unskew.engine import check
-from unskew.engine.chance import Keyed, System
-from unskew.engine.client.sums import NoisySums, Release, with_sums, within_bounds
-from unskew.engine.leaves import accounts, what_leaves
 from unskew.errors import UsageError
 from unskew.methods import catalogue, registry
 from unskew.methods.fedrdn import FedRDN
+from unskew.privacy.accounting import epsilon_after, sampled_epsilon
 from unskew.privacy.dpsgd import DPSGD
-from unskew.privacy.subsampled import epsilon_after, epsilon_of
+from unskew.round.randomness import SeededSource, SystemSource
+from unskew.round.sample_privacy import NoisySums, Release, clip_to_bounds, with_sums
+from unskew.runs import conformance
+from unskew.runs.disclosure import accounts, payload_lines
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -39,7 +39,7 @@ def loop_of():
     loops = []
 
     def of(text, **changes):
-        loops.append(check.loop(registry.parse(text) if isinstance(text, str) else text, **changes))
+        loops.append(conformance.loop_for(registry.parse(text) if isinstance(text, str) else text, **changes))
         return loops[-1]
 
     yield of
@@ -88,7 +88,7 @@ def test_statistics_are_those_of_a_plain_loop_with_clip_and_noise_by_hand(loop_o
         v = {"mu": pixels_CP.mean(1), "sigma": pixels_CP.std(1, correction=0), "n": torch.ones(())}
         for name, t in v.items():
             total[name] = total[name] + t * min(1.0, 0.8 / norm(v))
-    normal = Keyed(fed.seed).normal(0, "fedrdn")
+    normal = SeededSource(fed.seed).normal(0, "fedrdn")
     noisy = {n: t + 1.6 * normal(tuple(t.shape), f"sums {k} trip 0 0 {n}") for n, t in total.items()}
     n = noisy["n"]
     assert n > 3 * 1.6
@@ -136,7 +136,7 @@ def test_sums_without_a_clip_that_bites_are_those_of_total(loop_of):
 
     for at_once in (1 << 24, 500):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("unskew.engine.client.sums.AT_ONCE", at_once)
+            patch.setattr("unskew.round.sample_privacy.NUMBERS_AT_ONCE", at_once)
             total = measured(loop, k, sums, raw=False)
         torch.testing.assert_close(total["h"].float(), expected_CD, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(total["n"].float(), n_C)
@@ -179,7 +179,7 @@ def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again(loo
     first, again = drawn(), drawn()
     assert torch.equal(first, again), "in a simulation it comes from the study's seed"
     assert float(first.std()) == pytest.approx(6.0, rel=0.02)
-    trainer.chance = System()
+    trainer.chance = SystemSource()
     secret, other = drawn(), drawn()
     alike = float(torch.corrcoef(torch.stack([secret, other]))[0, 1])
     assert abs(alike) < 0.06, "eight deviations of what chance gives"
@@ -191,7 +191,7 @@ def test_over_a_network_what_a_sample_is_given_is_nobodys_to_draw_again(loop_of)
     apart, plain = loop_of("fedrdn+dpsgd").trainer, loop_of("fedrdn").trainer
     assert apart.stream(1, 0) == apart.fed.seed
     for trainer in (apart, plain):
-        trainer.chance = System()
+        trainer.chance = SystemSource()
     assert apart.stream(1, 0) != apart.stream(1, 0) != apart.fed.seed
     assert plain.stream(1, 0) == plain.fed.seed
 
@@ -217,7 +217,7 @@ def by_hand(kinds, delta, renyi):
     ],
 )
 def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
-    ours = epsilon_of(kinds, 1e-5)
+    ours = sampled_epsilon(kinds, 1e-5)
     assert by_hand(kinds, 1e-5, renyi=False) - 5e-5 <= ours <= 1.005 * by_hand(kinds, 1e-5, renyi=False)
     assert ours <= 1.02 * by_hand(kinds, 1e-5, renyi=True)
     assert ours > max(epsilon_after(*kind, 1e-5) for kind in kinds)
@@ -225,8 +225,8 @@ def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
 
 def test_one_kind_alone_costs_what_it_did_before():
     steps = (300, 0.05, 1.0)
-    assert epsilon_of((steps, (0, 1.0, 10.0)), 1e-5) == epsilon_after(*steps, 1e-5)
-    assert epsilon_of(((0, 0.1, 1.0), (0, 1.0, 10.0)), 1e-5) == 0.0
+    assert sampled_epsilon((steps, (0, 1.0, 10.0)), 1e-5) == epsilon_after(*steps, 1e-5)
+    assert sampled_epsilon(((0, 0.1, 1.0), (0, 1.0, 10.0)), 1e-5) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
     assert loop.fed.sums == sums
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
     sizes = [int(n) for n in loop.fed.sizes if n]
-    each = [epsilon_of(((7 * -(-n // 16), min(1.0, 16 / n), 2.0), (sums, 1.0, 5.0)), 1e-5) for n in sizes]
+    each = [sampled_epsilon(((7 * -(-n // 16), min(1.0, 16 / n), 2.0), (sums, 1.0, 5.0)), 1e-5) for n in sizes]
     assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
     said = f"{sums} sums over its samples, each" if sums > 1 else "a sum over its samples"
     assert (f"{said} with noise 5 x clip 1" in told.release) == bool(sums)
@@ -257,7 +257,7 @@ def test_trips_count_as_often_as_they_are_due():
 )  # fmt: skip
 def test_what_shares_sums_trains_beside_it_with_finite_weights(text):
     """Also where a client's count is noise alone."""
-    check.train(registry.parse(text), scored=True, rounds=2)
+    conformance.train_run(registry.parse(text), scored=True, rounds=2)
 
 
 def test_shares_are_covered_by_the_proof_and_said_to_be(loop_of):
@@ -266,7 +266,7 @@ def test_shares_are_covered_by_the_proof_and_said_to_be(loop_of):
     told = {(r["way"], r["share"]): r["guarantee"] for r in loop.record.rows["ledger"]}
     assert set(told.values()) == {"dp"}
     assert {("up", "fedrdn/mu"), ("up", "fedproto/counts")} <= set(told)
-    lines = "\n".join(what_leaves(loop.method, loop.fed, loop.trainer.sent, np.zeros((8, 3))))
+    lines = "\n".join(payload_lines(loop.method, loop.fed, loop.trainer.sent, np.zeros((8, 3))))
     assert lines.count("guarantee: dp") == 4
     assert "guarantee: none" not in lines
     assert FedRDN().trips[0].shares(loop.fed)["mu"].guarantee == "none"
@@ -308,7 +308,7 @@ def test_deviations_are_no_smaller_than_their_noise():
 def test_noise_does_not_leave_the_bounds_that_shares_declare():
     shares = {"n": Share((2,), low=0, high=5), "v": Share((2,), norm=1.0), "i": Share((1,), dtype=torch.int64)}
     tree = {"n": torch.tensor([-3.0, 9.0]), "v": torch.tensor([3.0, 4.0]), "i": torch.tensor([7])}
-    bounded = within_bounds(tree, shares)
+    bounded = clip_to_bounds(tree, shares)
     assert bounded["n"].tolist() == [0.0, 5.0]
     assert bounded["v"].tolist() == pytest.approx([0.6, 0.8], abs=1e-5)
     assert float(bounded["v"].norm()) <= 1
@@ -345,7 +345,7 @@ def test_a_part_that_says_sums_only_and_reads_samples_is_stopped_in_a_sentence(r
     with pytest.raises(
         UsageError, match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers"
     ):
-        check.train(with_trip(READS[read]), rounds=1)
+        conformance.train_run(with_trip(READS[read]), rounds=1)
 
 
 @pytest.mark.parametrize("read", READS)
@@ -364,29 +364,29 @@ def test_the_same_in_finish(read):
     with pytest.raises(
         UsageError, match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers"
     ):
-        check.train(Method(Asking(), DPSGD()), rounds=1)
+        conformance.train_run(Method(Asking(), DPSGD()), rounds=1)
 
 
 def test_a_sum_more_than_declared_is_refused_because_epsilon_does_not_count_it():
     def twice(w, c):
         return {"v": c.total(pixels)["n"] + c.total(pixels)["n"]}
 
-    check.train(with_trip(twice, sums=2), rounds=1)
+    conformance.train_run(with_trip(twice, sums=2), rounds=1)
     with pytest.raises(
         UsageError, match="E108 'asking' asks for more sums over samples than the 1 of 'trip 0' that it declares"
     ):
-        check.train(with_trip(twice, sums=1), rounds=1)
+        conformance.train_run(with_trip(twice, sums=1), rounds=1)
 
 
 def test_a_trip_that_declares_nothing_is_refused_before_anything_trains():
     with pytest.raises(
         UsageError, match="E107 'asking' and 'dpsgd' cannot be combined: its own exchange could read samples"
     ):
-        check.loop(with_trip(lambda w, c: {"v": torch.zeros(())}, sums=0))
+        conformance.loop_for(with_trip(lambda w, c: {"v": torch.zeros(())}, sums=0))
     with pytest.raises(
         UsageError, match="E107 'ccvr' and 'dpsgd' cannot be combined: its own exchange could read samples"
     ):
-        check.loop(registry.parse("ccvr(mode=features)+dpsgd"))
+        conformance.loop_for(registry.parse("ccvr(mode=features)+dpsgd"))
 
 
 def test_a_protecting_part_that_bounds_no_sums_takes_none():
@@ -397,7 +397,7 @@ def test_a_protecting_part_that_bounds_no_sums_takes_none():
 
     for beside in ("fedrdn", "fedproto"):
         with pytest.raises(UsageError, match=f"E107 '{beside}' and 'halves' cannot be combined"):
-            check.loop(Method(*registry.parse(beside).parts, Halves()))
+            conformance.loop_for(Method(*registry.parse(beside).parts, Halves()))
 
 
 @pytest.mark.parametrize("name", ["feddecorr", "propfair"])
@@ -405,7 +405,7 @@ def test_a_loss_that_mixes_samples_is_refused_because_none_are_mixed_here(name):
     with pytest.raises(
         UsageError, match=f"E107 '{name}' and 'dpsgd' cannot be combined: its hook loss may mix the samples"
     ):
-        check.loop(registry.parse(f"{name}+dpsgd"))
+        conformance.loop_for(registry.parse(f"{name}+dpsgd"))
 
 
 ALONE = ("fedprox", "fedntd", "fedsr", "fedproto", "fedrdn", "standardise", "fedrdn(variant=official)", "fedgen_images",
@@ -420,10 +420,10 @@ def test_the_list_of_what_sees_one_sample_at_a_time_is_whole():
 @pytest.mark.parametrize("text", ALONE)
 def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
     """What `alone` declares: the mean loss of a batch and its gradient are the means of the samples' own."""
-    from unskew.engine.client.kernels import Kernels, within
-    from unskew.engine.client.lanes import LaneViews
-    from unskew.engine.client.loss import ClientLoss, StepInputs
-    from unskew.engine.client.noise import draw
+    from unskew.round.lanes import LaneViews
+    from unskew.round.layers import Kernels, use_kernels
+    from unskew.round.loss import ClientLoss, StepInputs
+    from unskew.round.noise import draw
 
     loop = loop_of(text, lanes="1")
     trainer, start = loop.trainer, loop.down(loop.begin(), 1)
@@ -440,7 +440,7 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
         chosen = {p: {n: t[i] if law.per_sample else t for n, (t, law) in own.items()} for p, own in noise.items()}
         given = StepInputs(trainer.samples.y[rows[i]], torch.ones(len(rows[i])), chosen, (), lane)
         leaves = {n: t.clone().requires_grad_() for n, t in w.items()}
-        with within(trainer.net, kernels):
+        with use_kernels(trainer.net, kernels):
             value = loss(leaves, trainer.samples.x[rows[i]], given)
         return [value.detach(), *torch.autograd.grad(value, [leaves[n] for n in trainer.learnt], allow_unused=True)]
 
@@ -453,4 +453,4 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
 @pytest.mark.parametrize("shares", ["ccvr", "fedgh", "fedproto", "fedrdn"])
 def test_a_run_in_which_every_count_passes_for_noise_comes_to_its_end(shares):
     """E326 says so beforehand; CCVR then ended, after all training, with torch's words on an empty list."""
-    check.train(registry.parse(f"{shares}+dpsgd(sums_noise=50.0)"), rounds=2)
+    conformance.train_run(registry.parse(f"{shares}+dpsgd(sums_noise=50.0)"), rounds=2)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from unskew.disk import slug
+from unskew.system.disk import slug
 
 PLATEAU = {
     "fedavg": 0.80,

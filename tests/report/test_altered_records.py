@@ -9,9 +9,9 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew.comparison import plan, training
-from unskew.engine.disk import record
 from unskew.errors import StateError
-from unskew.report import read
+from unskew.records import record
+from unskew.report.analysis import runs
 
 SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "model": "mlp(hidden=(8,))", "workers": 1}
 
@@ -21,7 +21,7 @@ def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for cell in plan.plan_cells(folder, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS}):
         unskew.run(cell.method, "digits", folder=folder, name=cell.path.name, **SETTINGS)
-    plan.describe(folder, plan.Plan(("fedavg", "fedprox"), (0,), {"data": "digits", **SETTINGS}))
+    plan.write_plan(folder, plan.Plan(("fedavg", "fedprox"), (0,), {"data": "digits", **SETTINGS}))
     return folder
 
 
@@ -42,10 +42,10 @@ def test_whole_records_and_rows_since_the_checkpoint_are_no_change(comparison):
     run = comparison / "fedavg--s0"
     with open(run / "events.jsonl", "a") as file:
         file.write('{"t":3,"code":"round","asked":[],"answered":[]}\n')
-    assert record.altered(run) == []
-    assert read.read_run(run).altered == []
+    assert record.altered_files(run) == []
+    assert runs.read_run(run).altered == []
     (run / "state.safetensors").write_bytes(b"damaged")
-    assert record.altered(run) == []
+    assert record.altered_files(run) == []
 
 
 @pytest.mark.parametrize("command", ["report", "figures"])

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from tests.report.test_summary import run
 from unskew.config import FIELDS
-from unskew.report import comparable, headline, notes, tables
-from unskew.report.context import context_of
-from unskew.report.summary import summary_table
+from unskew.report import page
+from unskew.report.analysis import tables
+from unskew.report.analysis.summary import summary_table
+from unskew.report.sections import context_of
 
 
 def made(method, seed=0, accuracy=(0.5,), federation=None, env=None, **config):
@@ -18,7 +19,7 @@ def made(method, seed=0, accuracy=(0.5,), federation=None, env=None, **config):
 
 
 def doubts(*runs):
-    return comparable.doubts(context_of(list(runs), "x"))
+    return page.comparability_doubts(context_of(list(runs), "x"))
 
 
 def test_runs_that_differ_in_their_methods_alone_bring_no_doubt():
@@ -86,24 +87,24 @@ def test_seeds_without_a_pair_are_said():
         "Methods have different seeds (a 0, 1; b 2, 3), and only those that two methods share are paired."
     ]
     end = "ahead of b; no seed of one is a seed of the other, so they cannot be paired"
-    assert headline.result(context_of(runs, "x")).endswith(end)
+    assert page.result_sentence(context_of(runs, "x")).endswith(end)
     rows = summary_table([*runs[:3], made("b", 1, [0.2])])
-    assert "\nb and a are paired in 1 of 2 seeds.\n" in notes.note(rows) + "\n"
-    assert "paired in" not in notes.note(summary_table([*runs[:2], made("b", 0, [0.1]), made("b", 1, [0.1])]))
+    assert "\nb and a are paired in 1 of 2 seeds.\n" in tables.note(rows) + "\n"
+    assert "paired in" not in tables.note(summary_table([*runs[:2], made("b", 0, [0.1]), made("b", 1, [0.1])]))
 
 
 def test_the_note_counts_each_methods_own_seeds():
     """A comparison asked for with fewer seeds in a folder that holds more said "over 3 seeds" of all of its rows."""
     runs = [*(made("a", s, [0.5]) for s in range(3)), *(made("b", s, [0.1]) for s in range(2))]
-    assert "deviation over different numbers of seeds: a 3, b 2. With" in notes.note(summary_table(runs))
-    assert "deviation over 2 seeds. With" in notes.note(summary_table(runs[:2]))
+    assert "deviation over different numbers of seeds: a 3, b 2. With" in tables.note(summary_table(runs))
+    assert "deviation over 2 seeds. With" in tables.note(summary_table(runs[:2]))
 
 
 def test_a_seed_without_a_score_is_said_where_a_mean_leaves_it_out():
     nan = float("nan")
     runs = [made("a", s, [v]) for s, v in enumerate((0.5, 0.6, nan))]
-    assert "\na has a final score in 2 of 3 seeds, and its means are over these." in notes.note(summary_table(runs))
-    assert "final score" not in notes.note(summary_table(runs[:2]))
+    assert "\na has a final score in 2 of 3 seeds, and its means are over these." in tables.note(summary_table(runs))
+    assert "final score" not in tables.note(summary_table(runs[:2]))
 
 
 def test_a_gap_of_nothing_has_no_minus_sign():

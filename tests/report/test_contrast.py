@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from unskew.report.figures.cross_site import cross_site
+from unskew.report.figures.matrices import cross_site
 from unskew.report.figures.partition import partition_map
 from unskew.report.figures.svg import SHADES
-from unskew.report.render import render
+from unskew.report.sections import render
 
 SHADE = r'<path class="q(\d)" d="([^"]*)"'
 COUNT = r'<text class="count on(\d)" x="([\d.]+)" y="([\d.]+)"'

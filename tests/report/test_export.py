@@ -11,9 +11,10 @@ import pytest
 from tests.cli.calling import call
 from tests.report.fake_runs import fake_comparison
 from unskew.errors import UsageError
-from unskew.report import export, page, read, standalone
-from unskew.report.section import Section
-from unskew.report.standalone import NAMESPACE, Style
+from unskew.report import page, paper_figures
+from unskew.report.analysis import runs
+from unskew.report.paper_figures import NAMESPACE, Style
+from unskew.report.sections import Section
 from unskew.results import Comparison
 
 SVG = f"{{{NAMESPACE}}}"
@@ -24,7 +25,7 @@ EVIL = "<b>&\"'"
 def written(tmp_path_factory):
     root = tmp_path_factory.mktemp("figures")
     path = fake_comparison(root / "c", ["fedavg", "flea", "local"], 2, clients=6, rounds=12)
-    return export.write_figures([path], root / "out", "svg", 1, "Times New Roman")
+    return paper_figures.write_figures([path], root / "out", "svg", 1, "Times New Roman")
 
 
 def trees(written):
@@ -37,7 +38,7 @@ def test_every_picture_of_the_page_and_the_table_are_written(written):
     assert {"rounds-1.svg", "clients-1.svg", "bytes-1.svg", "partition.svg"} <= set(names)
     assert all(path.stat().st_size for path, _ in written)
     assert "\\toprule" in written[0][0].read_text()
-    assert all(len(label) <= export.MOST_LABEL and label for _, label in written)
+    assert all(len(label) <= paper_figures.MOST_LABEL and label for _, label in written)
 
 
 def test_a_picture_carries_its_looks_and_needs_nothing_of_the_page(written):
@@ -64,7 +65,7 @@ def test_shapes_have_the_colours_that_the_page_has_for_paper(written):
 
 def picture(body: str) -> ElementTree.Element:
     source = f'<svg class="wide" viewBox="0 0 940 400" role="img" aria-label="what">{body}</svg>'
-    (found,) = standalone.pictures([Section("A", "a", source + source.replace("wide", "narrow"))])
+    (found,) = paper_figures.pictures([Section("A", "a", source + source.replace("wide", "narrow"))])
     return ElementTree.fromstring(found.text())
 
 
@@ -86,7 +87,7 @@ def test_a_rule_of_more_classes_outweighs_one_of_fewer_and_a_colour_is_inherited
 
 def test_names_from_outside_stay_text(tmp_path):
     path = fake_comparison(tmp_path / "c", [EVIL, "fedavg"], 1, clients=3, rounds=4)
-    root = trees(export.write_figures([path], tmp_path))["rounds-1"]
+    root = trees(paper_figures.write_figures([path], tmp_path))["rounds-1"]
     assert EVIL in {"".join(t.itertext()).rpartition(" ")[0] for t in root.iter(f"{SVG}text")}
 
 
@@ -109,7 +110,7 @@ def test_pdf_files_are_pdf(tmp_path):
         "cairosvg", reason="CairoSVG is not installed: pip install 'unskew[figures]'", exc_type=(ImportError, OSError)
     )
     path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
-    written = export.write_figures([path], tmp_path / "out", "pdf")
+    written = paper_figures.write_figures([path], tmp_path / "out", "pdf")
     assert all(p.read_bytes().startswith(b"%PDF") for p, _ in written if p.suffix == ".pdf")
 
 
@@ -118,18 +119,18 @@ def test_a_comparisons_own_target_stays_its_target(tmp_path):
     path = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=4, rounds=12)
     plan = path / "compare.yaml"
     plan.write_text(plan.read_text() + "target: 0.375\n")
-    export.write_figures([path], tmp_path / "out")
+    paper_figures.write_figures([path], tmp_path / "out")
     assert r"MB to 37.5~\%" in (tmp_path / "out/table.tex").read_text()
     assert "MB to 37.5\u00a0%" in page.write_report(path, tmp_path / "c.html").read_text()
     assert {row.target for row in Comparison(path).rows()} == {0.375}
     assert "--target 0.375" in (tmp_path / "c.html").read_text()
     other = fake_comparison(tmp_path / "d", ["rebafl"], 2, clients=4, rounds=12)
-    assert read.asked_target([path, other]) is None
-    assert read.asked_target([path, path]) == 0.375
+    assert runs.requested_target([path, other]) is None
+    assert runs.requested_target([path, path]) == 0.375
     assert "MB to 37.5" not in page.write_report([path, other], tmp_path / "both.html").read_text()
 
 
 def test_another_format_is_refused(tmp_path):
     """Of Python, `format="png"` wrote SVG into files that ended with .png."""
     with pytest.raises(UsageError, match="E109 format must be 'svg' or 'pdf'; got 'png'"):
-        export.write_figures([tmp_path], tmp_path / "out", "png")  # type: ignore[arg-type]
+        paper_figures.write_figures([tmp_path], tmp_path / "out", "png")  # type: ignore[arg-type]

@@ -8,15 +8,24 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from unskew.report.analysis.runs import Attendance
 from unskew.report.figures.attendance import attendance
+from unskew.report.figures.client_scores import Strip, client_scores
 from unskew.report.figures.curves import curves
 from unskew.report.figures.histograms import histograms
-from unskew.report.figures.lines import POINTS, Line
 from unskew.report.figures.partition import partition_map
-from unskew.report.figures.reach import Reach, reach
-from unskew.report.figures.spread import Strip, spread
-from unskew.report.figures.svg import NARROW, WIDE, apart, least_step, log_ticks, percent_range, ticks
-from unskew.report.runs import Attendance
+from unskew.report.figures.svg import (
+    NARROW,
+    POINTS,
+    WIDE,
+    Line,
+    least_step,
+    log_ticks,
+    percent_range,
+    separate_labels,
+    ticks,
+)
+from unskew.report.figures.target_cost import TargetCost, target_cost
 
 EVIL = '<script>alert("x")</script>'
 
@@ -121,24 +130,29 @@ def test_a_sample_of_several_labels_is_one_sample():
 
 def test_every_client_has_a_dot_and_the_worst_its_name():
     strip = Strip("flea", "m1", ["anna", "ben", "carl"], [0.9, 0.31, 0.8])
-    drawn = spread([strip], "accuracy, %")
+    drawn = client_scores([strip], "accuracy, %")
     ET.fromstring(drawn)
     assert re.search(r'class="dots m1" d="([^"]*)"', drawn)[1].count("M") == 3
     assert "worst 31.0 %: ben" in drawn
     assert ">67.0<" in drawn
-    same = spread([Strip("flea", "m1", list("abc"), [0.3, 0.3, 0.8])], "")
+    same = client_scores([Strip("flea", "m1", list("abc"), [0.3, 0.3, 0.8])], "")
     assert "worst 30.0 %: 2 clients" in same
 
 
 def test_bytes_to_a_target_are_ranked_and_failures_said():
-    drawn = reach(
-        [Reach("slow", "m0", [9e6, 1.1e7], 2), Reach("fast", "m1", [1e6], 3), Reach("never", "m2", [], 3)], 0.85
+    drawn = target_cost(
+        [
+            TargetCost("slow", "m0", [9e6, 1.1e7], 2),
+            TargetCost("fast", "m1", [1e6], 3),
+            TargetCost("never", "m2", [], 3),
+        ],
+        0.85,
     )
     names = [w for _, _, w in texts(drawn, "label")]
     assert names == ["fast", "slow", "never"]
     assert "(1 of 3 seeds)" in drawn
     assert "not reached" in drawn
-    assert reach([Reach("never", "m2", [], 3)], 0.85) == ""
+    assert target_cost([TargetCost("never", "m2", [], 3)], 0.85) == ""
 
 
 def test_attendance_tells_absent_from_not_asked():
@@ -170,9 +184,9 @@ def test_histograms_show_buffer_local_and_mixed():
     "drawn",
     [
         curves([Line(EVIL, "m0", np.arange(2), np.ones(2), np.zeros(2))], EVIL, EVIL),
-        spread([Strip(EVIL, "m0", [EVIL, EVIL], [0.1, 0.2])], EVIL),
+        client_scores([Strip(EVIL, "m0", [EVIL, EVIL], [0.1, 0.2])], EVIL),
         partition_map({"labels": [[1]], "classes": [EVIL], "names": [EVIL], "clients": 1}),
-        reach([Reach(EVIL, "m0", [1e6], 1)], 0.5),
+        target_cost([TargetCost(EVIL, "m0", [1e6], 1)], 0.5),
         histograms({"buffer": [1], "local": [], "mixed": []}, [EVIL]),
     ],
 )
@@ -182,11 +196,11 @@ def test_names_cannot_break_out(drawn):
 
 
 def test_labels_move_no_more_than_they_must():
-    assert apart([10, 100], 16, 0, 200) == [10, 100]
-    assert apart([50, 50], 16, 0, 200) == [42, 58]
-    assert apart([0, 1], 16, 0, 200) == [0, 16]
-    assert apart([199, 200, 200], 16, 0, 200) == [168, 184, 200]
-    assert np.allclose(np.diff(apart([5] * 21, 16, 0, 200)), 10)  # no room for 16
+    assert separate_labels([10, 100], 16, 0, 200) == [10, 100]
+    assert separate_labels([50, 50], 16, 0, 200) == [42, 58]
+    assert separate_labels([0, 1], 16, 0, 200) == [0, 16]
+    assert separate_labels([199, 200, 200], 16, 0, 200) == [168, 184, 200]
+    assert np.allclose(np.diff(separate_labels([5] * 21, 16, 0, 200)), 10)  # no room for 16
 
 
 def test_ticks_are_round():

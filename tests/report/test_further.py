@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 
 from tests.report.fake_runs import fake_comparison
-from unskew.engine.disk.record import Record
-from unskew.engine.server import beside
-from unskew.report import page, read, summary, tables
+from unskew.records.record import Record
+from unskew.report import page
+from unskew.report.analysis import runs as analysis_runs
+from unskew.report.analysis import summary, tables
+from unskew.runs import coverage
 
 COST, AUROC = "own-lower:cost", "auroc"
 LAST = 40
@@ -36,7 +38,7 @@ def runs(tmp_path_factory):
         rows += [row(LAST, "global", COST, 12.0 + int(run.name[-1]))]
         with open(run / "metrics.jsonl", "a") as file:
             file.writelines(json.dumps(r) + "\n" for r in rows)
-    return read.read_comparison(path)
+    return analysis_runs.read_comparison(path)
 
 
 def test_json_has_every_metric_by_scope(runs):
@@ -83,4 +85,4 @@ def test_a_value_of_an_earlier_round_is_no_last_value():
     )
     record.add("metrics", [row(2, "global@client", AUROC, 0.5), row(2, "global@client", AUROC, 0.5, 3)])
     record.add("metrics", [row(3, "train", "loss", 1.0)])
-    assert beside.lines(record, [AUROC]) == ["AUROC: global@client 50.0% (mean over 1 of 1 clients)"]
+    assert coverage.metric_lines(record, [AUROC]) == ["AUROC: global@client 50.0% (mean over 1 of 1 clients)"]

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_comparison
-from unskew.report import notes, page, read, summary, tables
+from unskew.report import page
+from unskew.report.analysis import runs as analysis_runs
+from unskew.report.analysis import summary, tables
 from unskew.report.figures.partition import partition_map
 
 SITES = ["DRIVE", "CHASE_DB1", "STARE"]
@@ -37,7 +39,7 @@ def comparison(tmp_path_factory):
 
 
 def test_dice_is_the_score(comparison):
-    runs = read.read_comparison(comparison)
+    runs = analysis_runs.read_comparison(comparison)
     assert {r.metric for r in runs} == {"dice"}
     rows = summary.summary_table(runs)
     first = [r for r in runs if r.method == "fedavg"]
@@ -45,7 +47,7 @@ def test_dice_is_the_score(comparison):
     assert rows[0].dice_both.n == 2
     assert rows[0].macro_f1.n == 0
     assert tables.column_groups(rows)[1] == ("global Dice", 2)
-    assert "Dice in %, mean ± sample standard deviation over 2 seeds" in notes.note(rows)
+    assert "Dice in %, mean ± sample standard deviation over 2 seeds" in tables.note(rows)
     line = next(csv.DictReader(io.StringIO(tables.as_csv(rows))))
     assert line["metric"] == "dice"
     assert float(line["dice_both"]) == pytest.approx(rows[0].dice_both.mean)
@@ -53,7 +55,7 @@ def test_dice_is_the_score(comparison):
 
 
 def test_the_page_speaks_of_dice(comparison):
-    text = page.page(read.read_comparison(comparison), "eyes")
+    text = page.page(analysis_runs.read_comparison(comparison), "eyes")
     assert "accuracy" not in text.replace("accuracy for the column", "").lower()
     for piece in (
         "% global Dice after 6 rounds on digits",
@@ -68,7 +70,7 @@ def test_the_page_speaks_of_dice(comparison):
 
 
 def test_cells_hold_shares_of_pixels(comparison):
-    run = read.read_comparison(comparison)[0]
+    run = analysis_runs.read_comparison(comparison)[0]
     drawn = partition_map(run.federation)
     for share in ("90.0", "10.0", "95.0", "5.0"):
         assert f">{share}</text>" in drawn

@@ -11,16 +11,15 @@ import pytest
 
 from tests.report.fake_runs import fake_run
 from tests.report.test_page import EVIL, Tags
-from unskew.report.context import context_of
-from unskew.report.figures.cross_site import cross_site
-from unskew.report.figures.lines import Line
-from unskew.report.figures.series import series
-from unskew.report.figures.svg import NARROW, WIDE
-from unskew.report.numbers import three_digits
+from unskew.report.analysis.numbers import three_digits
+from unskew.report.analysis.runs import read_run
+from unskew.report.analysis.stats import Score, rounds_to
+from unskew.report.figures.curves import series
+from unskew.report.figures.matrices import cross_site
+from unskew.report.figures.svg import NARROW, WIDE, Line
 from unskew.report.page import write_report
-from unskew.report.read import read_run
-from unskew.report.sections.measured import build
-from unskew.report.stats import Score, rounds_to
+from unskew.report.sections import context_of
+from unskew.report.sections.measures import build
 
 PICTURES = {
     "cross_site": {

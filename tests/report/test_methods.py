@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from unskew.engine import check
 from unskew.methods import registry
-from unskew.report.methods import page
+from unskew.report.method_pages import method_page
+from unskew.runs import conformance
 
 
 def page_of(text: str) -> str:
     method = registry.parse(text)
-    loop = check.loop(method)
+    loop = conformance.loop_for(method)
     loop.trainer.close()
-    return page(method.parts[0], loop.fed, "eight clients")
+    return method_page(method.parts[0], loop.fed, "eight clients")
 
 
 def row(text: str, first: str) -> list[str]:

@@ -18,22 +18,16 @@ from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
 from tests.report.test_sentences import FEDERATION, changed, rounds
 from tests.report.test_summary import run
-from unskew.report.context import context_of
-from unskew.report.export import write_figures
-from unskew.report.figures.confusion import confusion
-from unskew.report.figures.cross_site import cross_site
-from unskew.report.figures.curves import curves
-from unskew.report.figures.lines import Line, mean_line
-from unskew.report.figures.roc import roc
-from unskew.report.figures.svg import Scale, ends_of, every, text, tip
+from unskew.report.analysis.numbers import digits, size, three_digits, with_unit
+from unskew.report.analysis.runs import read_run, scores_of
+from unskew.report.analysis.stats import Score, last_best_mean10, paired_p, stability
+from unskew.report.figures.curves import curves, roc
+from unskew.report.figures.matrices import confusion, cross_site
+from unskew.report.figures.svg import Line, Scale, ends_of, label_stride, mean_line, text, tooltip
 from unskew.report.figures.tsne import tsne
-from unskew.report.numbers import digits, one, size, three_digits
 from unskew.report.page import write_report
-from unskew.report.read import read_run
-from unskew.report.records import scores_of
-from unskew.report.render import render
-from unskew.report.sections import attendance, calibration, repeat
-from unskew.report.stats import Score, last_best_mean10, paired_p, stability
+from unskew.report.paper_figures import write_figures
+from unskew.report.sections import attendance, calibration, context_of, render, reproducibility
 from unskew.scores import kind, significant
 
 NAN, INF = math.nan, math.inf
@@ -172,7 +166,7 @@ def test_names_of_many_sites_do_not_overlap():
 
 
 def test_every_nth_name_has_room():
-    assert [every(room, 16) for room in (20.0, 16.0, 15.9, 8.0, 1.0)] == [1, 1, 2, 2, 16]
+    assert [label_stride(room, 16) for room in (20.0, 16.0, 15.9, 8.0, 1.0)] == [1, 1, 2, 2, 16]
 
 
 def test_a_client_without_test_samples_has_no_calibration(tmp_path):
@@ -211,7 +205,7 @@ def test_an_attack_that_finds_nothing_at_one_percent_is_said_to():
 
 @pytest.mark.parametrize("bad", ["\x00", "\x0b", "\x1b[2J", "\x7f", "\x9b", "\u202e", "\u2066", "\uffff", "\ud800"])
 def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad):
-    for drawn in (text(0, 0, f"a{bad}b"), tip(f"a{bad}b")):
+    for drawn in (text(0, 0, f"a{bad}b"), tooltip(f"a{bad}b")):
         words = ET.fromstring(drawn).text
         assert words == f"a\ufffd{bad[1:]}b"
 
@@ -245,7 +239,7 @@ def test_a_table_of_large_numbers_can_be_read():
     assert digits(Score(5733.2, 123.4, 3), "rmse") == "5733 ± 123"
     assert digits(Score(57331.2, 1234.5, 3), "rmse") == "57,331 ± 1,234"
     assert three_digits(Score(1234.0, 123.0, 3)) == "1,234 ± 123"
-    assert (one(57331.2, "rmse"), kind("mae").written(57331.2)) == ("57,331", "57,331")
+    assert (with_unit(57331.2, "rmse"), kind("mae").written(57331.2)) == ("57,331", "57,331")
     assert size(1.5e15) == "1,500 TB"
 
 
@@ -268,7 +262,7 @@ def test_the_command_that_repeats_a_comparison_is_one_that_the_command_line_take
     for one_run in at.glob("*--*"):
         plan = yaml.safe_load((one_run / "config.yaml").read_text())
         (one_run / "config.yaml").write_text(yaml.safe_dump({**plan, "clients": 4}))
-    command = repeat.command(context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x"))
+    command = reproducibility.command(context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x"))
     assert "--drop-last " in command
     assert "--partition-seed 5" in command
     called = call(*shlex.split(command)[1:], "--dry-run", cwd=tmp_path)
@@ -283,24 +277,24 @@ def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_th
     )
     (sites / "deploy.json").write_text(json.dumps({"federation": "/srv/federations/heart study"}))
     assert (
-        repeat.command(context_of([read_run(sites)], "x"))
+        reproducibility.command(context_of([read_run(sites)], "x"))
         == f"unskew run {tmp_path.name}/s/config.yaml --on 'heart study'"
     )
     assert (
-        repeat.command(context_of([read_run(given)], "x"))
+        reproducibility.command(context_of([read_run(given)], "x"))
         == "# g trained on samples that a program gave it: run that program again"
     )
 
 
 def test_events_and_commands_that_are_left_out_are_counted(tmp_path):
     runs = [read_run(fake_run(tmp_path / f"r{k}", seed=k + 1, rounds=2)) for k in range(22)]
-    assert repeat.command(context_of(runs, "x")).splitlines()[-1] == "# and so on, for 2 further runs"
-    assert "and so on" not in repeat.command(context_of(runs[:20], "x"))
+    assert reproducibility.command(context_of(runs, "x")).splitlines()[-1] == "# and so on, for 2 further runs"
+    assert "and so on" not in reproducibility.command(context_of(runs[:20], "x"))
     remark = {"t": 1, "code": "E302", "text": "x"}
     many = changed(run("a", 5), events=[remark] * 1234)
-    assert "The first 200 of 1,234 events: dropped" in repeat.build(context_of([many], "x")).html
+    assert "The first 200 of 1,234 events: dropped" in reproducibility.build(context_of([many], "x")).html
     few = changed(run("a", 5), events=[remark] * 200)
-    assert "<summary>200 events: dropped" in repeat.build(context_of([few], "x")).html
+    assert "<summary>200 events: dropped" in reproducibility.build(context_of([few], "x")).html
 
 
 def test_a_tooltip_names_what_is_drawn():

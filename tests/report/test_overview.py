@@ -6,21 +6,21 @@ import pytest
 
 from unskew.core.method import Method
 from unskew.core.part import HOOKS
-from unskew.engine import check, testbed
 from unskew.methods import catalogue, registry
-from unskew.report.overview import HEAD, page
-from unskew.report.profile import PLACES, Profile
+from unskew.report.method_pages import OVERVIEW_HEAD, overview_page
+from unskew.report.method_profile import PLACES, Profile
+from unskew.runs import conformance
 
-ANY = testbed.run_for(Method()).fed
+ANY = conformance.run_for(Method()).fed
 
 
 def row(name: str) -> dict[str, str]:
     method = registry.parse(name)
-    loop = check.loop(method)
+    loop = conformance.loop_for(method)
     loop.trainer.close()
-    text = page({name: (method.parts[0], loop.fed, catalogue.entries()[name].summary)})
+    text = overview_page({name: (method.parts[0], loop.fed, catalogue.entries()[name].summary)})
     (line,) = [line for line in text.splitlines() if line.startswith(f"| [`{name}`]")]
-    return dict(zip(HEAD, (cell.strip() for cell in line[1:-1].split(" | ")), strict=True))
+    return dict(zip(OVERVIEW_HEAD, (cell.strip() for cell in line[1:-1].split(" | ")), strict=True))
 
 
 def test_places_are_named_by_hooks_that_there_are():

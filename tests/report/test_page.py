@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from tests.report.fake_runs import fake_comparison, fake_run
-from unskew.report import headline
-from unskew.report.context import context_of
+from unskew.report import page
+from unskew.report.analysis.runs import read_runs
 from unskew.report.page import write_report
-from unskew.report.read import read_runs
+from unskew.report.sections import context_of
 
 EVIL = "\"><img src=x onerror='alert(1)'><script>alert(2)</script>{{7*7}}"
 VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -75,7 +75,7 @@ def test_it_can_be_heard_as_well_as_seen(text):
 
 
 def test_it_says_the_result_and_its_certainty(text, comparison):
-    sentence = headline.result(context_of(read_runs([comparison]), "label-skew"))
+    sentence = page.result_sentence(context_of(read_runs([comparison]), "label-skew"))
     assert re.fullmatch(
         r"flea reaches \d\d\.\d ± \d\.\d % global accuracy after 25 rounds on digits \(dirichlet:0\.1\), "
         r"\d+\.\d points ahead of fedavg \(in 3 of 3 seeds\)",

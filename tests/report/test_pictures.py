@@ -9,23 +9,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from unskew.report import leakage_tables, overview
-from unskew.report.context import Context
-from unskew.report.figures.confusion import confusion
-from unskew.report.figures.curves import curves
-from unskew.report.figures.exposure import exposure
+from unskew.report import method_pages
+from unskew.report.analysis import leakage
+from unskew.report.analysis.leakage import Interval, Leak
+from unskew.report.figures.client_scores import Strip, client_scores
+from unskew.report.figures.curves import curves, roc, series
 from unskew.report.figures.histograms import histograms
-from unskew.report.figures.lines import Line
-from unskew.report.figures.received import received
+from unskew.report.figures.image_rows import received_inputs
+from unskew.report.figures.matrices import confusion, exposure
 from unskew.report.figures.reliability import reliability
-from unskew.report.figures.roc import roc
 from unskew.report.figures.scatter import Axis, Point, scatter
-from unskew.report.figures.series import series
-from unskew.report.figures.spread import Strip, spread
-from unskew.report.figures.svg import SHADES
+from unskew.report.figures.svg import SHADES, Line
 from unskew.report.figures.tsne import tsne
-from unskew.report.leakage import Interval, Leak
-from unskew.report.sections import tuning
+from unskew.report.sections import Context, tuning
 from unskew.scores import kind
 
 
@@ -135,10 +131,10 @@ def test_histograms_are_shares_of_their_own_panel():
 
 
 def test_of_errors_the_worst_client_is_the_one_with_the_largest():
-    drawn = spread([Strip("flea", "m1", ["anna", "ben"], [2.0, 8.0], "rmse")], "error")
+    drawn = client_scores([Strip("flea", "m1", ["anna", "ben"], [2.0, 8.0], "rmse")], "error")
     assert "worst 8" in described(drawn)
     assert ": ben<" in drawn
-    shares = spread([Strip("flea", "m1", ["anna", "ben"], [0.25, 0.75])], "accuracy, %")
+    shares = client_scores([Strip("flea", "m1", ["anna", "ben"], [0.25, 0.75])], "accuracy, %")
     assert described(shares) == "Every client. flea: mean 50.0 %, worst 25.0 %"
 
 
@@ -166,7 +162,7 @@ def test_a_plane_has_a_panel_for_each_model_and_a_hue_for_each_client(kinds):
 
 
 def test_inputs_that_were_received_have_the_names_of_their_classes():
-    drawn = received({"classes": [2, 0, 7], "columns": 4, "png": "AAAA"}, ["cat", "dog", "cow"])
+    drawn = received_inputs({"classes": [2, 0, 7], "columns": 4, "png": "AAAA"}, ["cat", "dog", "cow"])
     assert re.findall(r"<text[^>]*>([^<]*)<", drawn) == ["cow", "cat", "7"]
     assert described(drawn) == "Inputs received from others, of 3 classes"
 
@@ -197,17 +193,18 @@ def test_a_trial_says_what_became_of_it():
 def test_leakage_that_is_not_known_is_no_number():
     reach = Interval(float("nan"), 0.0, 1.0)
     leak = Leak("match", "w", "x", "AUC", Interval(0.75, 0.5, float("inf")), 0.5, reach, 1, "unskew attack r")
-    told = leakage_tables._leak_as_json(leak)
+    told = leakage._leak_as_json(leak)
     assert told["value"] == {"mean": 0.75, "low": 0.5, "high": None}
     assert told["reach"] == {"mean": None, "low": 0.0, "high": 1.0}
-    assert leakage_tables._measured(leak)[:3] == ["weights", "match", "AUC 0.75 [0.5, inf]"]
-    assert leakage_tables._whole(0.256) == "26"
+    assert leakage._leak_cells(leak)[:3] == ["weights", "match", "AUC 0.75 [0.5, inf]"]
+    assert leakage._whole(0.256) == "26"
 
 
 def test_costs_keep_their_digits_and_papers_lead_to_their_pages():
-    assert [overview._number(n) for n in (0.0312, 0.5, 1.0, 2.046)] == ["0.031", "0.5", "1", "2.05"]
+    assert [method_pages._number(n) for n in (0.0312, 0.5, 1.0, 2.046)] == ["0.031", "0.5", "1", "2.05"]
     assert (
-        overview._linked("Xu et al., arXiv 2303.06314") == "Xu et al., [2303.06314](https://arxiv.org/abs/2303.06314)"
+        method_pages._paper_link("Xu et al., arXiv 2303.06314")
+        == "Xu et al., [2303.06314](https://arxiv.org/abs/2303.06314)"
     )
 
 

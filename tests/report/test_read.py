@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_comparison, fake_run
-from unskew import many
 from unskew.errors import StateError
-from unskew.report.read import read_comparison, read_run, read_runs
-from unskew.report.records import traffic_of
+from unskew.records import client_lists
+from unskew.report.analysis.runs import read_comparison, read_run, read_runs, traffic_of
 
 
 def lines(path):
@@ -58,7 +57,7 @@ def test_a_list_that_names_more_clients_than_the_run_has_is_one_sentence(tmp_pat
     """A compressed one could stand for any number of them."""
     path = fake_run(tmp_path / "r", clients=4, rounds=2)
     rows = lines(path / name)
-    rows[-1] |= {key: many.written([*range(1001)])} | ({"bytes": 5} if key == "clients" else {})
+    rows[-1] |= {key: client_lists.encode_clients([*range(1001)])} | ({"bytes": 5} if key == "clients" else {})
     (path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(StateError, match=r"E111 .*which clients of the 4 that it has took part"):
         _ = read_run(path).attendance

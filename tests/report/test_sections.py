@@ -11,16 +11,15 @@ from markupsafe import Markup
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
 from unskew.report import sections
-from unskew.report.context import context_of
+from unskew.report.analysis.runs import read_runs
 from unskew.report.page import write_report
-from unskew.report.read import read_runs
-from unskew.report.section import Section
+from unskew.report.sections import Section, context_of
 
 NEW = '''
 """How many runs there are."""
 
-from unskew.report.render import render
-from unskew.report.section import Section
+from unskew.report.sections import render
+from unskew.report.sections import Section
 
 ORDER = 35
 
@@ -75,7 +74,7 @@ def test_without_the_file_there_is_no_such_section(tmp_path):
 
 
 def test_no_two_sections_have_one_place():
-    orders = [module.ORDER for module in sections.modules()]
+    orders = [module.ORDER for module in sections.section_modules()]
     assert orders == sorted(set(orders))
     assert len(orders) == 21
 

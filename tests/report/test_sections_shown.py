@@ -12,12 +12,11 @@ from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_pictures import described
 from tests.report.test_sentences import changed
 from tests.report.test_summary import run
-from unskew.report.context import context_of
-from unskew.report.figures.reconstructions import reconstructions
-from unskew.report.leakage import Leakage
-from unskew.report.read import read_run, read_runs
-from unskew.report.sections import calibration, confusion, rounds, sites, tradeoff
-from unskew.report.stats import Score
+from unskew.report.analysis.leakage import Leakage
+from unskew.report.analysis.runs import read_run, read_runs
+from unskew.report.analysis.stats import Score
+from unskew.report.figures.image_rows import reconstructions
+from unskew.report.sections import calibration, confusion, context_of, rounds, sites, tradeoff
 
 NAN = float("nan")
 

@@ -13,25 +13,26 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from tests.report.test_summary import run
-from unskew.engine.resolve import REFERENCES
-from unskew.report import headline, tables
-from unskew.report.context import context_of
-from unskew.report.figures.lines import mean_line
+from unskew.report import page as report_page
+from unskew.report.analysis import tables
+from unskew.report.analysis.runs import Traffic
+from unskew.report.analysis.summary import benefit_sentence, best_at_clients
+from unskew.report.figures.svg import mean_line
 from unskew.report.page import page
-from unskew.report.runs import Traffic
 from unskew.report.sections import (
     attendance,
     buffer,
     clients,
+    context_of,
     cost,
-    leaves,
-    measured,
+    data_remarks,
+    disclosure,
+    measures,
     partition,
-    repeat,
+    reproducibility,
     sites,
-    understood,
 )
-from unskew.report.verdict import best_at_clients, pays
+from unskew.round.run import REFERENCES
 
 FEDERATION = {
     "name": "digits",
@@ -56,7 +57,7 @@ def rounds(*pairs):
 
 
 def result(*runs):
-    return headline.result(context_of(list(runs), "x")).replace("\u00a0", " ")
+    return report_page.result_sentence(context_of(list(runs), "x")).replace("\u00a0", " ")
 
 
 def seeds(method, *finals):
@@ -111,9 +112,9 @@ def test_whether_federating_pays_is_said(ours, alone, sentence):
     ]
     local = [run("local", seed, [], own_mean=[0.01, value]) for seed, value in enumerate(alone)]
     context = context_of([*federated, *local, run("local", 7, [], own_mean=[0.99])], "x")
-    assert pays(context.summaries) == f"{WHERE} {sentence}"
-    assert str(escape(pays(context.summaries))) in page(context.runs, "x")
-    assert pays(context_of(federated, "x").summaries) == ""
+    assert benefit_sentence(context.summaries) == f"{WHERE} {sentence}"
+    assert str(escape(benefit_sentence(context.summaries))) in page(context.runs, "x")
+    assert benefit_sentence(context_of(federated, "x").summaries) == ""
 
 
 def test_a_method_is_held_against_training_alone_in_the_same_seeds():
@@ -131,7 +132,7 @@ def test_of_errors_the_closest_rival_and_what_pays_are_the_lower_ones():
 
     runs = [of("far", 8.0), of("best", 2.0), of("near", 4.0), of("local", 5.0)]
     assert "2 better than near; one seed" in result(*runs)
-    assert "best is ahead by 1 RMSE, but one seed" in pays(context_of(runs, "x").summaries)
+    assert "best is ahead by 1 RMSE, but one seed" in benefit_sentence(context_of(runs, "x").summaries)
 
 
 def test_a_long_run_pays_by_the_mean_of_its_last_ten_rounds():
@@ -139,7 +140,7 @@ def test_a_long_run_pays_by_the_mean_of_its_last_ten_rounds():
     ours = [run("a", seed, [0.5] * 30, own_mean=[0.7] * 29 + [0.1]) for seed in (0, 1)]
     alone = [run("local", seed, [0] * 30, own_mean=[0.2] * 30) for seed in (0, 1)]
     alone = [replace(r, metrics={key: s for key, s in r.metrics.items() if key[0] != "global"}) for r in alone]
-    said = pays(context_of([*ours, *alone], "x").summaries)
+    said = benefit_sentence(context_of([*ours, *alone], "x").summaries)
     assert "over the last ten rounds, a reaches 64.0 % and training alone 20.0 %: federating pays" in said
 
 
@@ -147,10 +148,10 @@ def test_the_terminal_says_whether_federating_pays():
     """The verdict was on the page alone, not below the table that `unskew compare` prints."""
     runs = [run("a", 0, [0.5], own_mean=[0.5]), run("local", 0, [], own_mean=[0.6])]
     rows = context_of(runs, "x").summaries
-    assert tables.plain(rows).splitlines()[-1] == pays(rows) != ""
+    assert tables.plain(rows).splitlines()[-1] == benefit_sentence(rows) != ""
     out = io.StringIO()
     Console(file=out, width=400).print(tables.rich_table(rows))
-    assert pays(rows) in " ".join(out.getvalue().split())  # wrapped to the width of the table
+    assert benefit_sentence(rows) in " ".join(out.getvalue().split())  # wrapped to the width of the table
 
 
 def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():
@@ -196,13 +197,13 @@ def test_what_was_understood_of_the_data_is_on_the_page():
     ]
     a = changed(run("a", 0, [0.5, 0.5]), federation={**FEDERATION, "understood": notes})
     again = changed(run("b", 0, [0.4, 0.4]), federation=a.federation)
-    section = understood.build(context_of([a, again], "x"))
+    section = data_remarks.build(context_of([a, again], "x"))
     words = re.sub("<[^>]*>|\\s+", " ", section.html)
     expected = "left out 3 files that are no images to check 2 samples are twice there masks &lt;cut&gt; at 128"
     assert " ".join(words.split()) == expected
     assert section.html in page([a, again], "x")
     for silent in (FEDERATION, {**FEDERATION, "understood": []}):
-        assert understood.build(context_of([changed(a, federation=silent)], "x")) is None
+        assert data_remarks.build(context_of([changed(a, federation=silent)], "x")) is None
 
 
 def test_the_result_of_few_rounds_or_one_seed_claims_less():
@@ -223,17 +224,17 @@ def test_warnings_say_what_makes_the_numbers_doubtful():
         events=[{"t": 1, "code": c, "text": "x"} for c in ("E302", "E320", "E323", "E325")]
         + [{**rounds(([0, 1, 2, 3, 4], [0, 1, 2, 3]))[0], "received": 5}],
     )
-    assert headline.warnings(context_of([short, dropped, run("b", 1, [0.5] * 4)], "x")) == [
+    assert report_page.warnings(context_of([short, dropped, run("b", 1, [0.5] * 4)], "x")) == [
         "Not finished (1 of 3 runs): a seed 0 (round 1 of 4).",
         "Methods have different numbers of seeds: a 1, b 2.",
         "b: 1 of 5 replies were dropped.",
         "1 event such as a dropped reply or a skipped round is listed at the end.",
     ]
     other = [changed(run(m, 0, [0.5]), config={"method": m, "rounds": 1, "skew": s}) for m, s in zip("ab", ("x", "y"))]
-    assert headline.warnings(context_of(other, "x")) == [
+    assert report_page.warnings(context_of(other, "x")) == [
         "These runs have different partitions (x, y), so their scores cannot be compared."
     ]
-    assert headline.warnings(context_of([run("a", 0, [0.5])], "x")) == []
+    assert report_page.warnings(context_of([run("a", 0, [0.5])], "x")) == []
 
 
 def test_cards_hold_the_key_numbers():
@@ -242,7 +243,7 @@ def test_cards_hold_the_key_numbers():
         federation=FEDERATION,
         events=rounds(([0, 1, 2], [0, 1]), ([0, 1], [0])),
     )
-    assert [(v.replace("\u00a0", " "), what) for v, what in headline.cards(context_of([r], "x"))] == [
+    assert [(v.replace("\u00a0", " "), what) for v, what in report_page.key_numbers(context_of([r], "x"))] == [
         ("50.0 %", "global accuracy, a"),
         ("25.0 %", "at its worst client"),
         ("3 KB", "sent, both ways, all clients"),
@@ -292,7 +293,7 @@ def test_replies_that_were_dropped_did_come():
         "17 % of the requests went unanswered. 40 % of the replies that came were dropped."
     )
     known = changed(both, federation=FEDERATION)
-    assert ("2.5 of 3", "clients answer a round") in headline.cards(context_of([known], "x"))
+    assert ("2.5 of 3", "clients answer a round") in report_page.key_numbers(context_of([known], "x"))
 
 
 def test_the_same_clients_are_absent_for_every_method_only_where_they_are():
@@ -322,7 +323,7 @@ def test_the_ledger_in_words():
         traffic("up", "w", 9),
         traffic("up", "a/b", 1, "odd", "odd"),
     )
-    items = leaves.items(changed(run("a", 0, [0.5] * 10), traffic=moved))
+    items = disclosure.items(changed(run("a", 0, [0.5] * 10), traffic=moved))
     assert [(i.way, i.share, i.often, i.reads, i.guarantee, i.colour) for i in items] == [
         ("sends", "weights", "9 rounds", "their sum", "none", "none"),
         ("sends", "a/b", "1 round", "odd", "odd", ""),
@@ -331,7 +332,7 @@ def test_the_ledger_in_words():
     ]
     assert (items[2].most, items[2].total, items[2].shape) == ("2 KB", "24 KB", "3×4")
     assert [(i.kind, i.samples) for i in items] == [("features", "all of a class")] * 3 + [("", "")]
-    assert leaves.items(changed(run("local", 0, [0.5]), traffic=moved)) == []
+    assert disclosure.items(changed(run("local", 0, [0.5]), traffic=moved)) == []
 
 
 def test_bytes_so_far_include_the_round_itself():
@@ -377,13 +378,13 @@ def test_a_measure_is_told_by_its_last_value_and_one_that_is_new_by_its_name():
         ("measure", "diversity"): series(3.0, 4.5),
         ("measure", "cross_site/a>b"): series(0.5),
     }
-    html = measured.build(context_of([changed(run("a"), metrics=metrics)], "x")).html
+    html = measures.build(context_of([changed(run("a"), metrics=metrics)], "x")).html
     assert html.index('<th scope="row">Weight diversity</th><td>4.5</td>') < html.index(
         '<th scope="row">My own</th><td>2</td>'
     )
     assert "<h3>My own, over rounds</h3><figure><svg" in html
     assert "a&gt;b" not in html
-    assert measured.build(context_of([run("a")], "x")) is None
+    assert measures.build(context_of([run("a")], "x")) is None
 
 
 def test_what_clients_train_on_is_half_the_buffers(tmp_path):
@@ -404,25 +405,29 @@ def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
         for m, lr in (("a", 0.1), ("b", 0.2))
         for s in (0, 1)
     ]
-    shared, differing = repeat.settings(context_of(runs, "x"))
+    shared, differing = reproducibility.settings(context_of(runs, "x"))
     assert shared == {"epochs": 7, "clients": 3}
     assert differing == [("lr", ["0.1", "0.2"])]
-    assert repeat.command(context_of(runs, "x")).splitlines() == [
+    assert reproducibility.command(context_of(runs, "x")).splitlines() == [
         f"unskew run {m}--s{s}/config.yaml" for m in "ab" for s in (0, 1)
     ]
     (tmp_path / "compare.yaml").write_text("methods: [a, b]")
     inside = [changed(r, path=tmp_path / r.name) for r in runs]
     command = "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"
-    assert repeat.command(context_of(inside, "x")) == f"{command} --no-references"
+    assert reproducibility.command(context_of(inside, "x")) == f"{command} --no-references"
     bounds = [
         changed(run(m, s), path=tmp_path / f"{m}--s{s}", config={**inside[0].config, "method": m, "seed": s})
         for m in REFERENCES
         for s in (0, 1)
     ]
-    assert repeat.command(context_of([*inside, *bounds], "x")) == command  # both are added without being asked for
     assert (
-        repeat.command(context_of([*inside, *bounds[:2]], "x"))
+        reproducibility.command(context_of([*inside, *bounds], "x")) == command
+    )  # both are added without being asked for
+    assert (
+        reproducibility.command(context_of([*inside, *bounds[:2]], "x"))
         == command.replace("a b", "a b local") + " --no-references"
     )
     late = [changed(r, config={**r.config, "seed": r.seed + 3}) for r in inside]  # --seeds 2 repeated the seeds 0 and 1
-    assert [line.split()[:2] for line in repeat.command(context_of(late, "x")).splitlines()] == [["unskew", "run"]] * 4
+    assert [line.split()[:2] for line in reproducibility.command(context_of(late, "x")).splitlines()] == [
+        ["unskew", "run"]
+    ] * 4

@@ -8,12 +8,11 @@ import pytest
 
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import EVIL, Tags
-from unskew.report.context import context_of
-from unskew.report.figures.confusion import confusion
+from unskew.report.analysis.runs import read_runs
+from unskew.report.figures.matrices import confusion
 from unskew.report.figures.reliability import reliability
 from unskew.report.page import write_report
-from unskew.report.read import read_runs
-from unskew.report.sections import worth
+from unskew.report.sections import context_of, site_benefit
 
 MEASURED = {
     "calibration": {
@@ -37,25 +36,25 @@ MEASURED = {
     ],
 )
 def test_a_gain_is_clear_only_beyond_what_the_samples_of_the_site_can_say(n, federated, alone, verdict):
-    assert worth.Site("a", n, federated, alone).verdict == verdict
+    assert site_benefit.Site("a", n, federated, alone).verdict == verdict
 
 
 def test_a_comparison_with_training_alone_says_at_which_sites_federating_is_worth_it(tmp_path):
     """The counts of the sentence are those of its rows, and the gain is the difference of the two columns beside it."""
     at = fake_comparison(tmp_path / "c", ["fedavg", "rebafl", "local"], seeds=1, rounds=6)
     context = context_of(read_runs([at]), "c")
-    section = worth.build(context)
+    section = site_benefit.build(context)
     assert section is not None
     method = section.lead.split()[1].rstrip(",")
     assert method == max(("fedavg", "rebafl"), key=lambda m: next(s for s in context.summaries if s.method == m).at_clients[0])  # fmt: skip
-    sites = worth.sites_of(context.methods[method][0], context.methods["local"][0])
-    count = [sum(s.verdict == v for s in sites) for v in worth.VERDICTS]
+    sites = site_benefit.sites_of(context.methods[method][0], context.methods["local"][0])
+    count = [sum(s.verdict == v for s in sites) for v in site_benefit.VERDICTS]
     assert sum(count) == len(sites) == 20
     assert f"better than training alone at {count[0]} of 20 sites and clearly worse at {count[1]}" in section.lead
     one = sites[3]
     assert f"<td>{100 * one.alone:.1f}</td><td>{100 * one.federated:.1f}</td><td>{100 * (one.federated - one.alone):+.1f}</td><td>{one.verdict}</td>" in section.html  # fmt: skip
     without = fake_comparison(tmp_path / "d", ["fedavg", "rebafl"], seeds=1, rounds=6)
-    assert worth.build(context_of(read_runs([without]), "d")) is None
+    assert site_benefit.build(context_of(read_runs([without]), "d")) is None
 
 
 def test_what_was_measured_by_site_is_shown_and_names_stay_text(tmp_path):

@@ -13,11 +13,12 @@ from scipy.stats import ttest_rel
 
 from tests.report.test_summary import run
 from unskew.errors import StateError
-from unskew.report import page, read, stats, summary, tables
+from unskew.report import page
+from unskew.report.analysis import runs, stats, summary, tables
 from unskew.report.figures import svg
+from unskew.report.figures.client_scores import client_scores
 from unskew.report.figures.curves import curves
 from unskew.report.figures.partition import partition_map
-from unskew.report.figures.spread import spread
 
 
 def write_run(folder, method, seed, values, bytes_=1000, name="digits", sizes=(5, 7)):
@@ -111,14 +112,14 @@ def test_a_short_run_is_ranked_by_its_last_round():
     """M17: the mean of the last ten of a run of ten rounds is its learning curve."""
     curve = [0.1, 0.2, 0.9]
     short, long = run("m", accuracy=curve), run("m", accuracy=[*[0.1] * 27, *curve])
-    assert stats.last_ranks([long, short])
-    assert not stats.last_ranks([long])
+    assert stats.ranks_by_last_round([long, short])
+    assert not stats.ranks_by_last_round([long])
     assert stats.final(long, True) == stats.final(short, True) == 0.9
     assert stats.final(long, False) == pytest.approx((0.1 * 7 + sum(curve)) / 10)
 
 
 def test_the_table_of_a_comparison(comparison):
-    rows = {r.method: r for r in summary.summary_table(read.read_comparison(comparison), target=0.6)}
+    rows = {r.method: r for r in summary.summary_table(runs.read_comparison(comparison), target=0.6)}
     assert list(rows) == ["good", "poor", "local"]
     assert rows["good"].leads
     assert not rows["local"].leads  # a reference, though higher
@@ -159,14 +160,14 @@ def test_what_users_wrote_is_escaped(tmp_path):
 
 def test_folders_that_are_no_runs(tmp_path):
     with pytest.raises(StateError, match="E117"):
-        read.read_run(tmp_path)
+        runs.read_run(tmp_path)
     with pytest.raises(StateError, match="E117"):
-        read.read_comparison(tmp_path)
+        runs.read_comparison(tmp_path)
 
 
 @pytest.mark.parametrize("places", [[10, 11, 12], [100, 100, 100, 100], [0, 200, 199], [5]])
 def test_labels_are_moved_apart_and_stay_inside(places):
-    found = svg.apart(places, 16, 0, 200)
+    found = svg.separate_labels(places, 16, 0, 200)
     assert min(np.diff(sorted(found)), default=16) >= 16 - 1e-9
     assert min(found) >= 0
     assert max(found) <= 200
@@ -185,4 +186,4 @@ def test_pictures_with_few_or_many_clients():
         cells = sum(part.count("M") for part in re.findall(r'class="(?:q\d|bar)" d="([^"]*)"', drawn))
         assert cells == min(K, 200) * 3  # two classes and a bar for the size
     assert curves([], "x", "y") == ""
-    assert spread([], "x") == ""
+    assert client_scores([], "x") == ""

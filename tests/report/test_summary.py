@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unskew.report import notes, tables
-from unskew.report.context import context_of
+from unskew.report.analysis import tables
+from unskew.report.analysis.runs import RunData, Traffic
+from unskew.report.analysis.stats import Score, bytes_to, mean10, rounds_to, trained_rounds
+from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
 from unskew.report.page import page
-from unskew.report.runs import RunData, Traffic
-from unskew.report.sections import cost, scores
-from unskew.report.stats import Score, bytes_to, mean10, rounds_to, trained
-from unskew.report.summary import against, leader_of, summary_table, target_of
+from unskew.report.sections import context_of, cost, final_table
 
 NAN = float("nan")
 
@@ -58,7 +57,7 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
     assert (second.target, second.rounds_to.mean, second.reached) == (0.76, 3, 1)
     assert second.to_target.mean == 3 * 2 * 1_000_000
     assert (first.rounds_to.n, first.reached) == (0, 0)
-    html = scores.build(context).html
+    html = final_table.build(context).html
     assert "MB to 76.0\u00a0%" in html
     assert "Target: 76.0 % global accuracy, 95 % of the best score." in html
     assert "<td>not reached</td>" in html
@@ -88,7 +87,7 @@ def test_seeds_that_never_reach_the_target_are_counted_and_not_averaged():
     context = context_of([run("m", s, c, sent=[1_000_000] * 4) for s, c in enumerate(curves)], "x", target=0.5)
     (s,) = context.summaries
     assert (s.to_target.mean, s.reached, s.rounds_to.mean, s.rounds_to.n) == (6_000_000, 2, 3, 2)
-    html = scores.build(context).html
+    html = final_table.build(context).html
     assert "<td>6.00 (2/3)</td>" in html
     assert "<td>3.0 ± 1.4 (2/3)</td>" in html
     assert "m 6 MB" in cost.build(context).html
@@ -107,7 +106,7 @@ def test_a_target_is_reached_by_equality_and_counts_its_own_round():
 
 
 def test_round_0_counts_only_where_nothing_else_was_evaluated():
-    assert [x.tolist() for x in trained(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [[1, 2], [0.1, 0.3]]
+    assert [x.tolist() for x in trained_rounds(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [[1, 2], [0.1, 0.3]]
     assert mean10(run("m", accuracy=[0.9, 0.1, 0.3], first=0)) == pytest.approx(0.2)
     assert mean10(run("m", accuracy=[0.9], first=0)) == 0.9
 
@@ -119,10 +118,10 @@ def test_the_untrained_models_macro_f1_is_not_that_of_what_was_trained():
     (row,) = summary_table([kept])
     assert (row.macro_f1.n, row.worst_class.n, row.final.mean) == (0, 0, 0.97)
     elsewhere = run("fedper", accuracy=[0.1], first=0, own_mean=[0.1, 0.9])
-    assert len(trained(elsewhere)[0]) == 0
+    assert len(trained_rounds(elsewhere)[0]) == 0
     begun = run("fedper", accuracy=[0.1], first=0)
     begun.metrics["train", "seconds"] = (np.array([1, 2]), np.array([1.0, 1.0]))
-    assert trained(begun)[1].tolist() == [0.1]  # two rounds were trained, and neither was evaluated
+    assert trained_rounds(begun)[1].tolist() == [0.1]  # two rounds were trained, and neither was evaluated
 
 
 def test_every_column_has_its_own_series():
@@ -171,7 +170,7 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
     assert (
         sum(span for _, span in tables.column_groups(rows)) == len(tables.columns(rows)) == len(tables.cells(rows[0]))
     )
-    assert "all scores but best are those of the last round" in notes.note(rows)
+    assert "all scores but best are those of the last round" in tables.note(rows)
 
 
 def test_pooled_data_have_no_worst_client():

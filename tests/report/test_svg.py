@@ -38,13 +38,13 @@ def test_an_axis_of_scores_has_round_ends_and_begins_at_zero_only_near_it():
 
 
 def test_labels_that_are_too_close_form_a_block_around_the_mean_of_their_places():
-    assert svg.apart([], 5, 0, 100) == []
-    assert svg.apart([50, 10], 5, 0, 100) == [50, 10]
-    assert svg.apart([10, 11, 12], 5, 0, 100) == [6, 11, 16]
+    assert svg.separate_labels([], 5, 0, 100) == []
+    assert svg.separate_labels([50, 10], 5, 0, 100) == [50, 10]
+    assert svg.separate_labels([10, 11, 12], 5, 0, 100) == [6, 11, 16]
     # 10 and 10 ask for 7.5; 11 joins them: (10 + 5 + 1) / 3 from the first
-    assert svg.apart([11, 10, 10], 5, 0, 100) == pytest.approx([46 / 3, 16 / 3, 31 / 3])
-    assert svg.apart([99, 98, 97], 5, 0, 100) == [100, 95, 90]
-    assert svg.apart([50] * 5, 40, 0, 100) == [0, 25, 50, 75, 100]  # no room for the gap
+    assert svg.separate_labels([11, 10, 10], 5, 0, 100) == pytest.approx([46 / 3, 16 / 3, 31 / 3])
+    assert svg.separate_labels([99, 98, 97], 5, 0, 100) == [100, 95, 90]
+    assert svg.separate_labels([50] * 5, 40, 0, 100) == [0, 25, 50, 75, 100]  # no room for the gap
 
 
 def test_references_are_grey_and_take_no_methods_colour():
@@ -57,7 +57,7 @@ def test_references_are_grey_and_take_no_methods_colour():
 def test_texts_from_outside_are_escaped():
     evil = "</text><script>alert('x')</script>"
     for drawn in (
-        svg.text(0, 0, evil), svg.tip(evil), svg.label_with_value(0, 0, evil, evil, "name"),
+        svg.text(0, 0, evil), svg.tooltip(evil), svg.label_with_value(0, 0, evil, evil, "name"),
         svg.x_axis(Scale(0, 1, 0, 9), 5, 0, evil, lambda v: evil),
     ):  # fmt: skip
         assert "<script" not in drawn

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from tests.report.fake_runs import fake_comparison
-from unskew.report import notes, tables
-from unskew.report.numbers import megabytes, p_value, size
-from unskew.report.read import read_comparison
-from unskew.report.stats import Score, bytes_to, mean10, trained
-from unskew.report.summary import Gap, against, summary_table
+from unskew.report.analysis import tables
+from unskew.report.analysis.numbers import megabytes, p_value, size
+from unskew.report.analysis.runs import read_comparison
+from unskew.report.analysis.stats import Score, bytes_to, mean10, trained_rounds
+from unskew.report.analysis.summary import Gap, against, summary_table
 
 NAN = float("nan")
 
@@ -46,7 +46,7 @@ def test_references_neither_lead_nor_are_tested(rows):
 def test_round_0_scores_nobody(runs):
     run = runs[0]
     assert run.series("global", "accuracy")[0][0] == 0
-    assert trained(run)[0][0] == 1
+    assert trained_rounds(run)[0][0] == 1
 
 
 def test_seeds_are_paired_by_their_number(runs):
@@ -80,17 +80,17 @@ def test_too_few_seeds_are_said(runs):
         "local": "reference",
         "centralised": "reference",
     }
-    assert "a p-value needs 5 seeds" in notes.note(rows)
+    assert "a p-value needs 5 seeds" in tables.note(rows)
 
 
 def test_a_method_that_was_not_trained_has_no_verdict_and_says_why(rows):
     """M3: scores of weights that no client has trained were shown as a method's."""
     lost = replace(rows[0], mean10=Score.of([]), n=2, received=20, used=0, untrained=2)
     assert tables.verdict(replace(lost, leads=False, reference=False)) == "not trained"
-    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in notes.note([lost])
+    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in tables.note([lost])
     nobody = replace(lost, received=0, leads=False, reference=False)
     assert tables.verdict(nobody) == "not trained"
-    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in notes.note([nobody])
+    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in tables.note([nobody])
     local = replace(lost, used=19, untrained=0, leads=False, reference=False)  # never has a global score
     assert tables.verdict(local) == "–"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import unskew
 from tests.report.test_summary import run
-from unskew.report import headline, notes, tables
-from unskew.report.context import context_of
+from unskew.report import page as report_page
+from unskew.report.analysis import tables
+from unskew.report.analysis.summary import summary_table
 from unskew.report.page import page
-from unskew.report.sections import definitions, partition, rounds
-from unskew.report.summary import summary_table
+from unskew.report.sections import context_of, definitions, partition, rounds
 
 FEDERATION = {
     "name": "digits", "skew": "iid", "clients": 1, "names": ["a"], "classes": ["0"], "labels": [[9]], "test": 8,
@@ -38,7 +38,7 @@ def test_runs_that_patience_ended_are_named_with_their_rounds():
         ended("b", 0, 8, patience=3),
         whole("b", 1, patience=3),
     ]
-    text = notes.note(summary_table(runs))
+    text = tables.note(summary_table(runs))
     line = "Ended before their last round: a after 22 to 28 of 40, b after 8 to 40 of 40."
     assert f"{line} Patience judged by the scores of this table." in text
     assert f"% {line}" in tables.latex(summary_table(runs))
@@ -46,7 +46,7 @@ def test_runs_that_patience_ended_are_named_with_their_rounds():
 
 
 def test_a_privacy_budget_looks_at_no_score():
-    text = notes.note(summary_table([ended("a", 0, 9, code="E320")]))
+    text = tables.note(summary_table([ended("a", 0, 9, code="E320")]))
     assert "Ended before their last round: a after 9 of 40." in text
     assert "Patience" not in text
 
@@ -55,17 +55,17 @@ def test_runs_that_are_not_finished_are_named():
     """Half a run stood in the table of an interrupted comparison, and in its LaTeX, as if it were whole."""
     half = run("a", 1, [0.5] * 12)
     half = replace(half, config={**half.config, "rounds": 40})
-    text = notes.note(summary_table([whole("a", 0), half, whole("b", 0), whole("b", 1)]))
+    text = tables.note(summary_table([whole("a", 0), half, whole("b", 0), whole("b", 1)]))
     assert "Not finished, and scored by the rounds that there are: a seed 1 (round 12 of 40)." in text
     assert "Ended before" not in text
     many = [replace(half, config={**half.config, "seed": seed}) for seed in range(6)]
-    text = notes.note(summary_table(many))
+    text = tables.note(summary_table(many))
     assert "a seed 3 (round 12 of 40), …." in text
     assert "seed 4" not in text
 
 
 def test_whole_runs_on_the_test_set_need_no_word():
-    text = notes.note(summary_table([whole("a", 0, patience=3), whole("b", 0)]))
+    text = tables.note(summary_table([whole("a", 0, patience=3), whole("b", 0)]))
     assert "Ended" not in text
     assert "Scored on" not in text
     assert "Not finished" not in text
@@ -74,7 +74,7 @@ def test_whole_runs_on_the_test_set_need_no_word():
 def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
     held = replace(whole("a", 0, 2, validation=0.2), federation=FEDERATION)
     line = "Scored on 20% of the training samples, which were held out, and not on the test set."
-    assert line in notes.note(summary_table([held]))
+    assert line in tables.note(summary_table([held]))
     assert "The held-out part has 8 samples." in partition.sentence(held)
     plain = replace(whole("a", 0, 2), federation=FEDERATION)
     assert "The test set has 8 samples." in partition.sentence(plain)
@@ -87,8 +87,10 @@ def test_the_result_and_the_cards_have_the_rounds_of_their_own_methods():
     context = context_of(
         [ended("b", 0, 9, patience=2), ended("b", 1, 7, patience=2), whole("a", 0), whole("a", 1)], "x"
     )
-    assert "b reaches 50.0\u00a0% global accuracy after 7 to 9 rounds" in headline.result(context).replace(" ± 0.0", "")
-    assert ("7 to 40", "rounds") in headline.cards(context)
+    assert "b reaches 50.0\u00a0% global accuracy after 7 to 9 rounds" in report_page.result_sentence(context).replace(
+        " ± 0.0", ""
+    )
+    assert ("7 to 40", "rounds") in report_page.key_numbers(context)
 
 
 def test_a_line_ends_with_its_first_seed_and_says_so():
@@ -125,16 +127,16 @@ def test_means_over_fewer_clients_than_others_have_are_named():
         "Scored at fewer clients than have test samples, as the others never took part, or did not answer: "
         "kept at 12 to 14 of 20, own (personal) at 13 of 20."
     )
-    assert line in notes.note(summary_table(runs))
+    assert line in tables.note(summary_table(runs))
     assert line in page(runs, "x")
-    text = notes.note(summary_table([scored("a", 0, 20), scored("a", 1, 0), scored("b", 0, 0, 0)]))
+    text = tables.note(summary_table([scored("a", 0, 20), scored("a", 1, 0), scored("b", 0, 0, 0)]))
     assert "Scored at fewer" not in text
-    assert "alone at 9 of 20." in notes.note(summary_table([scored("alone", 0, 9, 0)]))
+    assert "alone at 9 of 20." in tables.note(summary_table([scored("alone", 0, 9, 0)]))
     half = scored("half", 0, 12, 12)
     half = replace(half, config={**half.config, "rounds": 90})
-    assert "Scored at fewer" not in notes.note(summary_table([half])), "the first rows of clients need not be the last"
+    assert "Scored at fewer" not in tables.note(summary_table([half])), "the first rows of clients need not be the last"
     some = {**FEDERATION, "clients": 5000, "sizes": {"train": [9] * 20, "test": [8] * 20}}
-    assert "Scored at fewer" not in notes.note(summary_table([replace(scored("a", 0, 12), federation=some)]))
+    assert "Scored at fewer" not in tables.note(summary_table([replace(scored("a", 0, 12), federation=some)]))
 
 
 def test_the_table_of_one_run_says_at_how_many_clients_it_was_scored():

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tests.fixtures import Y, Z, assert_close, onehot
-from unskew.tasks.classification import Classification
+from unskew.tasks.task import Classification
 
 
 def test_cross_entropy_and_its_gradient():

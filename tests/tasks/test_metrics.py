@@ -11,25 +11,29 @@ import pytest
 import torch
 
 import unskew
-from tests.deploy import fake
+from tests.federation import fake
 from unskew import config, scores
-from unskew.deploy import leaving, studies
-from unskew.deploy.wire import Limits, seal, unseal
-from unskew.engine.server.rows import summary_rows
 from unskew.errors import StateError, UsageError
-from unskew.report import page, read
-from unskew.tasks.metrics import OF_TASK, as_text, metrics_of, own
-from unskew.tasks.metrics.classes import (
+from unskew.federation.protocol import study_rules
+from unskew.federation.protocol.wire_format import Limits, seal, unseal
+from unskew.federation.site import study_review
+from unskew.report import page
+from unskew.report.analysis import runs
+from unskew.round.evaluation import summary_rows
+from unskew.tasks.metrics import METRICS_OF_TASK, as_text, metrics_of, user_metric
+from unskew.tasks.metrics.functions import (
+    auroc,
+    average_precision,
     balanced_accuracy,
     brier,
+    class_auroc,
+    class_average_precision,
+    class_macro_f1,
+    class_perplexity,
     ece,
-    macro_f1,
-    mean_auroc,
-    mean_average_precision,
-    perplexity,
+    median_error,
+    r2,
 )
-from unskew.tasks.metrics.numbers import median_error, r2
-from unskew.tasks.metrics.ranking import auroc, average_precision
 
 ALL = "auroc,map,macro_f1,balanced_accuracy,ece,brier"
 RNG = np.random.default_rng(5)
@@ -70,18 +74,20 @@ def test_ranking_by_hand():
 def test_scores_of_classes_by_hand():
     y, p = np.array([0, 0, 1, 2]), np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2]])
     assert balanced_accuracy(y, p.argmax(1)) == pytest.approx((1 / 2 + 1 + 0) / 3)
-    assert macro_f1(y, p.argmax(1)) == pytest.approx((2 / 4 + 2 / 3 + 0) / 3)
-    assert macro_f1(np.array([0, 0, 1]), np.array([0, 2, 1])) == pytest.approx((2 / 3 + 1) / 2)  # class 2 is absent
+    assert class_macro_f1(y, p.argmax(1)) == pytest.approx((2 / 4 + 2 / 3 + 0) / 3)
+    assert class_macro_f1(np.array([0, 0, 1]), np.array([0, 2, 1])) == pytest.approx(
+        (2 / 3 + 1) / 2
+    )  # class 2 is absent
     assert brier(y, p) == pytest.approx((0.06 + 0.86 + 0.14 + 0.98) / 4)
-    assert perplexity(y, p) == pytest.approx((0.8 * 0.3 * 0.7 * 0.2) ** (-1 / 4))
-    assert perplexity(np.zeros(9, int), np.full((9, 5), 0.2)) == pytest.approx(5)
-    assert 1e37 < perplexity(np.array([1]), np.array([[1.0, 0.0]])) < np.inf
+    assert class_perplexity(y, p) == pytest.approx((0.8 * 0.3 * 0.7 * 0.2) ** (-1 / 4))
+    assert class_perplexity(np.zeros(9, int), np.full((9, 5), 0.2)) == pytest.approx(5)
+    assert 1e37 < class_perplexity(np.array([1]), np.array([[1.0, 0.0]])) < np.inf
     assert ece(y, p) == pytest.approx((abs(1 - 0.8) + abs(0 - 0.6) + abs(1 - 0.7) + abs(0 - 0.5)) / 4)
-    assert mean_auroc(y, p) == pytest.approx((3 / 4 + 3 / 3 + 3 / 3) / 3)
-    assert mean_auroc(y[:2], p[:2]) is None
+    assert class_auroc(y, p) == pytest.approx((3 / 4 + 3 / 3 + 3 / 3) / 3)
+    assert class_auroc(y[:2], p[:2]) is None
     two = np.stack([1 - P4, P4], 1)
-    assert mean_auroc(Y4, two) == 0.75
-    assert mean_average_precision(Y4, two) == pytest.approx(2 / 3)
+    assert class_auroc(Y4, two) == 0.75
+    assert class_average_precision(Y4, two) == pytest.approx(2 / 3)
 
 
 def test_scores_of_numbers_by_hand():
@@ -97,14 +103,14 @@ def test_scikit_learn_says_the_same():
     y, p = RNG.integers(0, 4, 60), RNG.dirichlet(np.ones(4), 60).round(1)  # with many ties
     p += 1e-9 - (p.sum(1, keepdims=True) - 1) / 4
     one = np.eye(4)[y]
-    assert mean_auroc(y, p) == pytest.approx(sk.roc_auc_score(one, p, average="macro"))
-    assert mean_average_precision(y, p) == pytest.approx(sk.average_precision_score(one, p, average="macro"))
+    assert class_auroc(y, p) == pytest.approx(sk.roc_auc_score(one, p, average="macro"))
+    assert class_average_precision(y, p) == pytest.approx(sk.average_precision_score(one, p, average="macro"))
     assert balanced_accuracy(y, p.argmax(1)) == pytest.approx(sk.balanced_accuracy_score(y, p.argmax(1)))
-    assert macro_f1(y, p.argmax(1)) == pytest.approx(sk.f1_score(y, p.argmax(1), average="macro"))
+    assert class_macro_f1(y, p.argmax(1)) == pytest.approx(sk.f1_score(y, p.argmax(1), average="macro"))
 
 
 def test_every_name_is_computed_for_some_task_and_has_a_kind():
-    computed = set(itertools.chain(*(group for pair in OF_TASK.values() for group in pair)))
+    computed = set(itertools.chain(*(group for pair in METRICS_OF_TASK.values() for group in pair)))
     assert computed == set(scores.METRICS)
     assert all(name in scores.KINDS for name in scores.METRICS)
     assert (scores.kind("ece").lower, scores.kind("brier").share) == (True, False)
@@ -116,8 +122,8 @@ def test_each_scope_is_computed_from_all_its_rows(kept):
     """The global AUROC is that of all rows, not the mean of the clients'; without a class there is none."""
     of = kept.federation
     p, y = kept.predict_proba(np.asarray(of.x_test)) if of.applied is None else answers(kept), np.asarray(of.y_test)
-    assert kept.scores("global", "auroc")["last"] == pytest.approx(mean_auroc(y, p), abs=1e-6)
-    each = [mean_auroc(y[rows], p[rows]) for rows in (of.test[k] for k in range(3))]
+    assert kept.scores("global", "auroc")["last"] == pytest.approx(class_auroc(y, p), abs=1e-6)
+    each = [class_auroc(y[rows], p[rows]) for rows in (of.test[k] for k in range(3))]
     assert each[0] is None
     assert kept.scores("global@client", "auroc")["last"] == pytest.approx(np.mean(each[1:]), abs=1e-6)
     assert kept.scores("global@client", "ece")["last"] == pytest.approx(
@@ -142,7 +148,7 @@ def test_the_page_and_the_table_say_over_how_many_clients(kept):
     assert "global@client" in table.partition("AUROC")[2]
     assert "(mean over 2 of 3 clients)" in table
     assert "ECE: global " in table
-    html = page.page([read.read_run(kept.path)], "m")
+    html = page.page([runs.read_run(kept.path)], "m")
     assert "Further metrics" in html
     assert "(2/3)" in html
     assert "error (lower is better)" in html
@@ -202,7 +208,7 @@ def test_where_an_unknown_metric_stands(tmp_path):
     ],
 )  # fmt: skip
 def test_what_an_own_function_may_return(result, value):
-    assert own.computed("f", lambda y, p: result)(Y4, P4) == value
+    assert user_metric.checked_function("f", lambda y, p: result)(Y4, P4) == value
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_what_an_own_function_may_return(result, value):
 )
 def test_what_an_own_function_may_not(function, says):
     with pytest.raises(UsageError, match=f"E135 the metric {says}"):
-        own.computed("f", function)(Y4, P4)
+        user_metric.checked_function("f", function)(Y4, P4)
 
 
 def test_a_function_from_a_file(tmp_path):
@@ -318,7 +324,7 @@ def test_no_site_loads_a_function_that_a_coordinator_names(tmp_path):
     """Before anything looks for the file, which would otherwise run."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(y, p):\n    return 1\n")
     settings = config.build({"metrics": f"auroc,{tmp_path}/evil.py:f"})
-    for judge in (studies.study, lambda settings: studies.allowed(settings, None)):
+    for judge in (study_rules.study_settings, lambda settings: study_rules.site_settings(settings, None)):
         with pytest.raises(
             UsageError, match=r"E506 the metric '.*evil.py:f' is a function of your own, and no site loads"
         ):
@@ -327,7 +333,9 @@ def test_no_site_loads_a_function_that_a_coordinator_names(tmp_path):
 
 
 def test_a_site_is_told_which_scores_leave():
-    _, lines = leaving.forecast_of(fake.data_of(fake.federation(), 0), studies.study(small("fedavg")))
+    _, lines = study_review.forecast_settings(
+        fake.data_of(fake.federation(), 0), study_rules.study_settings(small("fedavg"))
+    )
     assert any(
         "accuracy, auroc, map, macro_f1, balanced_accuracy, ece, brier, a round that is scored" in x for x in lines
     )

@@ -10,22 +10,23 @@ import pytest
 import torch
 
 import unskew
-from tests.deploy import fake
+from tests.federation import fake
 from unskew import data
-from unskew.data.build import build
-from unskew.data.dataset import rarest, strata
-from unskew.data.skew import partition
-from unskew.deploy.hello import Hello, difference
-from unskew.deploy.loaders import load
-from unskew.diagnosis.api import diagnose
-from unskew.engine.disk.state import digest
-from unskew.engine.export.facts import SEVERAL
+from unskew.cli.predict import labels_as_csv
+from unskew.data.readers import from_tables
+from unskew.data.samples.dataset import rarest_labels, strata
+from unskew.data.skew import build, partition
+from unskew.diagnosis.diagnose import diagnose
 from unskew.errors import DataError, UsageError
+from unskew.federation.protocol.hello import Hello, data_difference
+from unskew.federation.site_data import load
 from unskew.methods import registry
-from unskew.report import page, read
-from unskew.report.predicted import several_as_csv
-from unskew.tasks import MultiLabel, task_of
-from unskew.tasks.metrics.labels import macro_f1, mean_auroc, mean_average_precision, micro_f1
+from unskew.records.checkpoints import digest
+from unskew.report import page
+from unskew.report.analysis import runs
+from unskew.runs.export.export_folder import SEVERAL
+from unskew.tasks.metrics.functions import label_auroc, label_average_precision, label_macro_f1, label_micro_f1
+from unskew.tasks.task import MultiLabel, task_of
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(80, 4)).astype(np.float32)
@@ -47,14 +48,16 @@ def test_scores_by_hand():
     assert task.scores(P[:0], TRUE[:0], 3) == {}
     even = np.full((1, 3), 0.5)  # as from a model that knows nothing: no label is above a half, so none is predicted
     assert task.scores(even, TRUE[:1], 3) == {"sample_f1": 0}
-    assert micro_f1(TRUE[:1], even) == 0
-    assert micro_f1(TRUE, P) == pytest.approx(2 * 3 / (5 + 5))
-    assert macro_f1(TRUE, P) == pytest.approx((2 / 3 + 2 / 3 + 2 / 4) / 3)
-    assert macro_f1(TRUE[2:3], P[2:3]) == pytest.approx((0 + 1) / 2)  # the label that is not there has no part in it
-    assert mean_auroc(TRUE, P) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
-    assert mean_average_precision(TRUE, P) == pytest.approx((1 + 1 / 2 + (1 + 2 / 3) / 2) / 3)
-    assert mean_auroc(TRUE[:, :0], P[:, :0]) is mean_average_precision(TRUE[1:2], P[1:2]) is None
-    assert micro_f1(TRUE[1:2], P[1:2]) is macro_f1(TRUE[1:2], P[1:2]) is None
+    assert label_micro_f1(TRUE[:1], even) == 0
+    assert label_micro_f1(TRUE, P) == pytest.approx(2 * 3 / (5 + 5))
+    assert label_macro_f1(TRUE, P) == pytest.approx((2 / 3 + 2 / 3 + 2 / 4) / 3)
+    assert label_macro_f1(TRUE[2:3], P[2:3]) == pytest.approx(
+        (0 + 1) / 2
+    )  # the label that is not there has no part in it
+    assert label_auroc(TRUE, P) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3)
+    assert label_average_precision(TRUE, P) == pytest.approx((1 + 1 / 2 + (1 + 2 / 3) / 2) / 3)
+    assert label_auroc(TRUE[:, :0], P[:, :0]) is label_average_precision(TRUE[1:2], P[1:2]) is None
+    assert label_micro_f1(TRUE[1:2], P[1:2]) is label_macro_f1(TRUE[1:2], P[1:2]) is None
 
 
 def test_the_loss_by_hand():
@@ -86,11 +89,11 @@ def test_a_client_of_one_learns_as_torch_does():
     assert p == pytest.approx(net(torch.tensor(X)).sigmoid().detach().numpy(), abs=1e-4)
     assert (made.predict(X) == (p > 0.5)).all()
     assert made.scores()["last"] == pytest.approx(MultiLabel().scores(p, Y, 3)["sample_f1"], abs=1e-6)
-    assert made.scores("global", "auroc")["last"] == pytest.approx(mean_auroc(Y, p), abs=1e-6)
+    assert made.scores("global", "auroc")["last"] == pytest.approx(label_auroc(Y, p), abs=1e-6)
 
 
 def test_the_page_the_table_and_the_folder(kept):
-    html = page.page([read.read_run(kept.path)], "m")
+    html = page.page([runs.read_run(kept.path)], "m")
     assert "Sample F1 over rounds" in html
     assert "Further metrics" in html
     assert "accuracy" not in html.lower()
@@ -102,7 +105,7 @@ def test_the_page_the_table_and_the_folder(kept):
 
 
 def test_predictions_as_a_table():
-    text = several_as_csv(["a", "b"], ["=x", "y"], np.array([[0.6, 0.7], [0.1, 0.2]]))
+    text = labels_as_csv(["a", "b"], ["=x", "y"], np.array([[0.6, 0.7], [0.1, 0.2]]))
     assert text == "input,labels,p(=x),p(y)\na,'=x;y,0.600000,0.700000\nb,,0.100000,0.200000\n"
     assert "logistic" in SEVERAL
 
@@ -152,7 +155,7 @@ def test_columns_that_are_no_labels(tmp_path):
         ("cough,feber", "E403 .*'feber'"),
     ):
         with pytest.raises(DataError, match=says):
-            data.intake.tables.table(sheet, "t", target=target)
+            from_tables.read_table(sheet, "t", target=target)
 
 
 def dealt(skew):
@@ -161,7 +164,7 @@ def dealt(skew):
 
 def test_a_samples_rarest_label_stands_for_its_class_where_samples_are_dealt():
     y = np.array([[1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]], bool)
-    assert rarest(y, y).tolist() == [1, 2, 0, 3, 1]
+    assert rarest_labels(y, y).tolist() == [1, 2, 0, 3, 1]
     assert strata(y[:1], np.array([[0, 1, 0]] * 2, bool)).tolist() == [0]
     rows = partition("classes:1", Y, 4, np.random.default_rng(0))
     assert all(len(set(strata(Y)[one])) <= 2 for one in rows)
@@ -219,6 +222,8 @@ def test_the_same_bits_and_scores_over_a_network(tmp_path):
 
 def test_sites_with_one_class_a_sample_take_no_part():
     several, single = (Hello.of(n, fake.data_of(f, 0), {}) for n, f in (("a", five()), ("b", fake.federation())))
-    assert difference(several, single) == "sites hold different data: samples have several labels at a and one at b"
+    assert (
+        data_difference(several, single) == "sites hold different data: samples have several labels at a and one at b"
+    )
     assert Hello.read(several.as_json()) == several
     assert "several" not in single.as_json()

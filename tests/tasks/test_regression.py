@@ -12,24 +12,26 @@ import pytest
 import torch
 
 import unskew
-from tests.deploy import fake
+from tests.federation import fake
 from unskew import data
 from unskew.core import Share, gate
-from unskew.data.dataset import strata
+from unskew.data import data_overview
+from unskew.data.samples import dataset
+from unskew.data.samples.dataset import Target, strata
 from unskew.data.skew import partition
-from unskew.data.target import Target
-from unskew.deploy.hello import Hello, difference
-from unskew.deploy.loaders import load
-from unskew.engine.callbacks.early_stopping import EarlyStopping
-from unskew.engine.disk.state import digest
-from unskew.engine.server.rows import summary_rows
 from unskew.errors import DataError, UnskewError, UsageError
 from unskew.experiments.entries import scores_of
 from unskew.experiments.experiment import Experiment, TableRow
+from unskew.federation.protocol.hello import Hello, data_difference
+from unskew.federation.site_data import load
 from unskew.methods import registry
-from unskew.report import page, read, summary
+from unskew.records.checkpoints import digest
+from unskew.report import page
+from unskew.report.analysis import runs, summary
 from unskew.results import Comparison
-from unskew.tasks import Regression, task_of
+from unskew.round.evaluation import summary_rows
+from unskew.runs.callbacks import EarlyStopping
+from unskew.tasks.task import Regression, task_of
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(60, 3)).astype(np.float32)
@@ -48,7 +50,7 @@ def compared(tmp_path_factory) -> Comparison:
 
 
 def runs_of(comparison: Comparison):
-    return read.read_runs(sorted(comparison.path.iterdir()))
+    return runs.read_runs(sorted(comparison.path.iterdir()))
 
 
 def test_scores_by_hand():
@@ -66,7 +68,7 @@ def test_scores_by_hand():
 def test_r2_of_equal_targets_is_left_out_not_invented():
     assert Regression().scores(np.array([1.0, 2.0]), np.array([5.0, 5.0]), 1).keys() == {"rmse", "mae"}
     told = data.arrays(X[:20], Y[:20], X[:2], [4.0, 4.0], target="price")
-    assert "R² is undefined and left out" in data.intake.understood.table(told)
+    assert "R² is undefined and left out" in data_overview.table(told)
 
 
 def test_an_answer_that_is_not_finite_is_the_worst_there_is():
@@ -141,7 +143,7 @@ def test_tables_name_their_target(tmp_path):
     assert read_.target == Target("price", read_.y.mean(), read_.y.std())
     assert (read_.classes, read_.y.dtype, len(read_.y_test)) == (("price",), float, 8)
     assert data.read(f"{path}(target=price,center=10,scale=4)").target == Target("price", 10, 4, given=True)
-    held = data.holdout.validation_of(read_, 0.25)
+    held = dataset.validation_of(read_, 0.25)
     assert held.target == Target("price", held.y.mean(), held.y.std()) != read_.target
     for options, says in (
         ("label=price,target=price", "give one of them"),
@@ -287,7 +289,7 @@ def test_sites_agree_on_the_constants_or_do_not_take_part(tmp_path):
     one, other = (
         Hello.of("s", load(f"{path}(target=price,center=10,scale={scale})"), {"torch": "2"}) for scale in (4, 5)
     )
-    assert "sites hold different data: the target's center and scale" in difference(one, other)
+    assert "sites hold different data: the target's center and scale" in data_difference(one, other)
     assert Hello.read(json.loads(json.dumps(one.as_json()))) == one
     assert "target" not in Hello.of("s", data.read("digits"), {}).as_json()
     for lie in ([1], [0, 0], [float("nan"), 1], ["x", 1], [1, float("inf")]):
@@ -296,16 +298,16 @@ def test_sites_agree_on_the_constants_or_do_not_take_part(tmp_path):
 
 
 def test_prediction_from_the_command_line_is_a_number_a_row(tmp_path):
-    from unskew.report.predicted import numbers_as_csv
+    from unskew.cli.predict import numbers_as_csv
 
     assert numbers_as_csv(["a", "b"], "=price", np.array([1.5, -2])) == "input,'=price\na,1.5\nb,-2\n"
 
 
 def test_an_exported_model_says_how_its_output_becomes_the_target(tmp_path):
-    from unskew.engine.export import facts
+    from unskew.runs.export import export_folder
 
     whole, _ = five()
-    assert facts._meaning(whole) == "one number, of which 'dose' is 0.5 times, plus 1.0"
+    assert export_folder._meaning(whole) == "one number, of which 'dose' is 0.5 times, plus 1.0"
 
 
 def test_a_table_of_accuracies_does_not_take_errors(compared):

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.core.values import Batch
+from unskew.core.client import Batch
 from unskew.errors import UsageError
-from unskew.tasks import task_of
-from unskew.tasks.segmentation import SMOOTH, Segmentation, cross_entropy, dice, soft_dice
+from unskew.tasks.task import DICE_SMOOTHING, Segmentation, cross_entropy, dice, soft_dice, task_of
 
 # one image of four pixels, two classes: probabilities of class 1 are .5, .5, .8, .2; the mask is 1, 0, 1, 0
 P1 = torch.tensor([0.5, 0.5, 0.8, 0.2])
@@ -22,7 +21,7 @@ Y = torch.tensor([[[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]]])
 def test_losses_by_hand():
     """CE: -(ln .5 + ln .5 + ln .8 + ln .8) / 4.  Dice: both classes overlap by 1.3 of sums 2 + 2: 1 - 2.6 / 4."""
     ce = -(2 * math.log(0.5) + 2 * math.log(0.8)) / 4
-    soft = 1 - (2.6 + SMOOTH) / (4 + SMOOTH)
+    soft = 1 - (2.6 + DICE_SMOOTHING) / (4 + DICE_SMOOTHING)
     assert cross_entropy(Z, Y).item() == pytest.approx(ce, abs=1e-6)
     assert soft_dice(Z, Y).item() == pytest.approx(soft, abs=1e-6)
     masks = [t.reshape(1, 2, 2, 2) for t in (Z, Y)]

@@ -11,20 +11,21 @@ import torch
 from torch import nn
 
 import unskew
-from tests.deploy import fake
+from tests.federation import fake
 from unskew import data
-from unskew.data.build import build
-from unskew.data.federation import Federation
-from unskew.deploy.loaders import load
-from unskew.deploy.site import Site
-from unskew.diagnosis.api import diagnose
-from unskew.engine.disk.state import digest
-from unskew.engine.export.facts import TOKENS
+from unskew.data.clients.federation import Federation
+from unskew.data.skew import build
+from unskew.diagnosis.diagnose import diagnose
 from unskew.errors import DataError, UsageError
+from unskew.federation.site.site import Site
+from unskew.federation.site_data import load
 from unskew.methods import registry
-from unskew.report import page, read
-from unskew.tasks import TokenLabels, task_of
-from unskew.tasks.metrics.tokens import perplexity
+from unskew.records.checkpoints import digest
+from unskew.report import page
+from unskew.report.analysis import runs
+from unskew.runs.export.export_folder import TOKENS
+from unskew.tasks.metrics.functions import token_perplexity
+from unskew.tasks.task import TokenLabels, task_of
 
 N, T, WORDS = 60, 5, 7
 IDS = (np.arange(T + 1) * 3 + np.arange(N)[:, None]) % WORDS
@@ -84,8 +85,8 @@ def test_the_loss_and_the_scores_by_hand():
     assert task.scores(guess, y, 2) == pytest.approx({"token_accuracy": (1 / 3 + 1) / 2})
     assert task.scores(guess[:0], y[:0], 2) == {}
     p = task.probabilities(z, torch.from_numpy(y)).numpy()
-    assert perplexity(y, p) == pytest.approx(math.exp((sum(first) + math.log(2)) / 4))
-    assert perplexity(y[:0], p[:0]) is None
+    assert token_perplexity(y, p) == pytest.approx(math.exp((sum(first) + math.log(2)) / 4))
+    assert token_perplexity(y[:0], p[:0]) is None
     assert isinstance(task_of(y, shape=(3,)), TokenLabels)
     assert task_of(y, shape=(1, 3)).name == "segmentation"
     with pytest.raises(UsageError, match="E109 loss=dice compares masks, but these samples are tokens"):
@@ -123,7 +124,7 @@ def test_places_without_a_label_count_nowhere(kept):
 
 
 def test_the_page_the_folder_and_predictions(kept, tmp_path):
-    html = page.page([read.read_run(kept.path)], "t")
+    html = page.page([runs.read_run(kept.path)], "t")
     assert "Token accuracy over rounds" in html
     assert "Every token is labelled" in html
     assert "perplexity: global " in kept.table()

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from unskew.core.keys import numpy_key
-from unskew.data.federation import Federation
-from unskew.engine.inputs import inputs_of
+from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError
+from unskew.round.samples import load_samples
 
 LEAST = 50
 """Fewer samples than this teach an attacker nothing that could be told from chance."""
@@ -89,12 +89,12 @@ def unseen(
 
 def _fresh(x: np.ndarray, rows: np.ndarray, seen: set[bytes], most: int) -> tuple[Tensor, np.ndarray]:
     """(samples, their rows): the first of these rows that are not among those seen; read piece by piece, as data may be large."""
-    pieces, kept = [inputs_of(np.asarray(x[:0]), "cpu")[:]], [rows[:0]]
+    pieces, kept = [load_samples(np.asarray(x[:0]), "cpu")[:]], [rows[:0]]
     for begin in range(0, len(rows), PIECE):
         if sum(map(len, kept)) >= most:
             break
         some = rows[begin : begin + PIECE]
-        own = inputs_of(np.asarray(x[some]), "cpu")[:]
+        own = load_samples(np.asarray(x[some]), "cpu")[:]
         fresh = np.array([p not in seen for p in prints_in_order(own.numpy())], dtype=bool)
         pieces.append(own[torch.as_tensor(fresh)])
         kept.append(some[fresh])
@@ -111,7 +111,9 @@ def prints_in_order(x: np.ndarray) -> Iterable[bytes]:
     return (np.ascontiguousarray(row).tobytes() for row in x)
 
 
-def matched(y_M: np.ndarray, y_N: np.ndarray, most: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def match_classes(
+    y_M: np.ndarray, y_N: np.ndarray, most: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of samples on either side, as many of each class here as there, at most `most` a side.
 
     Without that, who tells classes apart would seem to tell members apart.

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unskew import arguments, sources
 from unskew.errors import UsageError, suggestion
+from unskew.formats import arguments
+from unskew.system import python_files
 
 if TYPE_CHECKING:
     from unskew.attacks.attack import Attack
@@ -18,12 +19,14 @@ FOLDER = Path(__file__).parent / "kinds"
 
 def names() -> dict[str, str]:
     """Every attack and the first line of its file."""
-    return {path.stem: sources.summary(path) for path in sources.files(FOLDER)}
+    return {path.stem: python_files.summary(path) for path in python_files.module_files(FOLDER)}
 
 
-def reading(share: str) -> list[str]:
+def attacks_on(share: str) -> list[str]:
     """The attacks that read this payload, as the ledger calls it."""
-    return [path.stem for path in sources.files(FOLDER) if share in sources.constant(path, "READS", ())]
+    return [
+        path.stem for path in python_files.module_files(FOLDER) if share in python_files.constant(path, "READS", ())
+    ]
 
 
 def kind_of(name: str) -> type[Attack]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unskew.attacks import catalogue
+from unskew.core import module_inputs
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part, overrides
-from unskew.core.values import Share
-from unskew.models import tokens
+from unskew.core.shares import Share
 
 NOT_MEASURED = "not measured"
 HEAD = "what it tells       "
@@ -18,7 +18,7 @@ HEAD = "what it tells       "
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
-    samples = Attackable(fed.net.layout is not None, tokens.looked_up(fed.net.module, fed.shared))
+    samples = Attackable(fed.net.layout is not None, module_inputs.table_exposure(fed.net.module, fed.shared))
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
     lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, samples)}"] if fed.shared else []
     for part, payload, share in _payloads(method, fed):
@@ -54,7 +54,7 @@ class Attackable:
     """What attacks ask of samples. several: whether one has several inputs. looked_up: whether the model looks them up."""
 
     several: bool = False
-    looked_up: tokens.LookedUp = ""
+    looked_up: module_inputs.TableExposure = ""
 
     def suit(self, attack: str) -> bool:
         """Whether the attack of this name can be made on such samples."""
@@ -64,7 +64,7 @@ class Attackable:
 
 def commands(payload: str, run: str, samples: Attackable) -> list[str]:
     """What would measure what a payload of this run tells; an audit, which asks another question, comes last."""
-    fitting = [n for n in catalogue.reading(payload) if samples.suit(n)]
+    fitting = [n for n in catalogue.attacks_on(payload) if samples.suit(n)]
     names = sorted(fitting, key=lambda name: name == "audit")
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
 

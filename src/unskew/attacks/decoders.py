@@ -1,43 +1,127 @@
-"""Networks that an attacker trains to turn payloads back into samples, with a fixed budget and early stopping.
+"""Networks that an attacker trains to turn payloads back into samples, with a fixed budget, its own seed and early stopping.
 
     linear   maps: conv 1x1, transposed convs of stride 2 until the image's size is passed, conv of stride 2, conv 1x1, without
              non-linearities, as in FLea's public code; vectors: ridge regression, the best affine map there is
     deep     maps: convolutions with ReLU and nearest upsampling; vectors: two hidden layers
 
-Letters: N samples, D values of a payload, P of a sample.
+From vectors of a class also a decoder with upsampling, a variational one, and a generator fitted to single vectors. Training stops
+early by the loss on a quarter of the attacker's own samples that is held back.
+
+Letters: N samples or vectors, D values of a payload or a vector, P of a sample.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unskew.attacks.training import Lesson, fit_inputs, scale
+from unskew.attacks.inversion import variation
+from unskew.core.keys import key
+from unskew.models.blocks import initialise
+
+BATCH, LOOK, RATE = 64, 25, 2e-3
+LEAST, NEAR = 0.05, 2.0
+"""Deviations, and the largest mean, of inputs that a network learns as they are."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What an attacker learns from: payloads [N, ...] and what it wants to know of each, [N, ...], all of its own samples.
+
+    steps: of training, at most.
+    """
+
+    sent: Tensor
+    x: Tensor
+    steps: int
+    seed: int
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Rows to train on, and a quarter to stop by."""
+        order = torch.randperm(len(self.x), generator=key(self.seed, "lesson"))
+        quarter = max(1, len(order) // 4)
+        return order[quarter:], order[:quarter]
+
+
+def fit(lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The network after training by Adam, as it was when its loss on the held-back quarter was least.
+
+    It takes payloads as they are; they are scaled by the mean and deviation of the lesson's.
+    """
+    mean, std = scale(lesson.sent)
+    train, held = lesson.parts()
+    initialise(module, key(lesson.seed, "network"))
+    module.to(lesson.sent.device)
+    optimiser = torch.optim.Adam(module.parameters(), RATE)
+    generator = key(lesson.seed, "batches")
+    best, kept = math.inf, copy.deepcopy(module.state_dict())
+
+    @torch.no_grad()
+    def answer(sent: Tensor) -> Tensor:
+        return torch.cat([module((piece - mean) / std) for piece in sent.split(256)])
+
+    for step in range(lesson.steps):
+        rows = train[torch.randint(len(train), (min(BATCH, len(train)),), generator=generator)]
+        error = loss(module((lesson.sent[rows] - mean) / std), lesson.x[rows])
+        optimiser.zero_grad()
+        error.backward()
+        optimiser.step()
+        if step % LOOK == LOOK - 1 or step == lesson.steps - 1:
+            now = float(loss(answer(lesson.sent[held]), lesson.x[held]))
+            if now < best:
+                best, kept = now, copy.deepcopy(module.state_dict())
+    module.load_state_dict(kept)
+    return answer
+
+
+def fit_inputs(
+    lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """The same of a network that answers with inputs, which it learns in deviations from their mean where they are far from one.
+
+    Steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach. Numbers like those of images from 0 to
+    1 are learnt as they are.
+    """
+    mean, std = lesson.x.mean(), lesson.x.std(correction=0)
+    if float(mean.abs()) <= NEAR and LEAST <= float(std) <= NEAR:
+        return fit(lesson, module, loss)
+    unit = torch.where(std > 0, std, 1.0)
+    answer = fit(replace(lesson, x=(lesson.x - mean) / unit), module, loss)
+    return lambda sent: mean + unit * answer(sent)
+
+
+def scale(sent: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, or of each value of a vector, to be broadcast."""
+    axes = [0, *range(2, sent.dim())]
+    return sent.mean(axes, keepdim=True), sent.std(axes, keepdim=True).clamp(min=1e-6)
+
 
 WIDTH = 32
 Decoder = Callable[[Tensor], Tensor]
 
 
-def linear(lesson: Lesson) -> Decoder:
+def linear_decoder(lesson: Lesson) -> Decoder:
     """The affine decoder."""
     if _is_map(lesson):
-        return _trained(lesson, _linear_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
+        return _train_decoder(lesson, _linear_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
     return _affine(lesson)
 
 
-def deep(lesson: Lesson) -> Decoder:
+def deep_decoder(lesson: Lesson) -> Decoder:
     """The decoder with non-linearities."""
     if _is_map(lesson):
-        return _trained(lesson, _deep_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
+        return _train_decoder(lesson, _deep_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
     values, pixels = lesson.sent[0].numel(), lesson.x[0].numel()
     dense = nn.Sequential(
         nn.Flatten(), nn.Linear(values, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, pixels)
     )
-    return _trained(lesson, nn.Sequential(dense, nn.Unflatten(1, tuple(lesson.x.shape[1:]))))
+    return _train_decoder(lesson, nn.Sequential(dense, nn.Unflatten(1, tuple(lesson.x.shape[1:]))))
 
 
 def _is_map(lesson: Lesson) -> bool:
@@ -79,7 +163,7 @@ class _Resized(nn.Module):
         return x if x.shape[2:] == self.size else F.interpolate(x, self.size, mode="bilinear", align_corners=False)
 
 
-def _trained(lesson: Lesson, module: nn.Module) -> Decoder:
+def _train_decoder(lesson: Lesson, module: nn.Module) -> Decoder:
     return fit_inputs(lesson, module, F.mse_loss)
 
 
@@ -112,3 +196,79 @@ def ridge(a: Tensor, b: Tensor, penalties: Sequence[float]) -> list[Tensor]:
         return [torch.linalg.solve(inner + p * eye, outer) for p in penalties]
     inner = a @ a.T / n
     return [a.T @ torch.linalg.solve(inner + p * eye, b / n) for p in penalties]
+
+
+CHANNELS, HIDDEN, NOISE = 32, 32, 64
+"""Channels of the maps, units of the bottleneck, values of the noise."""
+Generator = Callable[[Tensor], Tensor]
+
+
+def upcnn(lesson: Lesson) -> Generator:
+    """Dense, then three times nearest upsampling and a convolution; trained on squared error."""
+    return fit_inputs(lesson, _upsampling(lesson.sent.shape[1], lesson.x.shape[1:]), F.mse_loss)
+
+
+def vae(lesson: Lesson) -> Generator:
+    """The same from a bottleneck that is drawn from a normal law around what the vector says."""
+    module = _Variational(lesson.sent.shape[1], lesson.x.shape[1:], key(lesson.seed, "draws"))
+    return fit_inputs(
+        lesson,
+        module,
+        lambda answer, x: F.mse_loss(answer, x) + (module.divergence / 1000 if torch.is_grad_enabled() else 0.0),
+    )
+
+
+def fit_generator(
+    features: Callable[[Tensor], Tensor], aims: Tensor, shape: torch.Size, plan: tuple[int, int]
+) -> Tensor:
+    """[N, *shape] inputs whose features are near these aims, [N, D], made from noise by one generator. plan: steps, seed."""
+    steps, seed = plan
+    noise = torch.randn((len(aims), NOISE), generator=key(seed, "noise")).to(aims.device)
+    module = _upsampling(NOISE, shape).to(aims.device)
+    initialise(module, key(seed, "generator"))
+    optimiser = torch.optim.Adam(module.parameters(), 2e-3)
+    spread = aims.var() + 1e-6
+    for _ in range(steps):
+        x = module(noise)
+        distance = F.mse_loss(features(x), aims) / spread + 0.01 * variation(x)
+        optimiser.zero_grad()
+        distance.backward()
+        optimiser.step()
+    return module(noise).detach()
+
+
+def _upsampling(values: int, shape: torch.Size) -> nn.Module:
+    """From vectors [N, D] to inputs of this shape; of inputs that are no images, two dense layers."""
+    if len(shape) != 3:
+        return nn.Sequential(
+            nn.Linear(values, 256), nn.ReLU(), nn.Linear(256, math.prod(shape)), nn.Unflatten(1, tuple(shape))
+        )
+    height, width = (max(1, math.ceil(side / 8)) for side in shape[1:])
+    layers: list[nn.Module] = [nn.Linear(values, CHANNELS * height * width), nn.ReLU()]
+    layers.append(nn.Unflatten(1, (CHANNELS, height, width)))
+    for _ in range(3):
+        layers += [nn.Upsample(scale_factor=2.0), nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), nn.ReLU()]
+    layers += [
+        nn.Conv2d(CHANNELS, shape[0], 3, padding=1),
+        nn.Upsample((int(shape[1]), int(shape[2])), mode="bilinear"),
+    ]
+    return nn.Sequential(*layers)
+
+
+class _Variational(nn.Module):
+    """divergence: of the last pass, KL(N(mu, s^2) || N(0, I)) in nats, the mean over the batch."""
+
+    def __init__(self, values: int, shape: torch.Size, generator: torch.Generator):
+        super().__init__()
+        self.encoder = nn.Linear(values, 2 * HIDDEN)
+        self.decoder = _upsampling(HIDDEN, shape)
+        self.generator = generator
+        self.divergence = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        mu, log_var = self.encoder(x).chunk(2, 1)
+        self.divergence = 0.5 * (log_var.exp() + mu**2 - 1 - log_var).sum(1).mean()
+        if not torch.is_grad_enabled():
+            return self.decoder(mu)
+        drawn = torch.randn(mu.shape, generator=self.generator).to(mu.device)
+        return self.decoder(mu + (log_var / 2).exp() * drawn)

@@ -1,24 +1,53 @@
-"""From the update of a client to its labels and inputs, see `kinds/gradient.py`.
+"""From the update of a client to its labels and inputs, see `kinds/gradient.py`, and what of a sample an attack recovers.
 
-Letters: C classes, N samples.
+An attack recovers or marks all of a sample, or of several inputs one at a time. Letters: C classes, N samples, D numbers of a row of
+several inputs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from unskew.attacks.pieces import laid_out, pieces
+from unskew.core import module_inputs
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.core.trees import Weights
-from unskew.data.layout import Layout
-from unskew.engine.resolve import Run
-from unskew.models import unpacking
+from unskew.data.samples.input_layout import Layout
+from unskew.round.run import Run
+
+Image = tuple[int, int, tuple[int, ...]]
+"""Where an image begins and ends in a row, and its shape; a sample that is an image lies in no row, from 0 to 0."""
+
+
+def pieces(layout: Layout | None, x: Tensor) -> dict[str, Tensor]:
+    """Samples [N, ...] under the name "", or each input of rows [N, D] under its own, [N, *shape], [N, 1] of single numbers.
+
+    Whole numbers and truth values stay the floats as which they travel.
+    """
+    if layout is None:
+        return {"": x}
+    return {each.name: x[:, start:end].reshape(len(x), *(each.shape or (1,))) for each, start, end in layout.places}
+
+
+def over_row(layout: Layout, of: Mapping[str, Tensor]) -> Tensor:
+    """[D], for every number of a row the one number of its input. of: by the name of the input."""
+    return torch.cat([of[each.name].expand(end - start) for each, start, end in layout.places])
+
+
+def score_subject(piece: str, text: str) -> str:
+    """What a score is of: of which input, and what."""
+    return f"{piece}: {text}" if piece else text
+
+
+def image_of(layout: Layout | None, shape: tuple[int, ...], least: int) -> Image | None:
+    """The first image whose sides are `least` or more, if there is one. shape: of a sample."""
+    images = [(0, 0, shape)] if layout is None else [(start, end, each.shape) for each, start, end in layout.images]
+    return next((i for i in images if len(i[2]) == 3 and min(i[2][1:]) >= least), None)
 
 
 @dataclass(frozen=True)
@@ -58,7 +87,7 @@ class Inversion:
     """Finds labels and inputs of updates of one model. plan: steps, weight of total variation, first rate."""
 
     def __init__(self, net: Network, run: Run, plan: tuple[int, float, float], search: Search):
-        self.net, self.task, self.classes = relaxed(net), run.task, run.fed.classes
+        self.net, self.task, self.classes = relax(net), run.task, run.fed.classes
         self.steps, self.tv, self.rate = plan
         self.search, self.shape = search, run.fed.shape
 
@@ -75,7 +104,7 @@ class Inversion:
         with torch.no_grad():
             p_C = self.net.run(update.before, own)[0].softmax(1).mean(0)
         slope_C = change_C / (update.lr * update.steps)
-        return rounded((update.n * (p_C - slope_C)).double().cpu(), update.n)
+        return round_counts((update.n * (p_C - slope_C)).double().cpu(), update.n)
 
     def inputs(self, update: Update, labels: Tensor, seed: int) -> Tensor:
         """[N, *shape] inputs, as the model sees them, whose update points where this one does."""
@@ -118,13 +147,13 @@ class Inversion:
         return torch.cat([(a - b).flatten() for a, b in zip(first, now)])
 
 
-def relaxed(net: Network) -> Network:
+def relax(net: Network) -> Network:
     """The network, given whole numbers and truth values of several inputs as any numbers, along which a loss has slopes."""
     if net.layout is None or not net.layout.whole:
         return net
     other = net.copy()
     other.around, other.differentiable = net.around, net.differentiable
-    unpacking.attach(
+    module_inputs.attach_layout(
         other.module, replace(net.layout, inputs=tuple(replace(e, kind="float32") for e in net.layout.inputs))
     )
     return other
@@ -135,7 +164,7 @@ def has_slopes(net: Network) -> bool:
     alone, or makes them of what it is given."""
     with contextlib.suppress(Exception):  # whatever a user's own code makes of such inputs
         x = torch.full((2, *net.shape), 0.5, requires_grad=True)
-        return relaxed(net).run(net.weights(), x)[0].requires_grad
+        return relax(net).run(net.weights(), x)[0].requires_grad
     return False
 
 
@@ -143,10 +172,10 @@ def _each(x: Tensor, layout: Layout | None, of: Callable[[Tensor], Tensor]) -> T
     """A number of all samples; of several inputs [D], for every number of a row that of its input."""
     if layout is None:
         return of(x)
-    return laid_out(layout, {name: of(piece) for name, piece in pieces(layout, x).items()})
+    return over_row(layout, {name: of(piece) for name, piece in pieces(layout, x).items()})
 
 
-def rounded(counts_C: Tensor, n: int) -> Tensor:
+def round_counts(counts_C: Tensor, n: int) -> Tensor:
     """[N] classes, each as often as its count says, n in all: whole parts first, then the largest remainders."""
     counts = counts_C.clamp(min=0)
     counts = counts * n / counts.sum().clamp(min=1e-12)

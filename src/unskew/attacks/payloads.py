@@ -11,14 +11,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from unskew.attacks.replay import Visit
-from unskew.attacks.scene import Scene
+from unskew.attacks.scene import Scene, Visit
 from unskew.core.part import Part, Trip
 from unskew.core.trees import Weights
-from unskew.engine.client.values import Start
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
+from unskew.round.clients import Broadcast
 
 P = TypeVar("P", bound=Part)
 
@@ -37,7 +36,7 @@ class Taken:
     y: Tensor
     weights: Weights
     cut: str
-    start: Start
+    start: Broadcast
 
 
 def part_of(scene: Scene, kind: type[P]) -> P | None:
@@ -60,7 +59,7 @@ def activations(scene: Scene, part: FLea) -> Taken:
 
 def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
     """What FedMix's or FedData's clients sent before round 1: averages of inputs, or inputs, a row for each behind them."""
-    visit = before_first(scene, part)
+    visit = first_trip(scene, part)
     group = part.group if isinstance(part, FedMix) else 1
     sent = [r.shares[part.name]["x"] for r in visit.replies]
     scene.check_same(torch.cat(sent), scene.final.slices[part.name]["x"], f"{part.name}/x")
@@ -70,7 +69,7 @@ def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
     return Taken(f"{part.name}/x", each, torch.cat(x), y, visit.start.weights, "", visit.start)
 
 
-def before_first(scene: Scene, part: Part) -> Visit:
+def first_trip(scene: Scene, part: Part) -> Visit:
     """The trip of this Part before round 1, made again."""
     visit = scene.first(f"{part.name} before round 1", lambda t, heard, _: heard.visit(part.name))
     assert visit is not None

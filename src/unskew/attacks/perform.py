@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from unskew.attacks import catalogue
-from unskew.attacks.attack import Attack
-from unskew.attacks.opening import NONE
-from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, pooled
-from unskew.cores import one_core
-from unskew.engine.disk import privacy
-from unskew.engine.disk.code import Code
+from unskew.attacks.attack import Attack, Outcome, Score, pool
+from unskew.attacks.scene import NO_CODE, Scene
 from unskew.errors import UsageError
-from unskew.revision import revision
+from unskew.records import schema
+from unskew.runs.reopen import UserCode
+from unskew.system.machine import one_core
+from unskew.version import revision
 
 Say = Callable[[str], None]
 Settings = Mapping[str, object]
@@ -42,12 +40,12 @@ def perform(
         scene.close()
 
 
-def quickly(path: Path, say: Say, code: Code = NONE) -> None:
+def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
     """Every attack that fits the run of this folder, with its quick settings, unless its privacy.json has one already.
 
     code: as for a Scene. say: told why an attack that fits measured nothing, which fails nothing else. Raises as opening a Scene does.
     """
-    done = privacy.read(path).get(privacy.ATTACKS, {})
+    done = schema.read_privacy(path).get(schema.ATTACKS, {})
     kinds = {name: catalogue.kind_of(name) for name in catalogue.names() if name not in done}
     left = [catalogue.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
     if not left:
@@ -64,7 +62,7 @@ def quickly(path: Path, say: Say, code: Code = NONE) -> None:
         scene.close()
 
 
-def finding_on(path: Path, code: Code, name: str, settings: Settings, say: Say) -> dict[str, Any]:
+def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: Say) -> dict[str, Any]:
     """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as `perform` does.
 
     code: as for a Scene.
@@ -109,7 +107,7 @@ def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
 def _measured(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
     finding = _attempted(scene, attack, seeds, say)
     with scene.folder.locked():
-        privacy.put_attack(scene.path, attack.name, finding)
+        schema.put_attack(scene.path, attack.name, finding)
     return finding
 
 
@@ -122,13 +120,13 @@ def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, 
         finding["doubts"].append("pictures that stand beside samples of the sites are not kept (--pictures keeps them)")
     finding |= {"only": scene.told} if scene.told else {}
     finding["seconds"] = round(time.monotonic() - began, 1)
-    say(told(attack, finding))
+    say(finding_text(attack, finding))
     return finding
 
 
 def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dict[str, Any]:
     """What privacy.json keeps of an attack."""
-    scores = pooled(attempts)
+    scores = pool(attempts)
     return {
         "command": command,
         "asks": attack.asks,
@@ -156,7 +154,7 @@ def command_of(run: Sequence[str], attack: Attack, seeds: int) -> str:
     return shlex.join([*words, *([f"--seeds={seeds}"] if seeds > 1 else [])])
 
 
-def told(attack: Attack, finding: Mapping[str, Any]) -> str:
+def finding_text(attack: Attack, finding: Mapping[str, Any]) -> str:
     """A finding as the command line shows it."""
     scores = finding["scores"]
     width = max((len(f"{s['payload']}  {s['of']}") for s in scores), default=0)

@@ -1,11 +1,13 @@
-"""A finished run opened for attacks: its last round heard again to the same bits, and the samples that score an attack.
+"""A finished run opened for attacks: its last round computed again to the same bits, and the samples that score an attack.
 
-Nothing of the run's folder is changed. Letters: N samples.
+Nothing in the run's folder is changed. The folder may be anybody's: no Python file is imported because the folder names it. An
+exchange records what a reader at the server gets. Letters: N samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,24 +15,179 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from unskew import config, many
-from unskew.attacks.opening import NONE, SUMMED, last, opened, settings_of, without_code
-from unskew.attacks.replay import Heard, Listener, Overlay, Visit
-from unskew.core.client import changed
+from unskew import config, scores
+from unskew.config import Settings
+from unskew.core import encoding
+from unskew.core.client import replace_fields
+from unskew.core.part import Part, Trip
+from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights
-from unskew.data import scaling
-from unskew.engine.assemble import scoring_of, trainer_of
-from unskew.engine.client.values import Start
-from unskew.engine.disk import record, shapes, state
-from unskew.engine.disk.code import Code
-from unskew.engine.disk.folder import Folder
-from unskew.engine.disk.record import Record
-from unskew.engine.disk.sameness import check_files
-from unskew.engine.disk.state import Checkpoint, State, digest
-from unskew.engine.disk.store import Memory, Store
-from unskew.engine.resolve import Run
-from unskew.engine.server.loop import Loop
+from unskew.data.samples import scaling
 from unskew.errors import StateError
+from unskew.records import checkpoints, client_lists, record, schema
+from unskew.records.checkpoints import Checkpoint, State, digest
+from unskew.records.private_state import MemoryStore, Store
+from unskew.records.record import Record
+from unskew.round.clients import Broadcast
+from unskew.round.loop import Loop
+from unskew.round.run import Run
+from unskew.round.trainer import Trainer
+from unskew.runs import resolve
+from unskew.runs.assemble import scoring_of, trainer_of
+from unskew.runs.reopen import UserCode, check_model, recorded_method
+from unskew.runs.run_folder import RunFolder, check_files, with_recorded_lanes
+from unskew.system import disk
+from unskew.system.python_files import GIVEN_OBJECT
+
+SUMS_ONLY = "the server read sums alone (secure_aggregation)"
+"""Why single replies cannot be attacked in a run, as the end of a sentence."""
+NO_CODE = UserCode()
+"""No code: what a run takes that needs none."""
+
+
+def settings_of(path: Path) -> Settings:
+    """The settings of the run in this folder. Raises StateError (E117) where there is none."""
+    file = path / "config.yaml"
+    if not file.exists():
+        raise disk.no_run(path, "config.yaml")
+    return config.load(file)
+
+
+def open_run(path: Path, settings: Settings, code: UserCode) -> RunFolder:
+    """The run of a folder whose settings name its samples, with the caller's code in place of what they name."""
+    _check_here(path, settings)
+    checkpoint = last_checkpoint(path)
+    files = checkpoint[1]["files"]
+    method = recorded_method(path, files, settings, code.method)
+    check_model(path, files, settings, code.model)
+    here, model = settings.replace(metrics=scores.NONE), code.model  # no attack reads metrics, which may be files, too
+    if isinstance(model, str):
+        here, model = here.replace(model=model), None
+    return RunFolder(path, with_recorded_lanes(resolve.resolve(here, method=method, model=model), checkpoint))
+
+
+def without_code(settings: Settings) -> Settings:
+    """The settings of what a run reads beside code, which was compared when it was opened."""
+    code = {
+        "method": "fedavg",
+        "set": {},
+        "metrics": scores.NONE,
+        **({"model": "auto"} if ".py" in settings.model else {}),
+    }
+    return settings.replace(**code)
+
+
+def last_checkpoint(path: Path) -> Checkpoint:
+    """The last checkpoint of the run in this folder. Raises StateError (E152) where there is none, (E201) for a damaged one."""
+    try:
+        return checkpoints.read(path / checkpoints.LATEST)
+    except FileNotFoundError:
+        raise StateError("E152", f"{path} has no state.safetensors: it has not begun, or lost it.") from None
+
+
+def _check_here(path: Path, settings: Settings) -> None:
+    """Raises StateError (E152) for a run whose samples or model are not in reach of this machine."""
+    if settings.data.startswith("("):
+        text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
+        remedy = "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a simulated run of the same settings"
+        raise StateError("E152", f"{text}, and an attack is scored on them; {remedy}.")
+    if settings.model == GIVEN_OBJECT:
+        raise StateError(
+            "E152", f"the model of {path} was given in Python; attack a run whose model has a name or a file."
+        )
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One trip: the Part that asked, what the clients were sent, their private state, and what came back."""
+
+    part: Part
+    trip: Trip
+    start: Broadcast
+    private: Mapping[int, Tree]
+    replies: Sequence[Reply]
+
+    @property
+    def key(self) -> str:
+        return self.part.name
+
+
+@dataclass
+class RecordedRound:
+    """All that was carried in one round, or before the first one.
+
+    start: what was broadcast. private: the clients' private state, which no reader gets. replies: of the training.
+    """
+
+    start: Broadcast | None = None
+    private: Mapping[int, Tree] = field(default_factory=dict[int, Tree])
+    replies: Sequence[Reply] = ()
+    visits: list[Visit] = field(default_factory=list[Visit])
+
+    def visit(self, part: str) -> Visit | None:
+        """The trip of the Part of this name, if one took place."""
+        return next((v for v in self.visits if v.part.name == part), None)
+
+
+class RecordingExchange:
+    """An exchange that carries what a trainer sends and keeps it; `heard` is what it kept since the last `forget`."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.device, self.sent, self.kept, self.hooks = trainer.device, trainer.sent, trainer.kept, trainer.hooks
+        self.chance = trainer.chance
+        self.heard = RecordedRound()
+
+    def forget(self) -> None:
+        """Begin a new round."""
+        self.heard = RecordedRound()
+
+    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
+        """The clients' replies, which are kept; encoded weights as whoever reads them decodes them."""
+        replies = self.trainer.train(start, cohort, private)
+        method, fed = self.trainer.method, self.trainer.fed
+        self.heard.start, self.heard.private = start, private
+        self.heard.replies, _ = encoding.decode_replies(method, replies, start.received, fed, start.t)
+        return replies
+
+    def visit(
+        self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
+    ) -> list[Reply]:
+        """What a trip brings, which is kept."""
+        replies = self.trainer.visit(trip, part, start, ids, private)
+        self.heard.visits.append(Visit(part, trip, start, private, replies))
+        return replies
+
+    def remarks(self) -> list[tuple[str, str]]:
+        """Nothing: the run has said it."""
+        return []
+
+    def resized(self) -> int:
+        """0: the round has the lanes that it was recorded with, or it would end with other bits."""
+        return 0
+
+    def close(self) -> None:
+        """End the trainer's threads."""
+        self.trainer.close()
+
+
+class OverlayStore:
+    """A store of private state that is read; what is put there stays in memory."""
+
+    def __init__(self, below: Store):
+        self.below, self.above = below, dict[int, Tree]()
+
+    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
+        ids = list(clients)
+        below = self.below.fetch([k for k in ids if k not in self.above])
+        return below | {k: self.above[k] for k in ids if k in self.above}
+
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        self.above |= {k: tree for k, tree in trees.items() if tree}
+
+    def known(self) -> list[int]:
+        return sorted({*self.below.known(), *self.above})
+
 
 T = TypeVar("T")
 
@@ -49,7 +206,7 @@ class Scene:
     merged_only = ""
     """Why the merged model alone can be attacked here and no reply, as the end of a sentence; "" where replies can be, too."""
 
-    def __init__(self, path: Path, folder: Folder | None = None, code: Code = NONE):
+    def __init__(self, path: Path, folder: RunFolder | None = None, code: UserCode = NO_CODE):
         """folder: the run with samples that its settings do not name; opened from the path if left out. code: Python files
         of the run, which may be anybody's, so that none is imported because its folder names it.
 
@@ -59,15 +216,15 @@ class Scene:
         self.path = path
         self._kept = dict[str, Any]()
         self.settings = settings_of(path)
-        self.folder = folder or opened(path, self.settings, code)
+        self.folder = folder or open_run(path, self.settings, code)
         self.run: Run = self.folder.run
-        self.merged_only = SUMMED if self.run.secure else ""
+        self.merged_only = SUMS_ONLY if self.run.secure else ""
         given = {"--method": code.method, "--model": code.model}
         self.named = [word for option, text in given.items() if isinstance(text, str) for word in (option, text)]
         protector = self.run.method.protector
         self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
         self.last = self._checked()
-        self.final = state.state_in(self.last, self.run.device)
+        self.final = checkpoints.state_in(self.last, self.run.device)
         self.trainer = trainer_of(self.run)
 
     def close(self) -> None:
@@ -81,7 +238,7 @@ class Scene:
 
     def _checked(self) -> Checkpoint:
         """The last checkpoint, if the run has come to its end and everything it vouches for is whole."""
-        checkpoint = last(self.path)
+        checkpoint = last_checkpoint(self.path)
         facts = checkpoint[1]
         self.last_t = facts.get("ends", self.last_t)
         if facts["t"] < self.last_t:
@@ -101,9 +258,9 @@ class Scene:
         if facts["data"] != self.folder.data:
             raise StateError("E112", f"the data of {self.path} have changed since it ran, so nothing can be scored.")
 
-    def heard_by(self) -> Listener:
+    def heard_by(self) -> RecordingExchange:
         """What carries a round that is computed again."""
-        return Listener(self.trainer)
+        return RecordingExchange(self.trainer)
 
     def words(self) -> list[str]:
         """The run, as a command that measures the same again names it."""
@@ -114,7 +271,7 @@ class Scene:
         """What a finding says where the merged model alone was attacked; "" elsewhere."""
         return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
-    def _loop(self, store: Store) -> tuple[Loop, Listener]:
+    def _loop(self, store: Store) -> tuple[Loop, RecordingExchange]:
         listener = self.heard_by()
         scoring = scoring_of(self.trainer, self.run.federation)
         loop = Loop(self.run, listener, scoring, store, Record())
@@ -126,7 +283,7 @@ class Scene:
     def before(self) -> Checkpoint:
         """The checkpoint before the last round. Raises StateError (E152) where the folder has lost it."""
         try:
-            checkpoint = state.read(self.path / state.PREVIOUS)
+            checkpoint = checkpoints.read(self.path / checkpoints.PREVIOUS)
         except FileNotFoundError:
             checkpoint = None
         if checkpoint is None or checkpoint[1]["t"] != self.final.t - 1:
@@ -135,16 +292,16 @@ class Scene:
         return checkpoint
 
     @cached_property
-    def last_round(self) -> Heard:
+    def last_round(self) -> RecordedRound:
         """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits than the run."""
-        loop, listener = self._loop(Overlay(self.folder.store(self.before)))
-        after, _ = loop.round(state.state_in(self.before, self.run.device), self.final.t)
+        loop, listener = self._loop(OverlayStore(self.folder.store(self.before)))
+        after, _ = loop.round(checkpoints.state_in(self.before, self.run.device), self.final.t)
         self._same({"w": after.weights, **after.slices}, {"w": self.final.weights, **self.final.slices}, self.final.t)
         return listener.heard
 
-    def rounds(self) -> Iterator[tuple[int, Heard, State]]:
+    def rounds(self) -> Iterator[tuple[int, RecordedRound, State]]:
         """(round, what it carried, the state after it), computed again from the beginning; 0 is before the first round."""
-        loop, listener = self._loop(Memory())
+        loop, listener = self._loop(MemoryStore())
         now = loop.begin()
         yield 0, listener.heard, now
         for t in range(1, self.last_t + 1):
@@ -152,7 +309,7 @@ class Scene:
             now, _ = loop.round(now, t)
             yield t, listener.heard, now
 
-    def first(self, what: str, look: Callable[[int, Heard, State], T | None]) -> T | None:
+    def first(self, what: str, look: Callable[[int, RecordedRound, State], T | None]) -> T | None:
         """The first thing that `look` returns of `rounds`, None if it returns nothing. what: its name in this run, under which
         it is kept: a round costs what training it cost, and every seed of an attack reads the same payloads."""
         if what not in self._kept:
@@ -174,19 +331,23 @@ class Scene:
     def answered(self, t: int) -> list[int]:
         """The clients whose replies of round t were used, in the order of their numbers."""
         file = self.path / "events.jsonl"
-        rows = shapes.rows(file, file.read_bytes().splitlines())
+        rows = schema.parse_rows(file, file.read_bytes().splitlines())
         events = [event for event in rows if event["code"] == "round" and event["t"] == t]
-        return sorted(int(k) for k in many.clients_in(events[-1]["answered"], self.run.fed.clients)) if events else []
+        return (
+            sorted(int(k) for k in client_lists.clients_in(events[-1]["answered"], self.run.fed.clients))
+            if events
+            else []
+        )
 
-    def start_at(self, checkpoint: Checkpoint, t: int) -> Start:
+    def start_at(self, checkpoint: Checkpoint, t: int) -> Broadcast:
         """What clients were sent on the state of a checkpoint, in round t."""
-        loop, _ = self._loop(Memory())
-        return loop.down(state.state_in(checkpoint, self.run.device), t)
+        loop, _ = self._loop(MemoryStore())
+        return loop.down(checkpoints.state_in(checkpoint, self.run.device), t)
 
     @cached_property
-    def ended(self) -> Start:
+    def ended(self) -> Broadcast:
         """What clients would be sent after the last round."""
-        loop, _ = self._loop(Memory())
+        loop, _ = self._loop(MemoryStore())
         return loop.down(self.final, self.final.t)
 
     def seen(self, x: Tensor, k: int = -1) -> Tensor:
@@ -207,7 +368,7 @@ class Scene:
         federation = self.run.federation
         if federation.applied is None:
             return x
-        return torch.as_tensor(scaling.undone(x.numpy(force=True), federation.applied, federation.layout)).to(x)
+        return torch.as_tensor(scaling.undo(x.numpy(force=True), federation.applied, federation.layout)).to(x)
 
     def drawn_by(self, visit: Visit, k: int, w: Weights) -> list[Tensor]:
         """The samples, as stored, that client k drew for what it sent in a trip, one tensor a draw."""
@@ -222,5 +383,5 @@ class Scene:
                 drawn.append(draw(count, purpose, replacement, True).x)
                 return draw(count, purpose, replacement, raw)
 
-            visit.trip.client(w, changed(c, chosen=keep))
+            visit.trip.client(w, replace_fields(c, chosen=keep))
         return drawn

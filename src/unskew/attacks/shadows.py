@@ -16,11 +16,11 @@ from torch import Tensor
 from unskew.attacks.scene import Scene
 from unskew.core.method import Method
 from unskew.core.trees import Weights
-from unskew.data.index import Index
-from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Start
-from unskew.engine.client.values import Samples as TrainingSamples
+from unskew.data.clients.partition import Index
+from unskew.round.clients import Broadcast, LocalTraining
+from unskew.round.samples import Samples as TrainingSamples
+from unskew.round.schedule import Recipe
+from unskew.round.trainer import Trainer
 
 
 def halves(shadows: int, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -29,8 +29,8 @@ def halves(shadows: int, n: int, rng: np.random.Generator) -> np.ndarray:
     return order < shadows // 2
 
 
-def trained(
-    scene: Scene, x: Tensor, y: Tensor, inside_SN: np.ndarray, start: Start, plan: tuple[int, int]
+def train_shadows(
+    scene: Scene, x: Tensor, y: Tensor, inside_SN: np.ndarray, start: Broadcast, plan: tuple[int, int]
 ) -> list[Weights]:
     """The weights of every shadow. x: inputs as the model sees them; start: from where; plan: passes over its half, seed."""
     passes, seed = plan

@@ -16,7 +16,7 @@ def app() -> Any:
     """The typer application with all commands."""
     import typer
 
-    from unskew.cli.mistaken import Commands
+    from unskew.cli.options import Commands
 
     commands = typer.Typer(
         name="unskew",
@@ -26,7 +26,7 @@ def app() -> Any:
         add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalised},
+        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalise},
     )
     _add_commands(commands)
     _add_version(commands)
@@ -84,7 +84,7 @@ def _add_commands(commands: Any) -> None:
     commands.add_typer(site.app, name="site")
 
 
-def _normalised(name: str) -> str:
+def _normalise(name: str) -> str:
     """The name of an option or a command as it is listed, also if it is written `--LR` or `--lr_decay`."""
     return name.lower().replace("_", "-")
 
@@ -107,8 +107,8 @@ def main() -> None:
     Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 nobody reads what
     is printed, 143 terminated.
     """
-    from unskew import own
     from unskew.errors import Terminated
+    from unskew.system import python_files
 
     def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice: finish cleaning up
@@ -118,23 +118,23 @@ def main() -> None:
     _open_streams()
     _print_anything()
     try:
-        with own.restrict(*_texts(sys.argv[1:])):
+        with python_files.restrict(*_texts(sys.argv[1:])):
             app()()
     except Terminated:
-        _leave(143)
+        _exit(143)
     except KeyboardInterrupt:
-        _leave(130)
+        _exit(130)
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):  # for which typer ends with 1 and without a word
             raise
         _say("Whatever read this command's output has closed it, so the command ended here.")
-        _leave(141)
+        _exit(141)
     except Exception as error:
-        from unskew.failures import explained
+        from unskew.system.failures import explain
 
-        shown = explained(error)
+        shown = explain(error)
         _say(str(shown))
-        _leave(shown.exit_code)
+        _exit(shown.exit_code)
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _leave(code: int) -> None:
+def _exit(code: int) -> None:
     """End the process at once: worker threads may be in the middle of a round that nobody needs any more."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation.tickets import Coordinator
 
 FOLDER = Path("federations")
 Where = Annotated[Path, typer.Option("--folder", help="where federations are kept")]
@@ -28,28 +28,28 @@ def command(
     folder: Where = FOLDER,
 ) -> None:
     """Let sites take part: all of these keys, or none. First compare their fingerprints with those that the sites read out."""
-    from unskew.deploy import admission, bounds, federation_journal
-    from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
+    from unskew.federation import admission, journal
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     texts = _texts(keys, site)
-    most = bounds.parse(samples, list(texts))
+    most = admission.parse_bounds(samples, list(texts))
     publics = admission.applicants(home, texts)
     for one, public in publics.items():
-        bound = most.get(one) or bounds.read(home).get(one)
+        bound = most.get(one) or admission.read_bounds(home).get(one)
         words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
         print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
-    if not (compared or _somebody_is_there()):
+    if not (compared or _is_interactive()):
         text = "nobody is at a terminal to confirm these fingerprints; compare them with what the sites read out"
         raise UsageError("E503", f"nobody was admitted to {name}: {text}, and add --compared.")
-    if not (compared or _confirmed(list(publics))):
+    if not (compared or _confirm(list(publics))):
         raise UsageError("E503", f"nobody was admitted to {name}: the fingerprints were not confirmed.")
     for one, text in texts.items():
         if one in most:
-            bounds.write(home, one, most[one])
+            admission.write_bound(home, one, most[one])
         public = admission.admit(home, one, text)
-        federation_journal.note(home, [("admitted", {"site": one, "key": public.fingerprint})])
+        journal.record_events(home, [("admitted", {"site": one, "key": public.fingerprint})])
         print(f"admitted  {one}")
     _print_next(home, name)
 
@@ -69,13 +69,13 @@ def _texts(keys: list[Path], site: str | None) -> dict[str, str]:
     return {name: key.read_text(errors="replace") for name, key in zip(names, keys)}
 
 
-def _confirmed(sites: list[str]) -> bool:
+def _confirm(sites: list[str]) -> bool:
     """Whether somebody at the terminal says that the fingerprints are right."""
     each = sites[0] if len(sites) == 1 else "every site"
     return typer.confirm(f"Has {each} read out this fingerprint, over the telephone or in person?")
 
 
-def _somebody_is_there() -> bool:
+def _is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -14,20 +14,22 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
 ) -> None:
     """Follow a run until it ends, and show its result. Ctrl-C detaches from it without ending it."""
-    from unskew.cli import deployed
-    from unskew.deploy.following import Started
-    from unskew.deploy.tickets import Coordinator
+    from unskew.cli import remote_run
     from unskew.errors import Terminated
+    from unskew.federation.coordinator.orders import RunStart
+    from unskew.federation.tickets import Coordinator
 
-    started = Started.read(run)
-    home = Coordinator.open(deployed.ordered(run).federation)
+    started = RunStart.read(run)
+    home = Coordinator.open(remote_run.read_order(run).federation)
     if stop:
-        from unskew.deploy import submit  # which needs Flower
+        from unskew.federation.coordinator import submission  # which needs Flower
 
-        submit.stop(home, started.number)
+        submission.stop(home, started.number)
     try:
-        deployed.show(home, run, started, as_json)
+        remote_run.show(home, run, started, as_json)
     except (KeyboardInterrupt, Terminated):
         if not as_json:
-            deployed.aloud(f"\nDetached; the run goes on. Follow it again: unskew attach {run}   End it: add --stop")
+            remote_run.print_text(
+                f"\nDetached; the run goes on. Follow it again: unskew attach {run}   End it: add --stop"
+            )
         raise

@@ -65,13 +65,13 @@ def perform_and_print(arguments: Arguments) -> None:
 def _run(arguments: Arguments) -> Scene:
     """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures or --merged alone."""
     from unskew.attacks.scene import Scene
-    from unskew.engine.disk.code import Code
+    from unskew.runs.reopen import UserCode
 
-    code = Code(arguments.method, arguments.model)
+    code = UserCode(arguments.method, arguments.model)
     if arguments.data:
-        from unskew.deploy.reheard import opened
+        from unskew.federation.network_replay import open_replay
 
-        return opened(arguments.run, arguments.data, arguments.pictures, code, arguments.merged)
+        return open_replay(arguments.run, arguments.data, arguments.pictures, code, arguments.merged)
     if arguments.pictures:
         raise UsageError("E150", "--pictures belongs to --data; pictures of a simulated run are always kept.")
     if arguments.merged:
@@ -81,7 +81,7 @@ def _run(arguments: Arguments) -> Scene:
 
 def _settings(arguments: Arguments) -> dict[str, object]:
     """What --set and --samples say. Raises UsageError (E150) for anything but name=value, and where no attack is named."""
-    from unskew import calls
+    from unskew.formats import calls
 
     settings: dict[str, object] = {}
     for pair in arguments.set:

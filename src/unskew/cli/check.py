@@ -16,11 +16,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Check that a method is deterministic, resumes, shares only what it declares, and copes with small and absent clients."""
-    from unskew.engine import check
+    from unskew.runs import conformance
 
     results = []
     for part in parts_of(method):
-        for result in check.check_method(part):
+        for result in conformance.check_method(part):
             results.append(result)
             if not as_json:
                 detail = f": {result.detail}" if result.detail else ""
@@ -38,9 +38,9 @@ def command(
 
 def parts_of(text: str) -> list[Part]:
     """The Parts of a method, or all Parts that a Python file defines, with their default arguments."""
-    from unskew.methods import own_parts, registry
+    from unskew.methods import registry
     from unskew.methods.registry import part_of
 
     if not text.endswith(".py"):
         return list(registry.parse(text).parts)
-    return [part_of(kind, kind.spelling, {}) for kind in own_parts.kinds(text)]
+    return [part_of(kind, kind.spelling, {}) for kind in registry.user_parts(text)]

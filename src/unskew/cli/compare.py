@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from unskew import disk
 from unskew.cli.options import SETTINGS, set_over, with_settings
-from unskew.cluster.place import HERE
+from unskew.comparison.cluster import HERE
 from unskew.errors import NothingUsed, Terminated, UsageError
 from unskew.scores import kind
+from unskew.system import disk
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,18 @@ class Arguments:
 @with_settings(Arguments, [name for name in SETTINGS if name != "seed"])
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
-    from unskew.cluster import place
-    from unskew.comparison.plan import Plan, describe, plan_cells
-    from unskew.comparison.rehearsal import rehearse
+    from unskew.comparison import cluster
+    from unskew.comparison.dry_run import dry_run
+    from unskew.comparison.plan import Plan, plan_cells, write_plan
+    from unskew.comparison.tuning import tuning_of
     from unskew.config import build
-    from unskew.config import given as values_in
-    from unskew.disk import check_name
-    from unskew.engine.disk.folder import fresh
-    from unskew.engine.resolve import REFERENCES, parts_of
-    from unskew.tuning.tuned import tuning_of
+    from unskew.config import load_partial as values_in
+    from unskew.round.run import REFERENCES
+    from unskew.runs.resolve import parts_of
+    from unskew.runs.run_folder import free_path
+    from unskew.system.disk import check_name
 
-    place.parse(arguments.on)
+    cluster.parse(arguments.on)
     values = {**(values_in(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
         values["set"] = set_over(values.get("set", {}), arguments.set)
@@ -70,7 +71,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     for method in methods:
         parts_of(method)
     name, folder = arguments.name, arguments.folder
-    path = folder / check_name(name) if name is not None else fresh(folder, "compare")
+    path = folder / check_name(name) if name is not None else free_path(folder, "compare")
     seeds = list(range(arguments.seeds))
     plan = Plan(
         tuple(methods), tuple(seeds), values, arguments.processes, arguments.target, arguments.privacy, arguments.on,
@@ -81,10 +82,10 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     if not arguments.json:
         _introduce(settings, methods, arguments.seeds)
         print(*tuning.outline() if tuning else (), sep="\n", end="\n" if tuning else "", flush=True)
-    check_target(plan.target, rehearse(cells))
+    check_target(plan.target, dry_run(cells))
     if arguments.dry_run:
         return
-    describe(path, plan)
+    write_plan(path, plan)
     finish(path, plan, arguments.json)
 
 
@@ -98,11 +99,11 @@ def check_target(target: float | None, score: str) -> None:
 
 def resume(path: Path, as_json: bool, on: str = "") -> None:
     """Finish a comparison that was interrupted. on: where, if not where it began."""
-    from unskew.comparison.plan import described, plan_cells
-    from unskew.comparison.rehearsal import check_data
-    from unskew.tuning.tuned import tuning_of
+    from unskew.comparison.dry_run import check_data
+    from unskew.comparison.plan import plan_cells, read_plan
+    from unskew.comparison.tuning import tuning_of
 
-    plan = described(path)
+    plan = read_plan(path)
     tuning = tuning_of(path, plan)
     check_data(tuning.rehearsed() if tuning else plan_cells(path, plan.methods, plan.seeds, plan.settings))
     finish(path, replace(plan, on=on or plan.on), as_json)
@@ -110,15 +111,15 @@ def resume(path: Path, as_json: bool, on: str = "") -> None:
 
 def finish(path: Path, plan: Any, as_json: bool) -> None:
     """Train the runs of a comparison under a live table, after its tuning; then print the final table and write the report."""
-    from unskew.cli.progress import Progress
-    from unskew.cli.screen import json_of
-    from unskew.comparison.leakage import attack_all
-    from unskew.comparison.training import lost_in, train_all
+    from unskew.cli.screen import Progress, json_of
+    from unskew.comparison.training import attack_all, lost_in, train_all
+    from unskew.comparison.tuning import best_settings, cells_of
     from unskew.config import build, resume_command
-    from unskew.report import leakage_tables, page, read, summary, tables
-    from unskew.report.leakage import leakages
-    from unskew.report.runs import by_method
-    from unskew.tuning.tuned import best_of, cells_of
+    from unskew.report import page
+    from unskew.report.analysis import leakage, summary, tables
+    from unskew.report.analysis import runs as analysis_runs
+    from unskew.report.analysis.leakage import leakages
+    from unskew.report.analysis.runs import by_method
 
     try:
         with Progress(quiet=as_json) as progress:
@@ -133,12 +134,12 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
         raise
     for sentence in lost_in(cells):
         print(sentence, file=sys.stderr if as_json else sys.stdout)
-    runs = read.read_comparison(path)
+    runs = analysis_runs.read_comparison(path)
     rows = summary.summary_table(runs, target=plan.target)
     leaks = leakages(by_method(runs), rows) if plan.privacy else []
-    beside = {method: {"tuned": point} for method, point in best_of(path).items()}
+    beside = {method: {"tuned": point} for method, point in best_settings(path).items()}
     for leak in leaks:
-        beside.setdefault(leak.method, {})["privacy"] = leakage_tables.as_json(leak)
+        beside.setdefault(leak.method, {})["privacy"] = leakage.as_json(leak)
     records = [record | beside.get(record["method"], {}) for record in tables.as_json(rows)]
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)
@@ -151,7 +152,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     else:
         print(tables.plain(rows))
     if not as_json:
-        print(leakage_tables.plain(leaks), end="\n" if leaks else "")
+        print(leakage.plain(leaks), end="\n" if leaks else "")
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:
         text = (
@@ -162,11 +163,11 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
 
 def _introduce(settings: Any, methods: list[str], seeds: int) -> None:
     from unskew.core.method import Method
-    from unskew.data import preview
-    from unskew.engine.resolve import federation_of
+    from unskew.data import data_overview
+    from unskew.runs.resolve import federation_of
 
     federation = federation_of(settings, Method())
-    print(preview.terminal(federation))
+    print(data_overview.terminal(federation))
     print(f"plan   {len(methods)} methods x {seeds} seeds x {settings.rounds} rounds: {', '.join(methods)}")
     if settings.availability != "full":
         print(f"absent {settings.availability}: every method sees the same absences")

@@ -34,13 +34,13 @@ def check(
     """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
     from unskew.cli.screen import json_of
     from unskew.data import read
-    from unskew.data.intake.scale import standardised
-    from unskew.data.intake.understood import facts, table
+    from unskew.data.data_overview import facts, table
+    from unskew.data.standardisation import standardise
 
     dataset = read(
         data, **{name: value for name, value in (("label", label), ("site", site), ("target", target)) if value}
     )
-    scaled = standardised(dataset, always=False)
+    scaled = standardise(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.noted(*scaled.intake.notes)
     if as_json:
@@ -65,7 +65,7 @@ def get(
 
     Nothing is downloaded, and nothing of an archive is unpacked to a disk or unpickled unsafely.
     """
-    from unskew.data.getting.get import get as made_from
+    from unskew.data.downloads.get import get as made_from
 
     folder = out or Path(os.environ.get("UNSKEW_DATA") or "data")
     got = made_from(name, origin, folder, size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from unskew.cli.options import Positional, with_settings
-from unskew.diagnosis import COUNTED
+from unskew.diagnosis import RELEVANT_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Arguments:
     json: Annotated[bool, "print the diagnosis as JSON and nothing else"] = False
 
 
-@with_settings(Arguments, COUNTED)
+@with_settings(Arguments, RELEVANT_SETTINGS)
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Measure the skew of a federation, and recommend a method with its expected gain."""
     from unskew.cli.screen import json_of
-    from unskew.diagnosis.api import diagnose
+    from unskew.diagnosis.diagnose import diagnose
 
     named = {
         "label": arguments.label,

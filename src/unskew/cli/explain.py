@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from unskew.engine.server.loop import Loop
+    from unskew.round.loop import Loop
 
 DATA, MODEL = "digits", "auto"
 
@@ -25,16 +25,16 @@ def command(
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     """The page `unskew explain` prints."""
     from unskew.attacks.coverage import what_it_tells
-    from unskew.engine.leaves import leaves
     from unskew.merge import mean
-    from unskew.report.methods import page
+    from unskew.report.method_pages import method_page
+    from unskew.runs.disclosure import disclosure_lines
 
     loop, beside = _example(method, data, model)
     try:
-        shared = [*leaves(loop), *_summed(loop), *what_it_tells(loop.run.method, loop.fed)]
+        shared = [*disclosure_lines(loop), *_summed(loop), *what_it_tells(loop.run.method, loop.fed)]
     finally:
         loop.trainer.close()
-    pages = [page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
+    pages = [method_page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
         inspect.cleandoc(mean.__doc__ or "")
     ]
     return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])
@@ -42,11 +42,11 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
 
 def _summed(loop: Loop) -> list[str]:
     """Whether secure aggregation can hide what each client sends, and if not, why."""
-    from unskew.core.protection import unsummed
-    from unskew.privacy.secure import LEAST
+    from unskew.core.protection import sum_problem
+    from unskew.privacy.secure_aggregation import LEAST_SITES
 
-    reasons = [f"not possible with '{p.name}': {r}" for p in loop.method.parts if (r := unsummed(p, loop.fed))]
-    hidden = f"with --secure-aggregation on, all of it is read only in the sum of {LEAST} or more clients"
+    reasons = [f"not possible with '{p.name}': {r}" for p in loop.method.parts if (r := sum_problem(p, loop.fed))]
+    hidden = f"with --secure-aggregation on, all of it is read only in the sum of {LEAST_SITES} or more clients"
     return [f"secure aggregation  {(reasons or [hidden])[0]}"]
 
 
@@ -57,10 +57,10 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
     """
     from unskew.config import build
     from unskew.data.registry import divided_by
-    from unskew.engine import testbed
-    from unskew.engine.assemble import loop_of
-    from unskew.engine.resolve import method_of, resolve
     from unskew.errors import UsageError
+    from unskew.runs import conformance
+    from unskew.runs.assemble import loop_of
+    from unskew.runs.resolve import method_of, resolve
 
     split = {} if divided_by(data) else {"skew": "iid", "clients": 10}
     settings = build({"method": method, "data": data, "model": model, **split})
@@ -71,5 +71,7 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
         if refusal.code != "E108" or (data, model) != (DATA, MODEL):
             raise
     parts = method_of(settings)
-    small = testbed.settings_for(parts)
-    return loop_of(resolve(small, testbed.federation(), parts)), f"colour images of 8x8 and {small.model}, 8 clients"
+    small = conformance.settings_for(parts)
+    return loop_of(
+        resolve(small, conformance.small_federation(), parts)
+    ), f"colour images of 8x8 and {small.model}, 8 clients"

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from unskew.cli.finished import Finished
-from unskew.cli.options import with_options
+from unskew.cli.options import ModelOptions, with_options
 from unskew.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(Finished):
+class Arguments(ModelOptions):
     """The options of the command."""
 
     out: Annotated[Path, "the new folder to write"]
@@ -31,10 +30,10 @@ def command(arguments: Arguments) -> None:
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
-    from unskew.predicting import Published
+    from unskew.results import PublishedModel
 
     result = arguments.result()
-    if isinstance(result, Published):
+    if isinstance(result, PublishedModel):
         raise UsageError("E160", f"{arguments.run} is an export already; export from the run it came from.")
     for path in result.export(arguments.out, arguments.format, arguments.whose, arguments.license):
         print(path)

@@ -13,7 +13,7 @@ from unskew.cli import admit
 from unskew.cli.admit import FOLDER, Where
 
 if TYPE_CHECKING:
-    from unskew.deploy.tickets import Coordinator, Ticket
+    from unskew.federation.tickets import Coordinator, Ticket
 
 Name = Annotated[str, typer.Argument(help="the federation's name")]
 app = typer.Typer(help="Create a federation, admit its sites, inspect it.", no_args_is_help=True)
@@ -34,8 +34,8 @@ def init(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Create keys, the server's certificate and one ticket for each site."""
-    from unskew.deploy.certificates import DAYS
-    from unskew.deploy.tickets import TICKET_DAYS, Coordinator
+    from unskew.federation.certificates import DAYS
+    from unskew.federation.tickets import TICKET_DAYS, Coordinator
 
     names = [s.strip() for s in sites.split(",") if s.strip()]
     home = Coordinator.make(folder / name, name, host, names, not no_tls)
@@ -74,12 +74,12 @@ def ticket(
     folder: Where = FOLDER,
 ) -> None:
     """Write a new ticket for a site whose ticket has expired, was used, or went astray. The old one is good for nothing."""
-    from unskew.deploy import admission, federation_journal
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation import admission, journal
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     written = admission.invite(home, site, days)
-    federation_journal.note(home, [("ticket", {"site": site, "expires": written.expires})])
+    journal.record_events(home, [("ticket", {"site": site, "expires": written.expires})])
     _print_ticket(home, written)
 
 
@@ -90,12 +90,12 @@ def revoke(
     folder: Where = FOLDER,
 ) -> None:
     """Take back the admission of a site's key. A server that is running closes its connections within a second."""
-    from unskew.deploy import admission, federation_journal
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation import admission, journal
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     key = admission.revoke(home, site)
-    federation_journal.note(home, [("revoked", {"site": site, "key": key.fingerprint})])
+    journal.record_events(home, [("revoked", {"site": site, "key": key.fingerprint})])
     print(f"revoked  {site}  fingerprint {key.fingerprint}")
     print(f"next     unskew federation ticket {name} {site}      for a new key, made in a new folder")
 
@@ -107,11 +107,11 @@ def add(
     folder: Where = FOLDER,
 ) -> None:
     """Give a federation another site, and write its ticket. A server that runs lets it in once it is admitted."""
-    from unskew.deploy import membership
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation import admission
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
-    written = membership.add(home, site)
+    written = admission.add_site(home, site)
     print(f"added   {site} to {name}, which has {len(home.sites) + 1} sites now")
     _print_ticket(home, written)
 
@@ -123,11 +123,11 @@ def remove(
     folder: Where = FOLDER,
 ) -> None:
     """Take a site and its key out of a federation. Runs that have begun go on without it."""
-    from unskew.deploy import membership
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation import admission
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
-    membership.remove(home, site)
+    admission.remove_site(home, site)
     print(f"removed {site} from {name}, with its key; left: {', '.join(home.now().sites)}")
 
 
@@ -138,15 +138,15 @@ def renew_certificate(
     folder: Where = FOLDER,
 ) -> None:
     """Renew the server's certificate. No site joins again. A server that runs does this by itself, 30 days in advance."""
-    from unskew.deploy.renewal import renew
-    from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
+    from unskew.federation.admission import renew_certificate
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     if not home.tls:
         raise UsageError("E503", f"TLS is disabled in {name}, so that there is no certificate.")
     hosts = [host.strip() for host in also.split(",") if host.strip()]
-    print(f"renewed  valid until {renew(home, hosts).not_valid_after_utc:%Y-%m-%d}")
+    print(f"renewed  valid until {renew_certificate(home, hosts).not_valid_after_utc:%Y-%m-%d}")
 
 
 @app.command("show")
@@ -156,12 +156,12 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print the server's address, its certificate's days, the sites, their keys' fingerprints and bounds on samples."""
-    from unskew.deploy import bounds, certificates
-    from unskew.deploy.addresses import place
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation import admission, certificates
+    from unskew.federation.addresses import host_port
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
-    keys, most = home.admitted(), bounds.read(home)
+    keys, most = home.admitted(), admission.read_bounds(home)
     days = certificates.days_left(certificates.read(home.folder / "server.crt")) if home.tls else None
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
@@ -169,7 +169,7 @@ def show(
         print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
         return
     tls = f"enabled, certificate valid for {days} days" if home.tls else "DISABLED"
-    print(f"{home.name}  {place(home.host, home.port)}  TLS {tls}")
+    print(f"{home.name}  {host_port(home.host, home.port)}  TLS {tls}")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
         bound = f"  at most {most[site]:,} samples" if site in most else "  no bound on its samples" * bool(fingerprint)
@@ -184,15 +184,15 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check that a run's journal, or the federation's of admissions and of strangers, is as the coordinator wrote it."""
-    from unskew.deploy import journal
-    from unskew.deploy.tickets import Coordinator
     from unskew.errors import StateError, UsageError
+    from unskew.federation import journal
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     run = run or home.folder
-    path = run / journal.FILE
+    path = run / journal.JOURNAL_FILE
     if not path.exists():
-        raise UsageError("E117", f"{run} has no {journal.FILE}; runs over a network and federations have one.")
+        raise UsageError("E117", f"{run} has no {journal.JOURNAL_FILE}; runs over a network and federations have one.")
     verdict = journal.verify(path, home.key.public)
     changed = journal.changed_files(path, run) if not verdict.wrong else []
     if as_json:
@@ -213,7 +213,7 @@ def export_flower(
     folder: Where = FOLDER,
 ) -> None:
     """Print the Flower commands that `serve`, `site run` and `run --on` start, for a security review."""
-    from unskew.deploy.export import exported
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation.coordinator.server import program_lines
+    from unskew.federation.tickets import Coordinator
 
-    print(exported(Coordinator.open(folder / name)))
+    print(program_lines(Coordinator.open(folder / name)))

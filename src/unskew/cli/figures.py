@@ -26,9 +26,9 @@ class Arguments:
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
     """Write every picture of a report as a vector file, and its table as LaTeX and CSV, for papers and slides."""
-    from unskew.report import export
+    from unskew.report import paper_figures
 
     out = arguments.out or Path(arguments.runs[0]) / "figures"
     form = (arguments.format, arguments.columns, arguments.font)
-    for path, label in export.write_figures(arguments.runs, out, *form, say=warn):
+    for path, label in paper_figures.write_figures(arguments.runs, out, *form, say=warn):
         print(f"{path}  {label}")

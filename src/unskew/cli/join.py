@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.site.site_folder import SiteFolder
 
 SITE = Path("site")
 Fingerprint = Annotated[
@@ -26,13 +26,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Make this site's key here. Nothing is sent; the public key goes back by any channel."""
-    from unskew.deploy.joining import compare
-    from unskew.deploy.tickets import Joined, Ticket
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint
+    from unskew.federation.tickets import Ticket
 
     given = Ticket.read(ticket)
     if coordinator:
-        compare(given, coordinator)
-    joined = Joined.make(folder, given)
+        check_fingerprint(given, coordinator)
+    joined = SiteFolder.make(folder, given)
     if as_json:
         facts = {"site": given.site, "public": str(folder / f"{given.site}.pub")}
         print(json.dumps({**facts, "fingerprint": joined.key.public.fingerprint, **given.fingerprints}))
@@ -41,7 +41,7 @@ def command(
     print(f"next    unskew site check --data PATH --folder {shlex.quote(str(folder))}")
 
 
-def show(joined: Joined, compared: bool, say: Callable[[str], None] = print) -> None:
+def show(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print) -> None:
     """Say what the site has joined, and what goes back to the coordinator."""
     ticket = joined.ticket
     say(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
@@ -53,7 +53,7 @@ def show(joined: Joined, compared: bool, say: Callable[[str], None] = print) -> 
     say(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
 
 
-def heard(given: str, asks: bool) -> Callable[[], str]:
+def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
     """Where the coordinator's fingerprint comes from: an option, or somebody who types what is read out to them.
 
     It is not shown before, so that nobody can confirm it unread. asks: whether a person may be asked. What is returned
@@ -61,12 +61,12 @@ def heard(given: str, asks: bool) -> Callable[[], str]:
     """
 
     def ask() -> str:
-        from unskew.deploy.terminal import is_there
         from unskew.errors import UsageError
+        from unskew.federation.site.terminal import has_terminal
 
         if given:
             return given
-        if not (asks and is_there()):
+        if not (asks and has_terminal()):
             text = "a site joins with the coordinator's fingerprint, which `unskew federation show` prints there"
             raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
         print("Call the coordinator on a number that you know. `unskew federation show` prints its fingerprint there.")

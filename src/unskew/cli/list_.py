@@ -1,19 +1,100 @@
-"""`unskew list`: what there is to choose from."""
+"""`unskew list`: what there is to choose from.
+
+Methods are filtered by what they are for, and by what may leave a site; the words are those of `policy.yaml`, so that a site's policy
+can be typed in.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from unskew.cli.chosen import Filters
+from annotated_types import Ge
+
 from unskew.cli.options import with_options
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt, suggestion
 from unskew.experiments.request import Request
 
 if TYPE_CHECKING:
-    from unskew.report.profile import Profile
+    from unskew.report.method_profile import Profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """What a method must be to be listed; a filter that is not given lets all of them pass."""
+
+    against: Annotated[
+        str | None,
+        "for methods: those against labels or features that differ, scarcity of samples, or absence of clients",
+    ] = None
+    family: Annotated[str | None, "for methods: those of one family, such as personalised or compression"] = None
+    task: Annotated[str | None, "for methods: those that serve this task, such as regression"] = None
+    shares: Annotated[
+        str | None,
+        "for methods: those that send nothing but these kinds, such as weights or sums,statistics: weights, sums, "
+        "statistics, features, labels, inputs",
+    ] = None
+    least_samples: Annotated[
+        int | None, Ge(1), "for methods: those with at least so many samples behind every number that leaves"
+    ] = None
+    secure_aggregation: Annotated[
+        Literal["optional", "required"], "for methods: required: those that need only sums over clients"
+    ] = "optional"
+    handing_on: Annotated[
+        Literal["allowed", "refused"], "for methods: refused: those that send nobody what is made of another's model"
+    ] = "allowed"
+
+    @property
+    def given(self) -> str:
+        """The option of the first filter that was given; "" if none was."""
+        return next((_option(f.name) for f in fields(Filters) if getattr(self, f.name) != f.default), "")
+
+    def check(self) -> None:
+        """Raises UsageError (E109) for a word that no method could have."""
+        from unskew.core.part import Declared, Family, Skew
+
+        _check_words("against", [self.against], get_args(Skew))
+        _check_words("family", [self.family], [name for name in get_args(Family) if name])
+        _check_words("task", [self.task], Declared.tasks)
+        _check_words("shares", self.kinds, _share_kinds())
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that may leave."""
+        return [kind.strip() for kind in self.shares.split(",")] if self.shares is not None else _share_kinds()
+
+    def fits(self, profile: Profile) -> bool:
+        """Whether a method passes every filter."""
+        part, fewest = profile.part, profile.fewest
+        return (
+            (self.against is None or self.against in part.against)
+            and (self.family is None or self.family == part.family)
+            and (self.task is None or self.task in part.tasks)
+            and profile.leaves <= set(self.kinds)
+            and (self.least_samples is None or fewest is None or fewest >= self.least_samples)
+            and (self.secure_aggregation == "optional" or profile.summed)
+            and (self.handing_on == "allowed" or not profile.hands_on)
+        )
+
+
+def _check_words(name: str, words: Iterable[Any], known: Iterable[str]) -> None:
+    listed = list(known)
+    for word in words:
+        if word is not None and word not in listed:
+            near = suggestion(word, listed)
+            raise UsageError("E109", f"{_option(name)} is one of {', '.join(listed)}; got {excerpt(word)}.{near}")
+
+
+def _share_kinds() -> list[str]:
+    from unskew.core.shares import Kind
+
+    return list(get_args(Kind))
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +154,16 @@ def _methods() -> dict[str, str]:
 def _profiles() -> Iterator[tuple[str, Profile]]:
     """Every method with what can be said of it on the federation of `unskew check`, on which nothing trains."""
     from unskew.core.part import Part
-    from unskew.engine import testbed
     from unskew.methods import catalogue, registry
-    from unskew.report.profile import Profile
+    from unskew.report.method_profile import Profile
+    from unskew.runs import conformance
 
-    clients = testbed.federation()
+    clients = conformance.small_federation()
     for name, about in registry.names().items():
         method = registry.parse(name)
         part = method.parts[0] if method.parts else Part()
         entry = catalogue.entries().get(part.name)
-        yield name, Profile(part, testbed.run_for(method, clients).fed, entry.summary if entry else about)
+        yield name, Profile(part, conformance.run_for(method, clients).fed, entry.summary if entry else about)
 
 
 def _data() -> dict[str, str]:
@@ -112,7 +193,7 @@ def _attacks() -> dict[str, str]:
 def _experiments() -> dict[str, str]:
     """The title, and how many rows have their data on this machine."""
     from unskew.experiments.files import experiment_names, read_experiment
-    from unskew.report.numbers import plural
+    from unskew.report.analysis.numbers import plural
 
     entries = {}
     for name in experiment_names():
@@ -125,13 +206,13 @@ def _experiments() -> dict[str, str]:
 
 def _time(name: str) -> str:
     """How long all rows with data on this machine would take, as `reproduce` would run them."""
-    from unskew.engine import hardware
-    from unskew.experiments.estimate import seconds_for
     from unskew.experiments.files import read_experiment
-    from unskew.report.numbers import clock
+    from unskew.experiments.plan import seconds_for
+    from unskew.report.analysis.numbers import clock
+    from unskew.runs import hardware
 
     experiment = read_experiment(name)
-    cores = hardware.cores()
+    cores = hardware.core_count()
     rows = [row for row in experiment.rows if row.has_data]
     settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
     runs = {each.fingerprint(): each for each in settings}

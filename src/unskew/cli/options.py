@@ -1,25 +1,83 @@
 """Command-line options made from annotated dataclasses, so that every option is described in one place.
 
-A field `test_data: Annotated[str | None, "meaning"] = None` becomes `--test-data`, with its meaning, range, choices and
-default in `--help`. Fields without a default are positional arguments.
+A field `test_data: Annotated[str | None, "meaning"] = None` becomes `--test-data`, with its meaning, range, choices and default in
+`--help`. Fields without a default are positional arguments. Some mistakes are explained before the parser sees them, such as a
+column that is written as an option.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
+from typer.core import TyperGroup
 
-from unskew import arguments, calls
-from unskew.arguments import REQUIRED, Argument
 from unskew.config import Settings
 from unskew.errors import UsageError
+from unskew.formats import arguments, calls
+from unskew.formats.arguments import REQUIRED, Argument
+
+if TYPE_CHECKING:
+    from unskew.results import PublishedModel, Result, SitePredictor
+
+COLUMN_ARGUMENTS = {"run": ("site", "label", "target"), "compare": ("site", "label")}
+"""By command, the arguments of a table that are none of its options: they stand in the brackets behind the table's path."""
+
+
+class Commands(TyperGroup):
+    """The commands, which look at what a user wrote first."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        check_words(args)
+        return super().parse_args(ctx, args)
+
+
+def check_words(args: Sequence[str]) -> None:
+    """Raises UsageError (E109) for a column that is written as an option, and for --tune without a number."""
+    command, given = (args[0], list(args[1:])) if args else ("", [])
+    if "--" in given:
+        given = given[: given.index("--")]
+    options = {_option_name(text): _option_value(given, i) for i, text in enumerate(given) if text.startswith("--")}
+    columns = [name for name in COLUMN_ARGUMENTS.get(command, ()) if name in options]
+    if columns and "on" not in options:
+        raise UsageError("E109", _column_problem(command, columns, options))
+    if command == "compare" and "tune" in options and not re.fullmatch(r"[+-]?\d+", options["tune"]):
+        got = f"got {options['tune']!r}" if options["tune"] else "none was given"
+        text = "--tune takes a number, how many settings of every method are tried first"
+        raise UsageError("E109", f"{text}, and {got}; write --tune 8, say.")
+
+
+def _column_problem(command: str, names: Sequence[str], options: dict[str, str]) -> str:
+    path = options.get("data", "").partition("(")[0] or "table.csv"
+    inside = ",".join(f"{name}={options[name] or 'COLUMN'}" for name in names)
+    written = " and ".join(f"--{name}" for name in names)
+    which = "is no option" if len(names) == 1 else "are no options"
+    return (
+        f'{written} {which} of unskew {command}: columns are named behind the table\'s path, --data "{path}({inside})".'
+    )
+
+
+def _option_name(text: str) -> str:
+    """Of `--tune=8`, tune."""
+    return text[2:].partition("=")[0].lower().replace("_", "-")
+
+
+def _option_value(given: Sequence[str], place: int) -> str:
+    """What stands behind the option at this place; "" where another option does, or nothing."""
+    _, equals, value = given[place].partition("=")
+    if equals:
+        return value
+    after = given[place + 1 : place + 2]
+    return after[0] if after and not after[0].startswith("--") else ""
+
 
 T = TypeVar("T")
 SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("method", "set"))
@@ -46,7 +104,7 @@ def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Command]:
 
     def decorate(function: Callable[[T], None]) -> Command:
         def called(**values: Any) -> None:
-            function(_built(own, values))
+            function(_build(own, values))
 
         return _as_command(called, function, [_parameter(argument) for argument in arguments.of(own)])
 
@@ -68,14 +126,14 @@ def with_settings(
 
         def called(**values: Any) -> None:
             given = {argument.name: values.pop(argument.name) for argument in chosen}
-            function(_built(own, values), {name: value for name, value in given.items() if value is not None})
+            function(_build(own, values), {name: value for name, value in given.items() if value is not None})
 
         return _as_command(called, function, parameters)
 
     return decorate
 
 
-def _built(kind: type[T], values: dict[str, Any]) -> T:
+def _build(kind: type[T], values: dict[str, Any]) -> T:
     """The dataclass with the values that the user gave; raises UsageError (E109) for one that does not fit."""
     given = {name: value for name, value in values.items() if value is not None}
     return kind(**arguments.check(kind, given, "the command", "E109"))
@@ -152,3 +210,39 @@ def set_over(before: Mapping[str, Mapping[str, Any]], pairs: Sequence[str]) -> d
     for part, values in parts_arguments(pairs).items():
         by_part[part] = {**by_part.get(part, {}), **values}
     return by_part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which run's model a command takes, and whose."""
+
+    run: Annotated[
+        Path, "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for the hub"
+    ]
+    client: Annotated[str | None, "take this client's own model, by name or number"] = None
+    model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
+    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    best: Annotated[bool, "take the model of the best round, which a run with --keep-best keeps"] = False
+    unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
+    data: Annotated[
+        str, "at a site, whose model some methods make with its samples: its data, as it took part with them"
+    ] = ""
+    classes: Annotated[str, "of these data all class names, in the order on which the sites agreed"] = ""
+
+    def result(self) -> Result | PublishedModel | SitePredictor:
+        """The run, as `unskew.load` reads it; raises UsageError as that does."""
+        from unskew import api
+        from unskew.cli.site_run import names
+        from unskew.results import SitePredictor
+
+        own = {"data": self.data or None, "classes": names(self.classes)}
+        code = {"model": self.model, "method": self.method}
+        result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
+        if isinstance(result, SitePredictor):  # whose weights may be of an earlier round than the coordinator's
+            print(result, file=sys.stderr)
+        return result
+
+    @property
+    def whose(self) -> int | str | None:
+        """The client by its number if it is one, else by its name; None for the global model."""
+        return int(self.client) if self.client and self.client.isdecimal() else self.client

@@ -1,20 +1,78 @@
-"""`unskew predict`: what a run's model says of new samples."""
+"""`unskew predict`: what a run's model predicts for new samples, as a table with a line for each sample.
+
+Letters: N samples, C classes.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from unskew.cli.finished import Finished
-from unskew.cli.options import with_options
+import numpy as np
+
+from unskew.cli.options import ModelOptions, with_options
 from unskew.errors import DataError, UsageError
+
+FORMULA = re.compile(r"[=+\-@\t\r]")
+NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.I)
+
+
+def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> str:
+    """`input,class,p(CLASS),...`: what each sample is called, its likeliest class, and every class's probability."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["input", "class", *(f"p({name})" for name in classes)])
+    for name, p_C in zip(names, p_NC):
+        rows.writerow([safe_cell(name), safe_cell(classes[int(p_C.argmax())]), *(f"{p:.6f}" for p in p_C)])
+    return text.getvalue()
+
+
+def labels_as_csv(names: Sequence[str], labels: Sequence[str], p_NL: np.ndarray) -> str:
+    """`input,labels,p(LABEL),...`: what each sample is called, its labels joined by ";", and every label's probability."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["input", "labels", *(f"p({name})" for name in labels)])
+    for name, p_L in zip(names, p_NL):
+        there = ";".join(label for label, p in zip(labels, p_L) if p > 0.5)
+        rows.writerow([safe_cell(name), safe_cell(there), *(f"{p:.6f}" for p in p_L)])
+    return text.getvalue()
+
+
+def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> str:
+    """`input,TARGET`: what each sample is called, and the number that the model predicts, in the target's own unit."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["input", safe_cell(target)])
+    rows.writerows([safe_cell(name), f"{value:.7g}"] for name, value in zip(names, guess_N))
+    return text.getvalue()
+
+
+def masks_as_csv(names: Sequence[str]) -> str:
+    """`place,input`: where in an array of masks, from 0, that of each sample is."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["place", "input"])
+    rows.writerows([str(place), safe_cell(name)] for place, name in enumerate(names))
+    return text.getvalue()
+
+
+def safe_cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe before it.
+
+    The names of classes and files may be somebody else's.
+    """
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(Finished):
+class Arguments(ModelOptions):
     """The options of the command."""
 
     input: Annotated[
@@ -30,7 +88,6 @@ def command(arguments: Arguments) -> None:
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
-    from unskew.report import predicted
 
     if arguments.out and arguments.out.exists() and arguments.out.samefile(arguments.input):
         raise UsageError("E109", f"--out {arguments.out} is the input, which would be lost; name another file.")
@@ -41,17 +98,15 @@ def command(arguments: Arguments) -> None:
         if result.federation.masks:
             _write_masks(arguments.out, result, x, client)
             if names != [str(i) for i in range(len(names))]:  # as of an array, whose order is known
-                print(predicted.places_as_csv(names), end="")
+                print(masks_as_csv(names), end="")
         elif result.federation.several:
             p = result.predict_proba(x, client)
-            _write(arguments.out, predicted.several_as_csv(names, result.federation.classes, p))
+            _write(arguments.out, labels_as_csv(names, result.federation.classes, p))
         elif result.federation.target:
-            _write(
-                arguments.out, predicted.numbers_as_csv(names, result.federation.classes[0], result.predict(x, client))
-            )
+            _write(arguments.out, numbers_as_csv(names, result.federation.classes[0], result.predict(x, client)))
         else:
             p = result.predict_proba(x, client)
-            text = predicted.as_csv(names, result.federation.classes, p)
+            text = as_csv(names, result.federation.classes, p)
             _write(arguments.out, text)
     for remark in remarks:
         print(f"Warning: {remark.message}", file=sys.stderr)
@@ -59,12 +114,12 @@ def command(arguments: Arguments) -> None:
 
 def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
     """(names, samples) of the input. Raises DataError as `inputs.read` does."""
-    from unskew.data import inputs
-    from unskew.engine.disk.reopened import SITES_FILE
+    from unskew.data import prediction_inputs
+    from unskew.runs.reopen import SITES_FILE
 
     intake, layout = result.federation.intake, result.federation.layout
     try:
-        return inputs.read(arguments.input, intake.form if intake else {}, layout)
+        return prediction_inputs.read_inputs(arguments.input, intake.form if intake else {}, layout)
     except DataError as error:
         if error.code != "E403" or not (arguments.run / SITES_FILE).is_file():
             raise
@@ -75,7 +130,7 @@ def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
 
 
 def _write(out: Path | None, text: str) -> None:
-    from unskew import disk
+    from unskew.system import disk
 
     if out is None:
         print(text, end="")
@@ -88,7 +143,7 @@ def _write_masks(out: Path | None, result: Any, x: Any, client: int | str | None
 
     import numpy as np
 
-    from unskew import disk
+    from unskew.system import disk
 
     if out is None or out.suffix != ".npy":
         raise UsageError("E109", "this run's model predicts masks or tokens, which are no table; give --out FILE.npy.")

@@ -20,16 +20,16 @@ def command(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page; for kept results of reproduce, one page each and an index."""
-    from unskew.experiments import kept
+    from unskew.experiments import pages
     from unskew.report import page
 
     trained = any((runs[0] / name).exists() for name in ("config.yaml", "compare.yaml"))
-    if len(runs) == 1 and not trained and (results := kept.results_in(runs[0])):
+    if len(runs) == 1 and not trained and (results := pages.results_in(runs[0])):
         folder = out or runs[0]
         folder.mkdir(parents=True, exist_ok=True)
         for result in results:
-            kept.write_pages(folder, result)
-        print(kept.write_index(folder, results))
+            pages.write_pages(folder, result)
+        print(pages.write_index(folder, results))
         return
     print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=warn))
 

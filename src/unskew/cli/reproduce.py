@@ -20,8 +20,7 @@ class Arguments(Request):
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
     """Run a published table, or one of your own. Finished runs are kept, so it can be stopped and extended at any time."""
-    from unskew.cli.progress import Progress
-    from unskew.cli.screen import json_of
+    from unskew.cli.screen import Progress, json_of
     from unskew.experiments.reproduce import carry_out
 
     with Progress(quiet=arguments.json) as progress:

@@ -36,9 +36,9 @@ def command(
 
     A Python file is imported only if it is named here, too.
     """
-    from unskew import own
+    from unskew.system import python_files
 
-    with own.restrict(*(method or ()), model, *metrics.split(",")):
+    with python_files.restrict(*(method or ()), model, *metrics.split(",")):
         _resume(run, without or (), wait, on, as_json)
 
 
@@ -46,10 +46,10 @@ def _resume(run: Path, without: Sequence[str], wait: str, on: str, as_json: bool
     from unskew.cli import compare
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
-    from unskew.cluster import place
-    from unskew.comparison.spread import spread
-    from unskew.engine.disk.folder import Folder
+    from unskew.comparison import cluster as comparison_cluster
+    from unskew.comparison.ray_clients import train_clients_on
     from unskew.errors import UsageError
+    from unskew.runs.run_folder import RunFolder
 
     if on and (run / "deploy.json").exists():
         raise UsageError("E109", f"--on says where a simulation trains, and {run} has sites of its own.")
@@ -59,11 +59,11 @@ def _resume(run: Path, without: Sequence[str], wait: str, on: str, as_json: bool
     if (run / "compare.yaml").exists():
         compare.resume(run, as_json, on)
     elif (run / "deploy.json").exists():
-        from unskew.cli.deployed import go
+        from unskew.cli.remote_run import conduct
 
-        go(run, as_json, tuple(without), wait)
+        conduct(run, as_json, tuple(without), wait)
     else:
-        cluster, folder = place.parse(on), Folder.open(run)
+        cluster, folder = comparison_cluster.parse(on), RunFolder.open(run)
         if cluster:
-            folder.run = spread(folder.run, cluster)
+            folder.run = train_clients_on(folder.run, cluster)
         finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unskew.cli.options import Panel, Positional, set_over, with_settings
-from unskew.cluster import place
-from unskew.cluster.place import Cluster
+from unskew.comparison import cluster
+from unskew.comparison.cluster import Cluster
 from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Panel("Real sites")
@@ -50,13 +50,13 @@ class Arguments:
 @with_settings(Arguments)
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Train one method on one federation, and write its report."""
-    from unskew.disk import check_name, slug
-    from unskew.engine.disk.folder import fresh
+    from unskew.runs.run_folder import free_path
+    from unskew.system.disk import check_name, slug
 
     cluster = _cluster(arguments)
     settings = _settings(arguments, given, sites=bool(arguments.on) and cluster is None)
     name, folder = arguments.name, arguments.folder
-    path = folder / check_name(name) if name is not None else fresh(folder, slug(settings.method))
+    path = folder / check_name(name) if name is not None else free_path(folder, slug(settings.method))
     if arguments.on and cluster is None:
         _run_on_sites(path, settings, arguments, {**_in_file(arguments), **given})
     else:
@@ -71,19 +71,19 @@ def _cluster(arguments: Arguments) -> Cluster | None:
         or (arguments.federations / arguments.on).exists()
     ):
         return None
-    return place.parse(arguments.on)
+    return cluster.parse(arguments.on)
 
 
 def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
     """The settings of a YAML file, of options, and of --set, each on top of the one before. sites: for a run on real ones."""
     from unskew import config as settings_of
-    from unskew.engine.resolve import in_full
+    from unskew.runs.resolve import with_arguments
 
     base = {**(ON_SITES if sites else {}), **_in_file(arguments)}
     method = {} if arguments.method is None or _is_file(arguments.method) else {"method": arguments.method}
     settings = settings_of.build({**base, **given, **method})
     settings = settings.replace(set=set_over(settings.set, arguments.set))
-    return in_full(settings)
+    return with_arguments(settings)
 
 
 def _in_file(arguments: Arguments) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _in_file(arguments: Arguments) -> dict[str, Any]:
     from unskew import config as settings_of
 
     named = arguments.method if arguments.method and _is_file(arguments.method) else arguments.config
-    return settings_of.given(Path(named)) if named else {}
+    return settings_of.load_partial(Path(named)) if named else {}
 
 
 def _is_file(method: str) -> bool:
@@ -101,17 +101,17 @@ def _is_file(method: str) -> bool:
 
 def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[str, Any]) -> None:
     """asked: the settings that somebody wrote down."""
-    from unskew.cli.deployed import aloud, run_on
-    from unskew.deploy.studies import OF_SITES, clipped
+    from unskew.cli.remote_run import print_text, run_on
+    from unskew.federation.protocol.study_rules import SITE_CHOICES, with_clipping
 
     if arguments.dry_run:
         raise UsageError("E109", "--dry-run shows a partition, but sites only say what they hold when a run begins.")
-    if (ignored := [name for name in OF_SITES if name in asked]) and not arguments.json:
-        aloud(
+    if (ignored := [name for name in SITE_CHOICES if name in asked]) and not arguments.json:
+        print_text(
             f"ignored {', '.join(ignored)}: every site trains on its own samples, on the device that it was started with"
         )
     if arguments.clip:
-        settings = clipped(settings)
+        settings = with_clipping(settings)
     terms = {
         "min_sites": arguments.min_sites,
         "deadline": arguments.deadline,
@@ -124,38 +124,38 @@ def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[s
 
 def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | None) -> None:
     from unskew.cli.screen import Screen
-    from unskew.comparison.spread import spread
-    from unskew.data import preview
-    from unskew.engine.assemble import loop_of
-    from unskew.engine.disk.folder import Folder
-    from unskew.engine.leaves import leaves
-    from unskew.engine.resolve import resolve
+    from unskew.comparison.ray_clients import train_clients_on
+    from unskew.data import data_overview
+    from unskew.runs.assemble import loop_of
+    from unskew.runs.disclosure import disclosure_lines
+    from unskew.runs.resolve import resolve
+    from unskew.runs.run_folder import RunFolder
 
     resolved = resolve(settings)
     screen = Screen(settings.rounds, quiet=arguments.json)
-    screen.say(preview.terminal(resolved.federation))
+    screen.say(data_overview.terminal(resolved.federation))
     if arguments.dry_run:
         loop = loop_of(resolved)
-        screen.say("\n".join(leaves(loop)))
+        screen.say("\n".join(disclosure_lines(loop)))
         loop.trainer.close()
         return
-    finish(Folder(path, spread(resolved, cluster) if cluster else resolved), screen, arguments.json)
+    finish(RunFolder(path, train_clients_on(resolved, cluster) if cluster else resolved), screen, arguments.json)
 
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
     """Train the run of a folder to its end and show it; then print its scores, write its report and say what to do next."""
     from unskew.cli.screen import json_of, next_steps
     from unskew.config import resume_command
-    from unskew.engine.leaves import leaves
     from unskew.report import page
     from unskew.results import result_of
+    from unskew.runs.disclosure import disclosure_lines
     from unskew.scores import latest
 
     loops: list[Any] = []
 
     def ready(loop: Any) -> None:
         loops.append(loop)
-        screen.say("\n".join(leaves(loop)))
+        screen.say("\n".join(disclosure_lines(loop)))
 
     def after_round(state: Any, summary: Any) -> None:
         screen.round(summary, latest(loops[0].record.latest, loops[0].fed.task.main_score, summary.t))

@@ -1,4 +1,4 @@
-"""What commands print: a live table on a terminal, plain lines when piped, nothing but JSON with --json."""
+"""What commands print: a live table on a terminal, plain lines when the output is piped, nothing but JSON with --json."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unskew.report.numbers import clock
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from unskew.comparison.progress import Cell
+from unskew.errors import NothingUsed
+from unskew.report.analysis.numbers import clock, megabytes
+from unskew.round.run import is_reference
+from unskew.scores import Kind, kind
 
 MOST_LOSS = 1e5
 """A loss from here on, of training that diverges, is written with an exponent, for it would push the rest off the line."""
@@ -94,3 +103,111 @@ def _finite(value: Any) -> Any:
 def next_steps(path: Path) -> str:
     """Where the report of a run is, and the command that repeats the run."""
     return f"report  {path / 'report.html'}\nagain   unskew run {shlex.quote(str(path / 'config.yaml'))}"
+
+
+COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+down MB")
+
+
+class Progress:
+    """Shows runs from the first `look` until `close`, or the end of its `with`. quiet: show nothing."""
+
+    def __init__(self, runs: Sequence[Cell] = (), quiet: bool = False):
+        self.runs, self.quiet = list(runs), quiet
+        self._live: Live | None = None
+        self._reported: set[Path] = set()
+        self._began: tuple[float, float] | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def say(self, text: str) -> None:
+        """Print a text, below the table of the runs so far."""
+        self.close()
+        if not self.quiet:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        """Leave the table on the terminal as it is now."""
+        if self._live:
+            self._live.update(self.table())
+            self._live.stop()
+            self._live = None
+
+    def look(self, runs: Sequence[Cell]) -> None:
+        """Show the present state of the runs. Other runs than those shown before begin a table of their own."""
+        if [cell.path for cell in runs] != [cell.path for cell in self.runs]:
+            self.close()
+            self.runs, self._reported, self._began = list(runs), set(), None
+        self._began = self._began or (time.monotonic(), self._share_done())
+        if self.quiet:
+            return
+        if sys.stdout.isatty():
+            if self._live is None:
+                self._live = Live(self.table(), refresh_per_second=4)
+                self._live.start()
+            self._live.update(self.table())
+        else:
+            self._report_finished()
+
+    def _report_finished(self) -> None:
+        """One line for each run that has finished since the last look."""
+        for cell in self.runs:
+            if cell.done and cell.path not in self._reported:
+                self._reported.add(cell.path)
+                count = f"{len(self._reported)}/{len(self.runs)}"
+                sent = _megabytes([cell])
+                print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {_outcome(cell):<13}  {sent:>8} MB", flush=True)
+
+    def table(self) -> Table:
+        """One line for each method, over its seeds; below it how much is done and how long the rest will take."""
+        table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
+        for title in COLUMNS:
+            table.add_column(title, justify="left" if title == "method" else "right")
+        by_method: dict[str, list[Cell]] = {}
+        for cell in self.runs:
+            by_method.setdefault(cell.method, []).append(cell)
+        for method, group in by_method.items():
+            begun, main = [cell for cell in group if cell.t], kind(group[0].metric)
+            table.add_row(
+                Text(method),  # whose arguments, [head] say, are no markup
+                f"{sum(cell.done for cell in group)}/{len(group)}",
+                f"{max(cell.t for cell in group)}/{group[0].settings.rounds}",
+                _mean(main, [cell.score for cell in begun]),
+                f"{_mean(main, [cell.client_mean for cell in begun])} / {_mean(main, [cell.client_worst for cell in begun])}",
+                _megabytes(group) if begun else "",
+            )
+        return table
+
+    def _caption(self) -> str:
+        """`40% done, 2:30 left`, at the pace since the first look; rounds from an earlier sitting do not count for it."""
+        done, (began, before) = self._share_done(), self._began or (0.0, 1.0)
+        gained = done - before
+        left = f", {clock((time.monotonic() - began) * (1 - done) / gained)} left" if gained > 0.01 else ""
+        return f"{done:.0%} done{left}"
+
+    def _share_done(self) -> float:
+        """Of all rounds of all runs."""
+        return sum(cell.t for cell in self.runs) / max(1, sum(cell.settings.rounds for cell in self.runs))
+
+
+def _outcome(cell: Cell) -> str:
+    """What a run that is done has come to: its last score, unless its clients did not train it or it has no global model."""
+    if cell.code == NothingUsed.exit_code:
+        return "not trained"
+    return "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
+
+
+def _megabytes(runs: list[Cell]) -> str:
+    """Sent and received in one run, on average; a dash for references, which share nothing."""
+    if is_reference(runs[0].method):
+        return "–"
+    return megabytes(1e6 * sum(cell.megabytes for cell in runs) / len(runs))
+
+
+def _mean(main: Kind, values: list[float]) -> str:
+    """The mean of the known values, as the main score is written; a hyphen if there are none."""
+    known = [value for value in values if value == value]
+    return main.written(sum(known) / len(known)) if known else "-"

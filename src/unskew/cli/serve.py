@@ -12,8 +12,8 @@ import typer
 from unskew.cli.admit import FOLDER
 
 if TYPE_CHECKING:
-    from unskew.deploy.logs import Log
-    from unskew.deploy.metrics.endpoint import Figures
+    from unskew.federation.programs import Log
+    from unskew.federation.prometheus import Figures
 
 METRICS = "where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given (default: nowhere)"
 LOG_FORMAT = "text, or json: one object a line, also in the log files of the programs that it starts"
@@ -32,7 +32,7 @@ def command(
     log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
     """Run the server that sites connect to. Runs are started separately, with `unskew run --on`."""
-    from unskew.deploy.logs import Log
+    from unskew.federation.programs import Log
 
     say = Log(log_format, {"program": "serve", "federation": name})
     with say.to_the_end():
@@ -41,7 +41,7 @@ def command(
 
 def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
     """Answer at this address with these figures, as long as the program runs. Raises UsageError (E109)."""
-    from unskew.deploy.metrics.endpoint import Endpoint
+    from unskew.federation.prometheus import Endpoint
 
     endpoint = Endpoint(where, figures)
     endpoint.start()
@@ -49,22 +49,22 @@ def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
 
 
 def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
-    from unskew.deploy.addresses import place
-    from unskew.deploy.supervise import stopped_at_the_end
-    from unskew.deploy.tickets import Coordinator
+    from unskew.federation.addresses import host_port
+    from unskew.federation.programs import stop_at_end
+    from unskew.federation.tickets import Coordinator
 
     home = Coordinator.open(folder)
-    from unskew.deploy import serving  # which needs Flower
-    from unskew.deploy.metrics.of_server import OfServer
+    from unskew.federation.coordinator import server as coordinator_server  # which needs Flower
+    from unskew.federation.coordinator.server import ServerMetrics
 
-    server = serving.begin(home, bind, say, say.form)
-    figures = OfServer(server)
+    server = coordinator_server.start_server(home, bind, say, say.form)
+    figures = ServerMetrics(server)
     if metrics:
         publish(metrics, figures, say)
     tls = "TLS, for admitted keys only" if home.tls else "TLS DISABLED, so that anybody on this machine can connect"
-    say(f"{home.name}  {place(server.bind, home.port)}  {tls}; requests and replies signed; telemetry disabled")
+    say(f"{home.name}  {host_port(server.bind, home.port)}  {tls}; requests and replies signed; telemetry disabled")
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
-    with stopped_at_the_end(server):
+    with stop_at_end(server):
         while True:
             server.tend()
             figures.tend()

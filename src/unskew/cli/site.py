@@ -26,10 +26,10 @@ def approve(
     folder: Folder = SITE,
 ) -> None:
     """Let a study take what it asks for, in this run and in later ones; without a run, show every study that has asked."""
-    from unskew.deploy import approvals
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.site import approvals
+    from unskew.federation.site.site_folder import SiteFolder
 
-    Joined.open(folder)
+    SiteFolder.open(folder)
     if number:
         approved = approvals.decide(folder, number, "approved")
         what = ", and later runs of this study"
@@ -39,7 +39,7 @@ def approve(
             what += "\n          each later run spends its epsilon once more"
         print(f"approved  {approved.run}{what}\n{approved.text()}")
         return
-    requests = approvals.everything(folder)
+    requests = approvals.all_requests(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")
     if waiting := [r.run for r in requests if r.state == "waiting"]:
         where = f"{waiting[0]} --folder {shlex.quote(str(folder))}"
@@ -52,10 +52,10 @@ def refuse(
     folder: Folder = SITE,
 ) -> None:
     """Refuse a study, also one that is running: nothing more is computed for it."""
-    from unskew.deploy import approvals
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.site import approvals
+    from unskew.federation.site.site_folder import SiteFolder
 
-    Joined.open(folder)
+    SiteFolder.open(folder)
     refused = approvals.decide(folder, number, "refused")
     print(f"refused  {refused.run}  {refused.method}: nothing more is computed for this study here")
     print(f"         to allow it after all: unskew site approve {refused.run} --folder {shlex.quote(str(folder))}")
@@ -67,11 +67,11 @@ def watch(
     port: Annotated[int, typer.Option(help="port of the page on this machine (default 0: any that is free)")] = 0,
 ) -> None:
     """Show in a browser what waits, what runs and what has left. Only this machine reaches the page; Ctrl-C ends it."""
-    from unskew.deploy.page import Page
-    from unskew.deploy.site_page import html
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.local_page import Page
+    from unskew.federation.site.site_folder import SiteFolder
+    from unskew.federation.site.site_page import html
 
-    joined = Joined.open(folder)
+    joined = SiteFolder.open(folder)
     page = Page(lambda: html(joined), port)
     print(f"open  {page.address}   (Ctrl-C ends the page; the site goes on)", flush=True)
     page.serve()
@@ -90,15 +90,15 @@ def policy(
     """Check and show what studies may ask of this site, or change it."""
     from dataclasses import asdict
 
-    from unskew.deploy.policy import FILE, Policy
-    from unskew.deploy.tickets import Joined
     from unskew.errors import UsageError
+    from unskew.federation.site.policy import POLICY_FILE, Policy
+    from unskew.federation.site.site_folder import SiteFolder
 
-    Joined.open(folder)
+    SiteFolder.open(folder)
     if default:
-        if (folder / FILE).exists():
+        if (folder / POLICY_FILE).exists():
             change = f"change its keys with: unskew site policy --set KEY=VALUE --folder {shlex.quote(str(folder))}"
-            raise UsageError("E502", f"{folder / FILE} exists and is not overwritten; {change}")
+            raise UsageError("E502", f"{folder / POLICY_FILE} exists and is not overwritten; {change}")
         Policy().write(folder)
     current = Policy.read(folder)
     if changes:
@@ -122,17 +122,17 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check the key, the network, the certificate, the clock, the data and the versions, without joining a run."""
-    from unskew.deploy.doctor import check as checked
-    from unskew.deploy.doctor import verdict
+    from unskew.federation.site.site_checks import check_site as checked
+    from unskew.federation.site.site_checks import policy_finding
 
     findings = checked(folder, data, names(classes))
     readable = all(f.ok for f in findings if f.what == "data")
     leaves: list[str] = []
     if study and readable:
-        from unskew.deploy.leaving import forecast
+        from unskew.federation.site.study_review import forecast
 
         asked, leaves = forecast(study, data, names(classes), sites, model)
-        findings.append(verdict(folder, asked))
+        findings.append(policy_finding(folder, asked))
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "text": f.text} for f in findings]
         print(json.dumps({"found": rows, "leaves": leaves} if study else rows))
@@ -158,20 +158,20 @@ def clean(
 
     A run that was used within the last hour may be going on and is never removed.
     """
-    from unskew.deploy.cleaning import ago, busy, removable
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.site.run_folder import active_runs, removable_runs, time_ago
+    from unskew.federation.site.site_folder import SiteFolder
 
-    Joined.open(folder)
-    kept = removable(folder, runs or [], older)
+    SiteFolder.open(folder)
+    kept = removable_runs(folder, runs or [], older)
     for run in kept:
-        what = f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used {ago(run.used_s)}"
+        what = f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used {time_ago(run.used_s)}"
         print(f"{'would remove' if dry_run else 'removed'}  {what}")
         if not dry_run:
             run.remove()
-    going_on = [] if runs else busy(folder, older)
+    going_on = [] if runs else active_runs(folder, older)
     for run in going_on:
         print(
-            f"kept  {run.path.name}  last used {ago(run.used_s)}, so it may be going on; wait until it was quiet for an hour"
+            f"kept  {run.path.name}  last used {time_ago(run.used_s)}, so it may be going on; wait until it was quiet for an hour"
         )
     if not (kept or going_on):
         print(

@@ -15,9 +15,9 @@ from unskew.cli.join import SITE
 from unskew.cli.serve import LOG_FORMAT, METRICS, publish
 
 if TYPE_CHECKING:
-    from unskew.deploy.handshake import Finding
-    from unskew.deploy.logs import Log
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.programs import Log
+    from unskew.federation.site.handshake import Finding
+    from unskew.federation.site.site_folder import SiteFolder
 
 Data = Annotated[
     str,
@@ -31,8 +31,8 @@ Model = Annotated[
     str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
 ]
 APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}
-HERE = "new ones are asked about here"
-NOT_YET = ("network", "handshake", "admission")
+LOCAL_ADDRESS = "new ones are asked about here"
+LATER_CHECKS = ("network", "handshake", "admission")
 """Findings that a site which has only now joined waits out: the server may not run yet, and its key is not admitted."""
 
 
@@ -57,57 +57,56 @@ def command(
     log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
-    from unskew.deploy.connecting import SiteProcesses
-    from unskew.deploy.joining import compare
-    from unskew.deploy.logs import Log
-    from unskew.deploy.metrics.of_site import OfSite
-    from unskew.deploy.one_process import only_one
-    from unskew.deploy.tickets import Joined
+    from unskew.federation.programs import Log
+    from unskew.federation.site.processes import SiteMetrics, SiteProcesses
+    from unskew.federation.site.site_folder import SiteFolder, check_fingerprint, site_lock
 
     head = Log(log_format, {"program": "site run"})
     with head.to_the_end():
-        joined = _joined(folder, ticket, coordinator, data, classes, head) if ticket else Joined.open(folder)
+        joined = _join(folder, ticket, coordinator, data, classes, head) if ticket else SiteFolder.open(folder)
         if coordinator:
-            compare(joined.ticket, coordinator)  # also where the site joined without it
+            check_fingerprint(joined.ticket, coordinator)  # also where the site joined without it
         site = joined.ticket
         tls = "TLS enabled" if site.authority else "TLS DISABLED"
         head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
         head(f"logs    {folder / 'worker.log'}")
         say = Log(log_format, {"program": "site run", "federation": site.federation, "site": site.site}, timed=True)
-        with only_one(folder, site.site):
-            figures = OfSite(folder)
+        with site_lock(folder, site.site):
+            figures = SiteMetrics(folder)
             if metrics:
                 publish(metrics, figures, head)
-            _tell_of_studies(folder, approve, say)
+            _announce_studies(folder, approve, say)
             counting = figures if metrics else None
             SiteProcesses(joined, data, classes, model, device, say, approve, log_format, counting).run()
 
 
-def _joined(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> Joined:
+def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
     """The site in this folder, which joins first if it has not. Raises SystemExit if what it then checks cannot work."""
-    from unskew.deploy import doctor, joining
+    from unskew.federation.site import site_checks, site_folder
 
-    joined, now = joining.join(folder, ticket, join.heard(coordinator, asks=say.form == "text"))
+    joined, now = site_folder.join(folder, ticket, join.fingerprint_source(coordinator, asks=say.form == "text"))
     join.show(joined, now, say)
     if now:
-        findings = doctor.check(folder, data, names(classes))
-        show_findings(findings, say, NOT_YET)
-        if wrong := [f.what for f in findings if not f.ok and f.what not in NOT_YET]:
+        findings = site_checks.check_site(folder, data, names(classes))
+        show_findings(findings, say, LATER_CHECKS)
+        if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
             say("The site has joined and has connected to nobody. Mend this, then give the same command again.")
             raise SystemExit(3 if wrong == ["data"] else 2)
     return joined
 
 
-def _tell_of_studies(folder: Path, approve: str, say: Log) -> None:
+def _announce_studies(folder: Path, approve: str, say: Log) -> None:
     """Announce studies that wait, and ask about them if somebody is at the terminal."""
-    from unskew.deploy import approvals, asking, terminal
+    from unskew.federation.site import approvals, terminal
 
-    here = approve == "ask" and say.form == "text" and terminal.is_there()
-    replace(say, timed=False)(f"studies {HERE if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}")
+    here = approve == "ask" and say.form == "text" and terminal.has_terminal()
+    replace(say, timed=False)(
+        f"studies {LOCAL_ADDRESS if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}"
+    )
 
     def task() -> None:
         if here:
-            asking.decide_here(folder, say, terminal.Terminal())
+            terminal.decide_at_terminal(folder, say, terminal.Terminal())
         else:
             approvals.announce(folder, say)
 

@@ -13,7 +13,7 @@ from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
 """Seconds between two looks."""
-SHOWN = {**{("global", main): "global" for main in MAIN.values()}, **OVER_CLIENTS}
+SHOWN_ROUNDS = {**{("global", main): "global" for main in MAIN.values()}, **OVER_CLIENTS}
 """The scores to show: their names on the screen by scope and metric."""
 MOST_NAMES = 6
 """How many absent clients a line names."""
@@ -27,23 +27,23 @@ def command(
     page: Annotated[bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")] = False,
 ) -> None:
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
-    from unskew.comparison.plan import described, watched
-    from unskew.comparison.watch import announced
-    from unskew.disk import no_run
-    from unskew.tuning import tuned
+    from unskew.comparison import tuning
+    from unskew.comparison.plan import planned_cells, read_plan
+    from unskew.comparison.progress import announced_cells
+    from unskew.system.disk import no_run
 
     if page:
         _serve(run)
     elif (run / "compare.yaml").exists():
-        plan = described(run)
-        while plan.tune and (run / "now.json").exists() and tuned.Tuning(run, plan).missing():
-            _watch_many(announced(run), run / "report.html", once)
+        plan = read_plan(run)
+        while plan.tune and (run / "now.json").exists() and tuning.Tuning(run, plan).missing():
+            _watch_many(announced_cells(run), run / "report.html", once)
             if once:
                 return
             time.sleep(LOOK_S)
-        _watch_many(watched(run, plan), run / "report.html", once)
+        _watch_many(planned_cells(run, plan), run / "report.html", once)
     elif (run / "now.json").exists():
-        _watch_many(announced(run), run / "pages" / "index.html", once)
+        _watch_many(announced_cells(run), run / "pages" / "index.html", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():
         _watch_one(run, once)
     else:
@@ -52,8 +52,8 @@ def command(
 
 def _serve(run: Path) -> None:
     """The page of one run, until Ctrl-C."""
-    from unskew.deploy.page import Page
-    from unskew.deploy.run_page import html
+    from unskew.federation.coordinator.run_page import html
+    from unskew.federation.local_page import Page
 
     html(run)  # which refuses a folder that is no run's
     served = Page(lambda: html(run))
@@ -88,7 +88,7 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
     """Show the table that the command which trains them shows; when piped, a line for each finished run."""
     from rich.console import Console
 
-    from unskew.cli.progress import Progress
+    from unskew.cli.screen import Progress
 
     with Progress(runs, quiet=once) as progress:
         while True:
@@ -109,7 +109,7 @@ class _History:
     """What a run has written so far. complete: the rounds of which everything is written; 0 is before the first."""
 
     def __init__(self, run: Path):
-        from unskew.engine.disk.tail import Tail  # which loads NumPy
+        from unskew.records.rows import Tail  # which loads NumPy
 
         self.complete: set[int] = set()
         self._run, self._sites = run, list[str]()
@@ -120,12 +120,12 @@ class _History:
 
     def read(self) -> Iterator[str]:
         """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
-        from unskew.many import clients_in
+        from unskew.records.client_lists import clients_in
 
         for row in self._metrics.read():  # before the events: what a round has to tell is written before its scores
             if row["metric"] in MAIN.values():
                 self._main = kind(row["metric"])
-            if row["client"] is None and (name := SHOWN.get((row["scope"], row["metric"]))):
+            if row["client"] is None and (name := SHOWN_ROUNDS.get((row["scope"], row["metric"]))):
                 self._scores.setdefault(row["t"], {})[name] = row["value"]
             if row["t"] == 0 or (row["scope"], row["metric"]) == ("train", "seconds"):
                 self.complete.add(row["t"])
@@ -151,13 +151,13 @@ class _History:
 
 def _site_names(run: Path) -> list[str]:
     """The names of the sites in the order of client numbers; none in a simulation."""
-    from unskew.report.files import read_json
+    from unskew.report.analysis.runs import read_json
 
     return [hello["site"] for hello in read_json(run / "sites.json").get("sites", [])]
 
 
 def _ending(run: Path) -> dict[str, Any] | None:
     """How a run over a network ended; None while it goes on, and in a simulation."""
-    from unskew.report.files import read_json
+    from unskew.report.analysis.runs import read_json
 
     return read_json(run / "ending.json") or None

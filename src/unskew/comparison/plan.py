@@ -1,22 +1,97 @@
-"""The runs of a comparison: every method with every seed, written to compare.yaml so that it can be resumed."""
+"""The plan of a comparison: every method with every seed, written to compare.yaml so that it can be resumed.
+
+Each run is trained in a process of its own, which reads everything from files. So methods and models are written as texts, and
+data that are no text are written to a file in the comparison's folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, MinLen
+from torch import nn
 
-from unskew import arguments, config, disk, documents
-from unskew.cluster.place import HERE
-from unskew.comparison.watch import Cell
+from unskew import config
+from unskew.comparison.cluster import HERE
+from unskew.comparison.progress import Cell
 from unskew.config import Settings
-from unskew.disk import slug
-from unskew.engine import resolve
-from unskew.engine.disk.sameness import check_same
-from unskew.errors import StateError, UsageError, printable, suggestion
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.data.clients.federation import Federation
+from unskew.data.python_objects import settings_of, take
+from unskew.data.readers.from_npz import save_dataset
+from unskew.errors import StateError, UnskewError, UsageError, excerpt, printable, suggestion
+from unskew.formats import arguments, documents
+from unskew.round import run
+from unskew.runs import object_digests, resolve
+from unskew.runs.run_folder import check_same
+from unskew.system import disk
+from unskew.system.disk import slug
+
+DATA_FILE = "data.npz"
+
+
+def methods_as_text(methods: Iterable[Method | Part | str | os.PathLike[str]]) -> list[str]:
+    """The texts of methods. Raises UsageError (E109) for a Part that no other process can find by its name."""
+    if isinstance(methods, str | os.PathLike | Method | Part):
+        raise UsageError(
+            "E109", f"compare takes a list of methods, such as ['fedavg', 'fedprox']; got {excerpt(methods)}."
+        )
+    return [_method_text(m) for m in methods]
+
+
+def _method_text(method: Method | Part | str | os.PathLike[str]) -> str:
+    if isinstance(method, str | os.PathLike):
+        return os.fspath(method)
+    object_digests.check_method(method)
+    parts = method.parts if isinstance(method, Method) else (method,)
+    text = str(Method(*parts)) if parts else "fedavg"
+    try:
+        again = resolve.parts_of(text).parts
+    except UnskewError:
+        again = ()
+    if again != parts:
+        raise UsageError(
+            "E109",
+            f"{excerpt(text)} is a Part of this process alone, and each run of a comparison has a process of its own; put "
+            "the Part into a file and name that: compare(['my_part.py', ...]).",
+        )
+    return text
+
+
+def model_as_text(model: Any) -> str:
+    """The text of a model. Raises UsageError (E109) for a module, which only this process has."""
+    if isinstance(model, nn.Module):
+        raise UsageError(
+            "E109",
+            f"a {type(model).__name__} was given as model, and each run of a comparison has a process of its own; put the "
+            "function that builds it into a file and name that: model='my_model.py:function'.",
+        )
+    return os.fspath(model)
+
+
+def data_as_text(data: Any, parent: Path, label: str, site: str, target: str = "") -> dict[str, str]:
+    """The settings that stand for data: their text and, where they came divided, the skew.
+
+    What is no text is written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a Federation, and
+    as `take` does.
+    """
+    if isinstance(data, str | os.PathLike):
+        return settings_of(data, label, site, target)[1]
+    dataset = take(data, label=label, site=site, target=target)
+    if isinstance(dataset, Federation):
+        raise UsageError(
+            "E109",
+            "a Federation is dealt out already, and each run of a comparison deals out for itself; give the Dataset and a "
+            "skew, or a list of the clients' sets.",
+        )
+    save_dataset(dataset, parent / DATA_FILE)
+    return {**settings_of(dataset, "", site)[1], "data": str(parent / DATA_FILE)}
+
 
 FILE = "compare.yaml"
 
@@ -55,7 +130,7 @@ def plan_cells(
         base = config.build({**options, "method": method})
         meant = resolve.arguments_for(method, base.set)
         unused = {part: values for part, values in unused.items() if part not in meant}
-        in_full = resolve.compared(base.replace(set=meant))
+        in_full = resolve.comparison_settings(base.replace(set=meant))
         if (first := known.setdefault(in_full.method, method)) != method:
             text = f"'{first}' and '{method}' are one method, {in_full.method}"
             raise UsageError("E119", f"{text}, whose rows would compete with each other; name it once.")
@@ -67,7 +142,7 @@ def plan_cells(
         raise UsageError("E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, methods)}")
     if len({cell.path for cell in cells}) < len(cells):
         twice = next((m for m in methods if list(methods).count(m) > 1), "")
-        added = f" '{twice}' is a reference, which is added already." if resolve.is_reference(twice) else ""
+        added = f" '{twice}' is a reference, which is added already." if run.is_reference(twice) else ""
         raise UsageError("E119", f"two of the methods to compare are the same; name each once.{added}")
     for cell in cells:
         if (cell.path / "config.yaml").exists():
@@ -75,9 +150,9 @@ def plan_cells(
     return cells
 
 
-def watched(parent: Path, plan: Plan) -> list[Cell]:
+def planned_cells(parent: Path, plan: Plan) -> list[Cell]:
     """The runs of a comparison, for whoever only follows them: no method is read, so that its file may be out of reach."""
-    shared = _alone(plan.settings)
+    shared = _shared_settings(plan.settings)
     return [
         Cell(printable(m), seed, parent / f"{slug(m)}--s{seed}", shared) for m in plan.methods for seed in plan.seeds
     ]
@@ -94,17 +169,17 @@ def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
         if dot:
             arguments.setdefault(part, {})[argument] = value
     own = {name: value for name, value in point.items() if "." not in name}
-    return settings.replace(**own, method=resolve.written(settings.method, arguments)) if point else settings
+    return settings.replace(**own, method=resolve.method_text(settings.method, arguments)) if point else settings
 
 
-def describe(parent: Path, plan: Plan) -> None:
+def write_plan(parent: Path, plan: Plan) -> None:
     """Write compare.yaml, from which a comparison is resumed.
 
     Raises StateError (E112) where runs of other methods or seeds have begun there with other settings than these have: they
     would stand in one table.
     """
     if (parent / FILE).is_file() and any(parent.glob("*--s*/metrics.jsonl")):
-        before, now = (_alone(settings) for settings in (described(parent).settings, plan.settings))
+        before, now = (_shared_settings(settings) for settings in (read_plan(parent).settings, plan.settings))
         config.check_same(before, now, parent)
     values = config.build({**plan.settings, "method": "fedavg"}).as_dict()
     shared = {name: value for name, value in values.items() if name not in ("method", "seed")}
@@ -113,12 +188,12 @@ def describe(parent: Path, plan: Plan) -> None:
     disk.replace(parent / FILE, documents.dump({**asdict(plan), **lists, "settings": shared}))
 
 
-def _alone(settings: Mapping[str, Any]) -> Settings:
+def _shared_settings(settings: Mapping[str, Any]) -> Settings:
     """What all methods share; further arguments of Parts are each method's own."""
     return config.build({**settings, "method": "fedavg", "set": {}})
 
 
-def described(parent: Path) -> Plan:
+def read_plan(parent: Path) -> Plan:
     """The comparison that has begun in this folder. Raises StateError (E117) where there is none, UsageError (E111) for a
     damaged file."""
     file = parent / FILE

@@ -1,6 +1,7 @@
-"""All runs of a plan trained: by the processes of this machine, or on the nodes of a cluster.
+"""All runs of a plan trained, by the processes of this machine or on the nodes of a cluster, and attacked when they are finished.
 
-Whoever trains a run, it is watched by its files, and one that was interrupted goes on from its last round.
+A run is watched by its files, whichever worker trains it, and one that was interrupted goes on from its last round. What an attack
+has measured already on a run is not measured again.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from unskew.cluster import place
+from unskew.attacks.perform import quickly
+from unskew.comparison import cluster as comparison_cluster
 from unskew.comparison import workers
-from unskew.comparison.crew import LOST, Crew, Hand, Losses
-from unskew.comparison.far import Far
-from unskew.comparison.watch import Cell
-from unskew.engine.disk import record
-from unskew.engine.hardware import at_once
+from unskew.comparison.progress import Cell
+from unskew.comparison.ray_workers import RayPool
+from unskew.comparison.workers import LOST, Losses, RunWorker, WorkerPool
 from unskew.errors import Paused, StateError, UsageError
+from unskew.records import record
+from unskew.round.run import is_reference
+from unskew.runs.hardware import parallel_runs
+from unskew.runs.reopen import UserCode
 
 
 @dataclass
-class Here:
+class LocalPool:
     """The processes of this machine, so many at a time."""
 
     processes: int
@@ -32,22 +36,24 @@ class Here:
     def room(self, hands: int) -> bool:
         return hands < self.processes
 
-    def hire(self, log: Path) -> Hand:
-        return workers.Worker(log)
+    def hire(self, log: Path) -> RunWorker:
+        return workers.WorkerProcess(log)
 
     def close(self) -> None:
         pass
 
 
-def crew_of(cells: Sequence[Cell], processes: int, on: str) -> Crew:
+def pool_for(cells: Sequence[Cell], processes: int, on: str) -> WorkerPool:
     """Who trains these runs. on: the text of `--on`. Raises UsageError (E170 to E173) for a cluster that cannot be used."""
-    cluster = place.parse(on)
+    cluster = comparison_cluster.parse(on)
     if cluster is None:
-        return Here(processes or at_once(cells[0].settings.device if cells else "auto"))
-    return Far(cluster, processes, cells)
+        return LocalPool(processes or parallel_runs(cells[0].settings.device if cells else "auto"))
+    return RayPool(cluster, processes, cells)
 
 
-def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], None], on: str = place.HERE) -> None:
+def train_all(
+    cells: list[Cell], processes: int, look: Callable[[list[Cell]], None], on: str = comparison_cluster.HERE
+) -> None:
     """Train all runs, `processes` at a time (0: as many as there is room for); `look` is called several times a second.
 
     on: where, as `--on` says it. An interrupt stops every run after it has been saved. Raises the error of the first run
@@ -64,19 +70,19 @@ def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], No
     if not waiting:
         look(cells)
         return
-    with closing(crew_of(waiting, processes, on)) as crew:
+    with closing(pool_for(waiting, processes, on)) as crew:
         _train(cells, waiting, crew, look)
 
 
 def _check_records(cells: Sequence[Cell]) -> None:
     for cell in cells:
-        if cell.ended and (names := record.altered(cell.path)):
+        if cell.ended and (names := record.altered_files(cell.path)):
             text = f"{cell.method}, seed {cell.seed}: {cell.path / names[0]} is missing, or not as the run wrote it"
             raise StateError("E208", f"{text}. Put it back, or remove {cell.path} to train the run anew.")
 
 
-def _train(cells: list[Cell], waiting: list[Cell], crew: Crew, look: Callable[[list[Cell]], None]) -> None:
-    hands: list[Hand] = []
+def _train(cells: list[Cell], waiting: list[Cell], crew: WorkerPool, look: Callable[[list[Cell]], None]) -> None:
+    hands: list[RunWorker] = []
     losses = Losses()
     try:
         while waiting or any(hand.cell for hand in hands):
@@ -111,7 +117,7 @@ def lost_in(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _settle(hand: Hand) -> Cell | None:
+def _settle(hand: RunWorker) -> Cell | None:
     """Take note of a run that has ended. Returns it if it was lost and must go on elsewhere."""
     cell, code = hand.cell, hand.ended()
     if cell is None or code is None:
@@ -134,3 +140,15 @@ def _failure(cell: Cell) -> Exception:
         kind = Paused if cell.code == Paused.exit_code else UsageError
         return kind(match[1], f"{cell.method}, seed {cell.seed}: {match[2]}")
     return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {said} (all of it: {log})")
+
+
+def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
+    """Attack every run that has a score and is no reference. say: told of each run, and of what hindered an attack."""
+    for cell in cells:
+        if is_reference(cell.settings.method) or cell.code:
+            continue
+        say(f"attacks on {cell.method}, seed {cell.seed}")
+        try:
+            quickly(cell.path, say, UserCode.of(cell.settings))
+        except StateError as reason:  # nothing is wrong with the comparison: it has a run that cannot be attacked
+            say(f"not measured: {reason}")

@@ -2,18 +2,16 @@
 
 from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.inputs import each_input
-from unskew.core.keys import key
-from unskew.core.own_model import OwnModel
+from unskew.core.client import Batch, Client, Fed, Out
+from unskew.core.keys import Keys, Normal, add_noise, key
+from unskew.core.modules import with_head, with_projection
+from unskew.core.network import each_input
+from unskew.core.own_models import OwnModel, Remembered
 from unskew.core.part import Part
-from unskew.core.remembered import Remembered
-from unskew.core.replies import Reply, Ups
+from unskew.core.replies import DecodeError, Reply, Ups
+from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, under
 from unskew.core.trip import Trip
-from unskew.core.undecodable import Undecodable
-from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share, noisy
-from unskew.models.surgery import with_head, with_projection
 
 __all__ = [
     "Batch",
@@ -31,12 +29,12 @@ __all__ = [
     "Tensor",
     "Tree",
     "Trip",
-    "Undecodable",
+    "DecodeError",
     "Ups",
     "Weights",
     "each_input",
     "key",
-    "noisy",
+    "add_noise",
     "under",
     "with_head",
     "with_projection",

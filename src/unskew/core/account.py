@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-LITTLE = 10.0
+WEAK_EPSILON = 10.0
 """Above this an epsilon promises next to nothing."""
 
 
@@ -28,7 +28,7 @@ class Account:
         """What is printed before round 1."""
         return [
             self.release,
-            *(f"  epsilon {number(epsilon):>9}  {reading}" for epsilon, reading in self.epsilons),
+            *(f"  epsilon {epsilon_text(epsilon):>9}  {reading}" for epsilon, reading in self.epsilons),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -43,11 +43,11 @@ class Account:
         }
 
 
-def number(epsilon: float | None) -> str:
+def epsilon_text(epsilon: float | None) -> str:
     """An epsilon with four digits; `infinite` for inf, and for the None that a file has in its place."""
     return "infinite" if epsilon is None or math.isinf(epsilon) else f"{epsilon:.4g}"
 
 
-def caution(epsilon: float) -> str:
+def epsilon_caution(epsilon: float) -> str:
     """What to add to the reading of an epsilon that promises little; else ""."""
-    return f"; above {LITTLE:g} this promises little" if epsilon > LITTLE else ""
+    return f"; above {WEAK_EPSILON:g} this promises little" if epsilon > WEAK_EPSILON else ""

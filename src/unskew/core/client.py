@@ -1,6 +1,7 @@
-"""What hooks receive beside tensors: the facts of the run, and the client they run for.
+"""What hooks receive: the facts of the run (Fed), the client (Client), the samples of a step (Batch) and the outputs of its
+forward pass (Out).
 
-Letters: B batch, C classes, D features, K clients, S local steps.
+Letters: B batch, C classes, D features, H x W pixels, K clients, S local steps.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,12 +17,73 @@ import torch
 from torch import Tensor
 
 from unskew.core.network import Network
+from unskew.core.shares import Kind
 from unskew.core.trees import Tree, Weights
-from unskew.core.values import Batch, Kind
-from unskew.tasks import Task
+from unskew.errors import UsageError
 from unskew.tasks.metrics import Metric
+from unskew.tasks.task import Task
 
-SURE = 3.0
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one step.
+
+    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks; of a regression the
+    numbers to learn, [B, 1].
+    weight: [B], 1 for a sample and 0 for a row that only pads the batch.
+    along: a direction in the space of x, [B, *shape], for a directional derivative (FedMix); it scales as x does.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    along: Tensor | None = None
+
+    def mean(self, values_B: Tensor) -> Tensor:
+        """The mean over the samples of this batch; padding does not count, even if it is infinite.
+
+        Raises UsageError (E127) unless there is one number for each sample: others would be spread over samples in silence.
+        """
+        if values_B.shape != self.weight.shape:
+            given = " x ".join(map(str, values_B.shape)) or "a single number"
+            raise UsageError(
+                "E127",
+                f"batch.mean takes one number for each of the {len(self.weight)} samples; a hook gave it {given}.",
+            )
+        return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(min=1)
+
+    def replace(self, **changes: Any) -> Batch:
+        """The same batch with other values of the fields named."""
+        return replace(self, **changes)
+
+    def scaled(self, shift: Tensor, scale: Tensor) -> Batch:
+        """The batch with inputs (x - shift) / scale; a direction is only divided."""
+        return replace(
+            self,
+            x=(self.x - shift) / scale,
+            along=None if self.along is None else (self.along / scale).expand_as(self.x),
+        )
+
+
+@dataclass(frozen=True)
+class Out:
+    """What one forward pass of a training step gives to the losses.
+
+    logits: [B, C], or [B, C, H, W] for masks, or [B, 1] of a regression, after every Part's `logits`; raw: the same before them.
+    features: [B, D], what the head received.
+    own: the batch as it entered the model, before any `tap` changed its labels.
+    before, after: by cut, the activation there before and after the Parts' `tap` changed it.
+    """
+
+    logits: Tensor
+    raw: Tensor
+    features: Tensor
+    own: Batch
+    before: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    after: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+NOISE_DEVIATIONS = 3.0
 """Deviations of its noise that a count must exceed, or it counts as none; noise alone does so once in 740 times."""
 
 Measure: TypeAlias = Callable[[Batch], dict[str, Tensor]]
@@ -266,7 +328,7 @@ class Client:
         return self.chosen(count, purpose, replace, raw)
 
 
-def changed(c: Client, **fields: Any) -> Client:
+def replace_fields(c: Client, **fields: Any) -> Client:
     """The client with these fields. As `dataclasses.replace`, but none of the others is read, which engines may note."""
     other = copy.copy(c)
     for name, value in fields.items():

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, Weights, flat, leaves, size_in_bytes
-from unskew.core.values import Share
+from unskew.core.shares import Share
+from unskew.core.trees import Tree, Weights, flat_tree, leaves, size_in_bytes
 from unskew.errors import suggestion
 
 
@@ -116,7 +116,7 @@ def _shares_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] |
     ):
         return problem
     for part, declared in spec.shares.items():
-        sent = flat(reply.shares.get(part, {}))
+        sent = flat_tree(reply.shares.get(part, {}))
         if problem := _names_problem(sent, declared, f"{part}/"):
             return problem
         for leaf, share in declared.items():
@@ -127,7 +127,7 @@ def _shares_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] |
 
 def state_problem(private: Tree) -> tuple[str, str] | None:
     """Why a client cannot go on from this private state, as (code, sentence); None if it can."""
-    for path, tensor in flat(private).items():
+    for path, tensor in flat_tree(private).items():
         if problem := _finite_problem(f"private state {path}", tensor):
             return problem
     return None
@@ -135,7 +135,7 @@ def state_problem(private: Tree) -> tuple[str, str] | None:
 
 def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
     """Why merged weights and slices must not replace those of the round before, as a sentence; None if they may."""
-    for path, tensor in flat({"w": weights, **slices}).items():
+    for path, tensor in flat_tree({"w": weights, **slices}).items():
         if problem := _finite_problem(path, tensor):
             return problem[1]
     return None

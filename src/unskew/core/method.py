@@ -1,19 +1,68 @@
-"""A Method: an ordered set of Parts that go together."""
+"""A Method: an ordered set of Parts that can be combined.
+
+A role is what only one Part of a method can have; which Parts can be combined follows from the roles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from unskew.core.client import Fed
-from unskew.core.guarded import is_own
 from unskew.core.part import HOOKS, Part, overrides
-from unskew.core.protection import reads_samples, unprotected
-from unskew.core.roles import ROLES, at_odds
-from unskew.core.values import Share
-from unskew.core.written import check_part
+from unskew.core.protection import protection_problem, sample_problem
+from unskew.core.shares import Share
+from unskew.core.user_parts import check_part, is_own
 from unskew.errors import UsageError, excerpt
+
+
+@dataclass(frozen=True)
+class Role:
+    """name: in a word or two, for tables. does: what several Parts would each do, for the refusal. has: whether a Part has it."""
+
+    name: str
+    does: str
+    has: Callable[[Part], bool]
+
+
+ROLES = (
+    Role("merge", "replace the merge of weights", lambda p: p.merges),
+    Role("division", "divide the model into what is shared and what is not", lambda p: p.divides),
+    Role("own model", "make a client's own model", lambda p: p.personal),
+    Role("protection", "protect what clients send", lambda p: p.protects),
+    Role("slope", "say at which weights a step's gradient is taken", lambda p: overrides(p, "perturb")),
+    Role("sending", "say what is sent for the trained weights", lambda p: overrides(p, "sends")),
+    Role("start", "say where training starts", lambda p: overrides(p, "starts")),
+    Role("dispatch", "say what each client is sent", lambda p: overrides(p, "dispatch")),
+    Role("encoding", "encode the weights that clients send", lambda p: overrides(p, "encode")),
+)
+
+
+def part_roles(part: Part) -> list[str]:
+    """The names of the roles that a Part has: it can be combined with Parts that have none of them."""
+    return [role.name for role in ROLES if role.has(part)]
+
+
+def conflict(part: Part, other: Part) -> str:
+    """Why what a Part says of itself does not go with a hook of another, as the end of a sentence; "" if it does."""
+    if part.own_logits and overrides(other, "logits"):
+        return (
+            "its loss is of logits that it makes itself, and what the other makes of the model's would change nothing"
+        )
+    return _steps_conflict(part, other) if part.by_steps else ""
+
+
+def _steps_conflict(part: Part, other: Part) -> str:
+    """Why a Part that divides by local steps cannot stand beside another; "" if it can."""
+    moved = "it divides how far a client moved by its local steps, and with the other"
+    if overrides(other, "starts"):
+        return f"{moved} the steps begin elsewhere than at the model that the client is sent"
+    if part.by_steps == "server" and overrides(other, "dispatch"):
+        return f"{moved} each client begins at a model of its own"
+    if part.by_steps == "server" and overrides(other, "sends"):
+        return f"{moved} a client sends something else than the weights at which its steps ended"
+    return ""
 
 
 class Method:
@@ -51,7 +100,7 @@ class Method:
 
     def _check_beside(self, p: Part) -> None:
         for other in self.parts:
-            if reason := p.clashes.get(other.name) or at_odds(p, other):
+            if reason := p.clashes.get(other.name) or conflict(p, other):
                 raise UsageError("E107", f"'{p.name}' and '{other.name}' cannot be combined: {reason}.")
 
     @property
@@ -122,7 +171,7 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up.")
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
-            if claimed := _proved_by_nobody(p, fed):
+            if claimed := _unproved_share(p, fed):
                 text = f"it declares '{claimed}' as guarantee='dp' and does not define `account`, so nothing says what is proved"
                 raise UsageError("E108", f"'{p.name}' cannot run here: {text}; declare 'empirical' or 'none'.")
             if _changes_nothing(p, fed):
@@ -151,7 +200,7 @@ class Method:
     def _check_samples_apart(self, by: Part, fed: Fed) -> None:
         """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a model."""
         for p in self.parts:
-            if p is not by and (reason := reads_samples(p, by)):
+            if p is not by and (reason := sample_problem(p, by)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
         if fed.net.norms:
             text = "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
@@ -160,7 +209,7 @@ class Method:
     def _check_protected(self, by: Part, fed: Fed) -> None:
         """Raises UsageError: E107 for a Part that sends what `by` cannot protect, E108 for such a model."""
         for p in self.parts:
-            if p is not by and (reason := unprotected(p, fed)):
+            if p is not by and (reason := protection_problem(p, fed)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
         if sent := [n for n in fed.net.statistics if not self.keeps(n, fed)]:
             text = f"noise would spoil the running statistics of batch normalisation ('{sent[0]}'), which clients send"
@@ -218,12 +267,12 @@ def _check_is_part(p: object) -> None:
     raise UsageError("E107", f"a Method is made of Parts, not of {excerpt(p)}{instead}.")
 
 
-def on_plan(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:
+def method_remarks(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:
     """What somebody who runs this method on this model should know before round 1, each with its code."""
-    return (*on_division(method, fed), *on_stages(method, fed.rounds, patience))
+    return (*division_remarks(method, fed), *stage_remarks(method, fed.rounds, patience))
 
 
-def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
+def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
     """A remark (E139) on each Part that may not come to its second stage, which begins after a share or a number of rounds: there
     are no more of them, or `patience` may end the run before. patience: 0 where nothing ends it."""
     remarks: list[tuple[str, str]] = []
@@ -237,7 +286,7 @@ def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, st
     return tuple(remarks)
 
 
-def in_first_stage(method: Method, rounds: int, t: int) -> str:
+def first_stage_doubt(method: Method, rounds: int, t: int) -> str:
     """A sentence where round t, the last that was trained of so many, is in the first stage of a Part; else ""."""
     for p, _, last in _first_stages(method, rounds):
         if 0 < t <= last:
@@ -256,7 +305,7 @@ def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, in
             yield p, first, last
 
 
-def on_division(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
+def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model, beside other hooks:
     most likely it looks for names of another model."""
     names = (*fed.net.learnable, *fed.net.statistics)
@@ -269,7 +318,7 @@ def on_division(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     return tuple(remarks)
 
 
-def _proved_by_nobody(p: Part, fed: Fed) -> str:
+def _unproved_share(p: Part, fed: Fed) -> str:
     """A Share of this Part that is called differentially private although the Part tells of no epsilon; "" if none is."""
     if overrides(p, "account") or p.protects:
         return ""

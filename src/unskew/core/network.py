@@ -11,30 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unskew.core.blocks import Around, Blocks, Tap
-from unskew.core.hooked import Hooked
-from unskew.core.onward import Onward
+from unskew.core import module_inputs
+from unskew.core.modules import (
+    batch_norms,
+    children,
+    ends_with_head,
+    mixing_children,
+    named_tensors,
+    tensor_roles,
+    tensor_slots,
+    without_inplace,
+)
+from unskew.core.passes import Around, CutPasses, HookedPasses, SequentialPasses, Tap
 from unskew.core.trees import Weights
-from unskew.data.layout import Layout
+from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError, suggestion
-from unskew.models import tokens, unpacking
-from unskew.models.children import children
-from unskew.models.heads import ends_with_head
-from unskew.models.mixing import mixing
-from unskew.models.modes import nothing_in_place
-from unskew.models.roles import batch_norms, roles_of, slots, tensors
 
 
 class Network:
     """A model's structure without its weights: `run(w, x)` is a pure function of `w` and `x`.
 
-    A plain `nn.Sequential` is cut at its blocks (`blocks.py`), any other module at its direct children (`hooked.py`).
+    A plain `nn.Sequential` is cut at its blocks , any other module at its direct children (see `passes`).
     One Network serves one thread, for a pass puts its weights into the module; `copy()` makes another.
 
     blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut that
     Parts use unless told otherwise, "" for the first one at which several inputs meet. folds: whether training clients
     side by side pays for this model on a CPU, None where it does not say.
-    trainable, buffers, constants, norms: names of the model's weights, see `roles.py`; a pass in training mode leaves batch
+    trainable, buffers, constants, norms: names of the model's weights, see `TensorRoles`; a pass in training mode leaves batch
     normalisation of constants in evaluation mode. extra: weights that Parts train beside them; learnable and statistics name both.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
     embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must not be scaled
@@ -54,44 +57,46 @@ class Network:
 
     def _build(self, module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> None:
         """module: nobody else's, though it may hold the tensors of another network."""
-        self.module = nothing_in_place(module)
-        tokens.attach(self.module)
-        unpacking.attach(self.module, layout)
-        self.embeds = tokens.embeds(self.module) or bool(layout and layout.whole)
+        self.module = without_inplace(module)
+        module_inputs.attach_lookup(self.module)
+        module_inputs.attach_layout(self.module, layout)
+        self.embeds = module_inputs.has_embedding(self.module) or bool(layout and layout.whole)
         self.shape, self.layout = tuple(shape), layout
         self.blocks = tuple(n for n, _ in children(self.module))
         if not self.blocks:
             raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
         self._passes = (
-            Blocks(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
+            SequentialPasses(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
             if ends_with_head(self.module)
-            else Hooked(self.module, self.shape)
+            else HookedPasses(self.module, self.shape)
         )
-        self.skips_to_cuts = isinstance(self._passes, Blocks)
+        self.skips_to_cuts = isinstance(self._passes, SequentialPasses)
         self.head = self._passes.head
         self._cuts = tuple(b for b in self.blocks if b != self.head.partition(".")[0])
-        self._mixing = mixing(self.module, all_inputs=layout is not None)
+        self._mixing = mixing_children(self.module, all_inputs=layout is not None)
         self.cut: str = getattr(module, "cut", "" if layout else self.blocks[0])
         self.folds: bool | None = getattr(module, "folds", None)
         self.around: Around = contextlib.nullcontext
         self.differentiable: Around = contextlib.nullcontext
-        roles = roles_of(self.module)
+        roles = tensor_roles(self.module)
         self.trainable, self.buffers = roles.trainable, roles.buffers
         self.constants, self.norms = roles.constants, roles.norms
         self._fixed = [self.module.get_submodule(name) for name in roles.fixed]
         self._counts = {n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed}
         for _, layer in batch_norms(self.module):
             layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
-        self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in tensors(self.module)}
+        self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in named_tensors(self.module)}
         self.extra: Weights = {}
         self.add({})
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
-        self._slots = [(store, key, self._name_of[n]) for store, key, n in slots(self.module) if n in self._name_of]
+        self._slots = [
+            (store, key, self._name_of[n]) for store, key, n in tensor_slots(self.module) if n in self._name_of
+        ]
         self._empty()
         self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._onward = Onward(self.shape, layout)
+        self._onward = CutPasses(self.shape, layout)
         self._asking = threading.Lock()
         self._training: bool | None = None
 
@@ -135,10 +140,10 @@ class Network:
         """A copy of the module with these tensors themselves in it."""
         module = copy.deepcopy(self.module)
         self._passes.unhook(module)
-        tokens.detach(module)
-        unpacking.detach(module)
+        module_inputs.detach_lookup(module)
+        module_inputs.detach_layout(module)
         held = dict(w) | {n: nn.Parameter(w[n], learns) for n, learns in self._learns.items() if n in w}
-        for store, key, place in slots(module):
+        for store, key, place in tensor_slots(module):
             if self._name_of.get(place) in held:
                 store[key] = held[self._name_of[place]]
         for name, layer in batch_norms(module):
@@ -224,7 +229,7 @@ class Network:
         if since is not None and (text := self.stops_at(since)):
             raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
         z, h = self._run(w, x, since, until, train, taps or {})
-        ends = since if until is None and isinstance(self._passes, Hooked) else None
+        ends = since if until is None and isinstance(self._passes, HookedPasses) else None
         return (z.reshape(len(z), *(self._logits_shape(ends) or ())) if ends else z), h.flatten(1)
 
     def stops_at(self, since: str) -> str | None:
@@ -232,7 +237,7 @@ class Network:
 
         Raises UsageError (E106) for a cut whose layer the model's forward does not call.
         """
-        if isinstance(self._passes, Blocks) or self._logits_shape(since) is not None:
+        if isinstance(self._passes, SequentialPasses) or self._logits_shape(since) is not None:
             return None
         return self._onward.why(since, self.head)
 
@@ -266,7 +271,7 @@ class Network:
         try:
             return self._passes.run(x, since, until, taps or {}, self.around)
         except IndexError as error:
-            tokens.refuse_unknown(error)
+            module_inputs.explain_lookup_error(error)
             raise
         finally:
             self._empty()
@@ -298,3 +303,14 @@ class Network:
                 text = f"the model cannot be cut after '{name}', which gives a {type(activation).__name__} instead of a tensor"
                 raise UsageError("E106", f"{text}; cut it after another block, or let that one give a tensor.")
             return tuple(activation.shape[1:])
+
+
+def each_input(net: Network, x: Tensor) -> list[tuple[Tensor, bool]]:
+    """Of samples x [B, ...]: every input [B, ...] of theirs, and whether its numbers stand for kinds.
+
+    Kinds are words, codes and truths: of two that differ, none are farther apart than others, whatever their numbers.
+    Of samples with one input all numbers are kinds if the model looks any of them up.
+    """
+    if not net.layout:
+        return [(x, net.embeds)]
+    return [(x[:, start:end], each.kind != "float32") for each, start, end in net.layout.places]

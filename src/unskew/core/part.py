@@ -1,26 +1,202 @@
 """A Part: the piece of a federated method that one paper contributes.
 
-Letters: B batch, C classes, D features, H x W pixels, K clients (in `ups`: those that replied), N samples, T rounds.
+`Configured` makes a frozen dataclass a set of checked settings, `Declared` holds the attributes of a Part, and `Part` its
+hooks. Letters: B batch, C classes, D features, H x W pixels, K clients (in `ups`: those that replied), N samples, T rounds.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any, Self
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import FunctionType
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import Tensor, nn
 
 from unskew.core.account import Account
-from unskew.core.client import Client, Fed
-from unskew.core.declared import Declared
-from unskew.core.guarded import guarded
+from unskew.core.client import Batch, Client, Fed, Out
+from unskew.core.keys import Keys, Normal
 from unskew.core.replies import Reply, Ups
+from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
-from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share
-from unskew.core.written import check_class
+from unskew.core.user_parts import check_class, check_frozen, wrap_hook
+from unskew.errors import UsageError
+from unskew.formats import arguments, calls
+
+MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where Python says an object lies in memory, which differs from process to process."""
+
+
+class Configured:
+    """Settings that are checked when an object is made, and its text as users write it. name, spelling: see `Part`."""
+
+    name: ClassVar[str]
+    spelling: ClassVar[str]
+
+    def __new__(cls, *_values: Any, **settings: Any) -> Self:
+        """Raises UsageError: E102 for a setting that the class does not have, E121 for a class that is no frozen dataclass."""
+        check_frozen(cls)
+        known = inspect.signature(cls.__init__).parameters
+        unknown = {name: value for name, value in settings.items() if name not in known}
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            arguments.check(cls, unknown, cls.__name__, "E102")
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Checks every setting against its annotation and converts it to its type, in Python as on the command line.
+        A setting that has no effect without another one (`With`) is refused.
+
+        Raises UsageError (E102). A subclass that checks more, such as how two settings go together, calls this first.
+        """
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
+        for name, value in arguments.check(type(self), settings, type(self).__name__, "E102").items():
+            object.__setattr__(self, name, value)
+        if reason := arguments.ineffective(type(self), {name: getattr(self, name) for name in settings}):
+            raise UsageError("E102", f"{type(self).__name__}: {reason}")
+
+    def __str__(self) -> str:
+        """As users write it, with the settings that are not the defaults: `fedprox(mu=0.1)`."""
+        settings = [
+            f"{f.name}={_setting_text(getattr(self, f.name))}"
+            for f in fields(self)  # type: ignore[arg-type]
+            if f.init and not _equal(getattr(self, f.name), arguments.default_of(f))
+        ]
+        return (self.spelling or self.name) + (f"({', '.join(settings)})" if settings else "")
+
+
+def _equal(value: Any, default: Any) -> bool:
+    """Whether a setting has its default. Arrays compare number by number, which is no answer: these count as set."""
+    try:
+        return value is default or bool(value == default)
+    except (ValueError, RuntimeError, TypeError):
+        return False
+
+
+def _setting_text(value: Any) -> str:
+    """A setting's value, on one line and the same in every process: of a tensor its shape, of a function its name. Their
+    content and code are in the digest by which a run knows a Part that was given in Python."""
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{type(value).__name__.lower()} {list(value.shape)}"
+    if isinstance(value, FunctionType):
+        return value.__name__
+    return calls.value_text(value) if isinstance(value, str) else MEMORY_ADDRESS.sub("", str(value))
+
+
+Skew = Literal["labels", "features", "scarcity", "absence"]
+"""What may be hard about a federation: clients hold other labels, other-looking inputs, few samples, or often miss rounds."""
+
+Family = Literal[
+    "", "data", "steps", "classifier", "representation", "distillation", "merge", "robust", "fairness", "personalised",
+    "clusters", "compression", "privacy", "reference",
+]  # fmt: skip
+"""What kind of thing a method is: it changes the data that clients train on, corrects their local steps, what the head
+says, what features look like, teaches by outputs, merges in another way, merges although some clients lie, for clients that
+fare worse, makes clients models of their own, or models for groups of them, sends less, proves what cannot be learned, or
+is there to be compared with. "": its Part does not say."""
+
+
+class Declared(Configured):
+    """The attributes of a Part, with what holds where it says nothing."""
+
+    # What a Part is
+
+    name: ClassVar[str] = ""
+    """The method's name, by which its trees are stored and users ask for it."""
+    use_when: ClassVar[str] = ""
+    """When to use it, in a sentence, for the method's page."""
+    family: ClassVar[Family] = ""
+    """What kind of method it belongs to."""
+    against: ClassVar[tuple[Skew, ...]] = ()
+    """What is hard about the federations that it is for; empty if it is for all, or for something else."""
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """Names under which this Part is also known, each with the settings that it then has: {"rbsm": {"mu": 0.0}}."""
+    neutral: ClassVar[Mapping[str, object]] = {}
+    """Settings with which the Part changes nothing, so that `unskew check` can verify it."""
+    untuned: ClassVar[Mapping[str, str]] = {}
+    """Settings that a search for the best score must leave as they are, and why, as a sentence without its full stop:
+    {"share": "it decides how much leaves a client"}."""
+    first_stage: ClassVar[str] = ""
+    """Its setting that is the share of a run's rounds (pFedSim), or as a whole number their count (CFL), after which it begins to
+    do something else, where it has one: a run that ends early may never come to that."""
+    spelling: ClassVar[str] = ""
+    """How users refer to a Part of their own: `file.py` or `file.py:Class`; empty for those that come with unskew."""
+
+    # What it goes with
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation", "regression", "multilabel", "tokens")
+    """The tasks it serves. A Part that reads one label a sample, or the head's features, leaves segmentation and tokens out; one that
+    reads classes at all leaves out regression, where a sample's label is a number."""
+    needs: ClassVar[str] = ""
+    """What it needs of labels that other tasks do not have, such as "class counts", as the refusal names it."""
+    clashes: ClassVar[Mapping[str, str]] = {}
+    """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
+    normalises: ClassVar[bool] = False
+    """It normalises inputs itself, so it receives raw values instead of standardised ones."""
+    by_input: ClassVar[Literal["", "floats", "images", "others"]] = ""
+    """Which of a sample's several inputs it normalises, each by itself: all of floats, the images among them, beside which
+    the others are standardised as for any method, or all of floats but the images. Empty: it cannot tell inputs apart, and
+    refuses such samples."""
+    merges: ClassVar[bool] = False
+    """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
+    keeps_at_server: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the server's slice that are not broadcast."""
+    read_by_row: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the broadcast slice of which `tap`, `loss` and the other hooks of a step read single rows, by numbers of
+    `noise`, and beyond that at most whether there are any. On a GPU they are given more rows, of zeros, so that a recorded
+    step also serves rounds in which other numbers of rows are sent (FLea)."""
+    divides: ClassVar[bool] = False
+    """It divides the model into what clients share and what they keep or freeze. At most one Part of a method may."""
+    weights_read: Literal["sum", "each"] = "sum"
+    """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
+    weighting: Literal["size", "equal"] | None = None
+    """How the merge weighs clients. None leaves it to the other Parts; if none decides, it is by number of samples."""
+    proximal: float = 0.0
+    """The mu of a term mu/2 ||w - w_t||^2 in its loss, which contracts the local update; FedNova corrects for it."""
+    own_logits: ClassVar[bool] = False
+    """Its loss is of logits that it makes itself, in place of the model's, so that a Part whose `logits` changes those would do
+    nothing and is refused."""
+    by_steps: ClassVar[Literal["", "client", "server"]] = ""
+    """Who divides how far clients moved by what their local steps add up to: the client, or the server, which knows only what
+    it has and what was sent. Beside it nothing but these steps may lie between the two; other Parts are refused."""
+    reserve: int = 0
+    """Training samples of each class that the server holds back for itself before data are dealt to clients."""
+    personal: bool = False
+    """Whether `personalise` does something, so that clients' own scores are computed with it. At most one Part may."""
+    samples_apart: ClassVar[bool] = False
+    """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
+    that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
+    alone: ClassVar[bool] = False
+    """Its `batch`, `tap`, `logits` and `loss` do to a sample what they would do if it were the only one of its batch, so
+    that they may stand beside a Part that sees samples apart."""
+    totals: ClassVar[Mapping[str, int]] = {}
+    """Hooks that read a client's samples through `Client.total` alone, with how often they call it: {"finish": 1}; only for
+    `finish`. Trips say it of themselves. Beside a Part that protects samples these sums have noise, and nothing else of the
+    samples can be read there."""
+    step_noise: float = 0.0
+    """The deviation of the noise on each number of a step's sum of the gradients that `sample_grad` bounds."""
+    sum_noise: float = 0.0
+    """The deviation of the noise on each number of the sums that `sample_sum` bounds."""
+    hands_on: ClassVar[str] = ""
+    """What of single clients its `dispatch` sends to others, for those who decide whether it may: "mixtures of single
+    clients' weights". Empty if all that clients receive is made for all of them. Readers ask `handed_on`, which
+    says something of every Part that dispatches."""
+    climbs: int = 0
+    """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
+    forward and back."""
+    each_model: ClassVar[bool] = False
+    """Its `grad` is also called with the gradients of what each other Part keeps at the client beside the model, one Part after
+    the other (`clip_gradients`, which bounds the norm of every model's)."""
+    protects: ClassVar[bool] = False
+    """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
+
+    def first_rounds(self, rounds: int) -> int:
+        """How many of a run's rounds its first stage takes, by the setting that `first_stage` names; 0 without one."""
+        first = getattr(self, self.first_stage) if self.first_stage else 0
+        return first if isinstance(first, int) else round(first * rounds)
 
 
 class Part(Declared):
@@ -67,7 +243,7 @@ class Part(Declared):
         check_class(cls, hooks, {name for base in cls.__mro__[1:] for name in vars(base)})
         for name, hook in [(n, h) for n, h in vars(cls).items() if n in hooks]:
             if hook is not hooks[name] and (callable(hook) or isinstance(hook, staticmethod | classmethod)):
-                setattr(cls, name, guarded(name, hook))
+                setattr(cls, name, wrap_hook(name, hook))
 
     # Before round 1
 
@@ -213,7 +389,7 @@ class Part(Declared):
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
         """At the server, once the gate has passed a reply: returns the change of `w`, the broadcast weights, in `fed.shared`.
 
-        Raises Undecodable where honest clients never send such a tree; what Shares declare has been checked."""
+        Raises DecodeError where honest clients never send such a tree; what Shares declare has been checked."""
         return {}
 
     # The server's round

@@ -11,7 +11,7 @@ from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.replies import Reply, WithoutLoss
 from unskew.errors import UsageError
 
-BLIND = (
+UNSEEN_HOOKS = (
     *(
         "refuse",
         "model",
@@ -35,13 +35,13 @@ BLIND = (
 )
 """Hooks that see no sample of a client, or one sample at a time. What is encoded has its noise already."""
 
-ALONE = ("batch", "tap", "logits", "loss")
+SAMPLE_HOOKS = ("batch", "tap", "logits", "loss")
 """Hooks that see one sample at a time where each trains by itself. A Part that mixes samples would then mix none."""
-AT_TEST = ("evaluate_with", "scores", "received")
+TEST_HOOKS = ("evaluate_with", "scores", "received")
 """Hooks of which only scores come: the client that they see offers no training samples then."""
 
 
-def unprotected(part: Part, fed: Fed) -> str | None:
+def protection_problem(part: Part, fed: Fed) -> str | None:
     """Why no sum with noise can stand for what this Part has clients send, as the end of a sentence; None if one can.
 
     Only sums over clients are released: of the weights, and of every Share that is declared to be read as one.
@@ -55,7 +55,7 @@ def unprotected(part: Part, fed: Fed) -> str | None:
     return _no_sum(part, fed, "noisy sums are there", "to which noise could be added")
 
 
-def unsummed(part: Part, fed: Fed) -> str | None:
+def sum_problem(part: Part, fed: Fed) -> str | None:
     """Why the sums that secure aggregation gives are not enough for this Part, as the end of a sentence; None if they are."""
     if overrides(part, "encode"):
         return "it encodes the weights that clients send, and encoded weights cannot be added up"
@@ -87,14 +87,14 @@ def _without_trips(part: Part) -> str:
     return ""
 
 
-def reads_samples(part: Part, by: Part) -> str | None:
+def sample_problem(part: Part, by: Part) -> str | None:
     """Why no proof of `by` about single samples can hold beside this Part, as the end of a sentence; None if one can."""
     summed = part.totals if overrides(by, "sample_sum") else {}
-    allowed = {*BLIND, *AT_TEST, *(ALONE if part.alone else ()), *({"finish"} & summed.keys())}
+    allowed = {*UNSEEN_HOOKS, *TEST_HOOKS, *(SAMPLE_HOOKS if part.alone else ()), *({"finish"} & summed.keys())}
     own = next((hook for hook in HOOKS if hook not in allowed and overrides(part, hook)), None)
     if reason := _reserves(part):
         return reason
-    if own in ALONE:
+    if own in SAMPLE_HOOKS:
         return f"its hook {own} may mix the samples of a batch, and here each trains by itself (alone = True says it does not)"
     if own or any(not trip.sums or not overrides(by, "sample_sum") for trip in part.trips):
         return f"its {f'hook {own}' if own else 'own exchange'} could read samples that no noise covers"
@@ -111,7 +111,7 @@ def _reserves(part: Part) -> str | None:
     return "it trains on samples that the server holds, which no noise protects" if part.reserve else None
 
 
-def as_hooks_see(replies: list[Reply], by: Part | None, summed: bool, trip: bool = False) -> list[Reply]:
+def without_losses(replies: list[Reply], by: Part | None, summed: bool, trip: bool = False) -> list[Reply]:
     """The replies without the losses of single clients where nobody has these, or no noise covers them. by: the Part that
     protects clients or samples; summed: whether secure aggregation gives sums alone; trip: whether nothing was trained."""
     if trip:

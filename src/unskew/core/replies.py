@@ -1,4 +1,7 @@
-"""What clients send back, and how the server's hooks see it. Letters: K clients that replied."""
+"""What clients send back, and how the server's hooks see it.
+
+Letters: K clients that replied.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.core.trees import Tree, Weights, ordered
-from unskew.core.values import Share
+from unskew.core.shares import Share
+from unskew.core.trees import Tree, Weights, sorted_tree
 from unskew.errors import UsageError
+
+
+class DecodeError(Exception):
+    """Raised by `Part.decode` for what no honest client sends. Its text is the end of a sentence, without full stop."""
 
 
 @dataclass
@@ -31,7 +38,7 @@ class Reply:
     loss: float | Tensor = 0.0
 
     def __post_init__(self):
-        self.shares, self.private = ordered(self.shares), ordered(self.private)
+        self.shares, self.private = sorted_tree(self.shares), sorted_tree(self.private)
 
 
 @dataclass
@@ -99,7 +106,7 @@ class Ups:
         if not self.replies:
             text = f"a trip of '{self.part}' reads '{leaf}' of answers although nobody's were used"
             raise UsageError("E127", f"{text}; let its server return what it was given where len(ups) is 0.")
-        return _together([r.shares[self.part][leaf] for r in self.replies])
+        return _stack([r.shares[self.part][leaf] for r in self.replies])
 
     def stack(self, name: str) -> Tensor:
         """[K, ...]: one weight of every client."""
@@ -109,10 +116,10 @@ class Ups:
         """Each client's weight in the merge, as the method weighs them unless `weighting` says otherwise; the sum is 1."""
         raw = torch.ones(len(self)) if (weighting or self.weighting) == "equal" else self.sizes
         raw = raw.to(torch.float64)
-        return capped((raw / raw.sum()).tolist(), self.cap)
+        return cap_weights((raw / raw.sum()).tolist(), self.cap)
 
 
-def capped(weights: Sequence[float], cap: float) -> list[float]:
+def cap_weights(weights: Sequence[float], cap: float) -> list[float]:
     """Weights whose sum is 1, none above `cap`: what is cut off goes to the others in proportion to theirs.
 
     Equal weights where even these are above `cap`, because fewer than 1 / cap clients are there.
@@ -128,11 +135,11 @@ def capped(weights: Sequence[float], cap: float) -> list[float]:
     return capped_K
 
 
-def _together(values: Sequence[Any]) -> Any:
+def _stack(values: Sequence[Any]) -> Any:
     """Tensors as one stack, a list where their shapes differ; trees leaf by leaf."""
     first = values[0]
     if isinstance(first, Mapping):
-        return {n: _together([v[n] for v in values]) for n in first}
+        return {n: _stack([v[n] for v in values]) for n in first}
     if all(v.shape == first.shape for v in values):
         return torch.stack(list(values))
     return list(values)

@@ -25,13 +25,13 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Ten
             yield path, value
 
 
-def flat(tree: Mapping[str, Any]) -> dict[str, Tensor]:
+def flat_tree(tree: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a tree by path."""
     return dict(leaves(tree))
 
 
-def nested(paths: Mapping[str, Tensor]) -> Tree:
-    """The tree with these tensors at these paths, in the order of names; the inverse of `flat`."""
+def nested_tree(paths: Mapping[str, Tensor]) -> Tree:
+    """The tree with these tensors at these paths, in the order of names; the inverse of `flat_tree`."""
     tree: Tree = {}
     for path, tensor in paths.items():
         *folders, name = path.split("/")
@@ -39,17 +39,17 @@ def nested(paths: Mapping[str, Tensor]) -> Tree:
         for folder in folders:
             node = node.setdefault(folder, {})
         node[name] = tensor
-    return ordered(tree)
+    return sorted_tree(tree)
 
 
-def ordered(tree: Mapping[str, Any]) -> Tree:
+def sorted_tree(tree: Mapping[str, Any]) -> Tree:
     """The tree in the order of names, as every hook sees what comes from a file or over a network.
 
     A hook that adds up leaves one after the other has other last bits in another order, so what stays in memory is
     brought into this one, too. Weights keep their model's order instead. Of trees whose tensors lie in a file, which have
     this order already, nothing is read.
     """
-    return {n: ordered(v) if isinstance(v := tree[n], dict) else v for n in sorted(tree)}
+    return {n: sorted_tree(v) if isinstance(v := tree[n], dict) else v for n in sorted(tree)}
 
 
 def under(tree: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping[str, Any]) -> T
     return {n: tree_map(function, v) if isinstance(v, Mapping) else function(v) for n, v in tree.items()}
 
 
-def aligned(t: Tensor) -> Tensor:
+def align(t: Tensor) -> Tensor:
     """The tensor where torch would put it itself: at an address that is a multiple of 64 bytes.
 
     Kernels begin and end a sum elsewhere for other addresses, so a tensor that lies where it was in a file or message would
@@ -71,7 +71,7 @@ def aligned(t: Tensor) -> Tensor:
     return t if t.data_ptr() % 64 == 0 else t.clone()
 
 
-def strided(t: Tensor) -> Tensor:
+def restride(t: Tensor) -> Tensor:
     """The tensor with the strides that it has when it comes from a file.
 
     An axis of length 1 may have any stride, and kernels choose by it: the same convolution of grey images gave other last bits
@@ -84,9 +84,9 @@ def strided(t: Tensor) -> Tensor:
     return t if t.stride() == tuple(plain) else t.clone(memory_format=torch.contiguous_format)
 
 
-def all_aligned(tree: Mapping[str, Any]) -> Tree:
+def align_tree(tree: Mapping[str, Any]) -> Tree:
     """The tree with every tensor where torch would put it itself; one client's part of a stack of several often is not."""
-    return tree_map(aligned, tree)
+    return tree_map(align, tree)
 
 
 def size_in_bytes(tree: Mapping[str, Any]) -> int:
@@ -97,3 +97,12 @@ def size_in_bytes(tree: Mapping[str, Any]) -> int:
 def row_at(table: Tensor, index: Tensor) -> Tensor:
     """The row of a table whose number is in a tensor of one element; `table[index]` would make the host wait for a GPU."""
     return table.index_select(0, index.reshape(1)).squeeze(0)
+
+
+def bytes_text(bytes_: float) -> str:
+    """A number of bytes with three significant digits and its unit: `512 B`, `1.23 MB`."""
+    for unit in ("B", "KB", "MB"):
+        if bytes_ < 1000:
+            return f"{bytes_:.3g} {unit}"
+        bytes_ /= 1000
+    return f"{bytes_:.3g} GB"

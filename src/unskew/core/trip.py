@@ -8,8 +8,8 @@ from typing import Any
 
 from unskew.core.client import Client, Fed
 from unskew.core.replies import Ups
+from unskew.core.shares import Share
 from unskew.core.trees import Tree, Weights
-from unskew.core.values import Share
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Trip:
         return sum(bool(self.when(t, rounds)) for t in range(rounds + 1))
 
 
-def place(trip: Trip, trips: Sequence[Trip]) -> int:
+def trip_index(trip: Trip, trips: Sequence[Trip]) -> int:
     """Which of its Part's trips this is, by what its client runs: a Part may build them anew each time it is asked.
 
     Raises ValueError where several of them run the same function, such as two that one factory has made.

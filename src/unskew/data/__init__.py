@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from unskew.data.build import build
-from unskew.data.dataset import Dataset
-from unskew.data.federation import Federation
-from unskew.data.from_arrays import arrays
-from unskew.data.from_folder import folder
-from unskew.data.from_npz import npz
-from unskew.data.index import Index
-from unskew.data.intake.take import take
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.data.python_objects import take
+from unskew.data.readers.from_arrays import arrays
+from unskew.data.readers.from_folder import folder
+from unskew.data.readers.from_npz import npz
 from unskew.data.registry import at_hand, check_text, describe, names, read
-from unskew.data.skew import partition
+from unskew.data.samples.dataset import Dataset
+from unskew.data.skew import build, partition
 
 __all__ = [
     "Dataset",

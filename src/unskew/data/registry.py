@@ -10,30 +10,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unskew import arguments, calls, own, sources
-from unskew.data.dataset import Dataset
-from unskew.data.from_folder import folder
-from unskew.data.from_npz import is_npy_folder, npy, npz
-from unskew.data.from_parquet import parquet
-from unskew.data.from_saved import saved
-from unskew.data.from_volumes import holds_volumes, volumes
-from unskew.data.getting.catalogue import recipes
-from unskew.data.intake.tables import csv_pair, csv_set, ending, is_csv_pair
-from unskew.data.named import place
-from unskew.data.parquet.places import holds_parquet, is_pattern
-from unskew.data.parquet.saved import is_saved
+from unskew.data.downloads.catalogue import archive_path, recipes
+from unskew.data.parquet.saved_sets import is_saved_set
+from unskew.data.parquet.table import holds_parquet, is_pattern
+from unskew.data.readers.from_folder import folder
+from unskew.data.readers.from_npz import is_npy_folder, npy, npz
+from unskew.data.readers.from_parquet import parquet, saved
+from unskew.data.readers.from_tables import csv_pair, csv_set, is_csv_pair, table_ending
+from unskew.data.readers.from_volumes import holds_volumes, volumes
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError, excerpt, suggestion
+from unskew.formats import arguments, calls
+from unskew.system import python_files
 
-FOLDER = Path(__file__).parent / "sets"
-NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-ALWAYS = ("diabetes", "digits", "two_digits")
+SETS_FOLDER = Path(__file__).parent / "sets"
+SET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+BUILT_IN = ("diabetes", "digits", "two_digits")
 """The sets that need no archive."""
 
 
 @cache
 def files() -> dict[str, Path]:
     """The file of every named set, in the order of names."""
-    return {path.stem: path for path in sources.files(FOLDER)}
+    return {path.stem: path for path in python_files.module_files(SETS_FOLDER)}
 
 
 def names() -> tuple[str, ...]:
@@ -43,7 +42,7 @@ def names() -> tuple[str, ...]:
 
 def describe() -> dict[str, str]:
     """What each set is and which arguments it takes, in one line, with a note on those that are not on this machine."""
-    return {name: _described(name, path) for name, path in files().items()}
+    return {name: _description(name, path) for name, path in files().items()}
 
 
 def reader_of(name: str) -> Callable[..., Dataset]:
@@ -52,7 +51,7 @@ def reader_of(name: str) -> Callable[..., Dataset]:
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
             raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH).")
-        known = f"Known: {', '.join(files())}; or a path, looked for{own.where(Path())}."
+        known = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError("E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
@@ -64,7 +63,7 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     Raises UsageError (E125) for a name or argument that does not exist or does not fit, DataError for what cannot be read.
     """
     text = os.fspath(text)
-    place, given = _place(text)
+    place, given = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
         return reader(place, **arguments.check(reader, given | options, f"{kind} {excerpt(place)}", "E125"))
@@ -79,7 +78,7 @@ def check_text(text: str) -> None:
 
     DataError (E402) for an archive that is not there. Whether a named set is on this machine is not checked.
     """
-    place, given = _place(text)
+    place, given = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
         arguments.check(reader, given, f"{kind} {excerpt(place)}", "E125")
@@ -94,7 +93,7 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
 
     Raises UsageError (E125) for a text that cannot be read.
     """
-    place, given = _place(text)
+    place, given = _split_text(text)
     if place:
         return place, given
     call = calls.parse(text, "data set", "E125")
@@ -105,7 +104,7 @@ def divided_by(text: str) -> str:
     """The column by which a text says that data are divided: `bank` of `credit.csv(site=bank)`; "" if it does not."""
     if not text.endswith(")"):
         return ""
-    place, given = _place(text)
+    place, given = _split_text(text)
     site = str(given.get("site") or "")
     return "site" if site and place and _reader_of_path(Path(place))[0] in (folder, volumes) else site
 
@@ -123,18 +122,18 @@ def _check_no_file(text: str) -> None:
     if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target)=.*)", name)) and os.path.exists(match[1]):
         path, inside = match.groups()
         raise DataError("E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".')
-    if ending(Path(name)) in FILES or "/" in name:
-        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{own.where(Path(name))}.")
+    if table_ending(Path(name)) in FILE_READERS or "/" in name:
+        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{python_files.folder_note(Path(name))}.")
 
 
-def _place(text: str) -> tuple[str, dict[str, object]]:
+def _split_text(text: str) -> tuple[str, dict[str, object]]:
     """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no path.
 
     A name that no set of this package has may be that of an archive in the folder of named sets.
     """
     if _is_there(text):
         return text, {}
-    if NAME.fullmatch(text) and text not in files() and (path := place(text)):
+    if SET_NAME.fullmatch(text) and text not in files() and (path := archive_path(text)):
         return str(path), {}
     if text.endswith(")"):
         for end in (i for i in reversed(range(len(text))) if text[i] == "("):
@@ -150,7 +149,7 @@ def _is_there(text: str) -> bool:
     )  # unlike Path.exists, the first answers False for a name that is too long
 
 
-FILES: dict[str, tuple[Callable[..., Dataset], str]] = {
+FILE_READERS: dict[str, tuple[Callable[..., Dataset], str]] = {
     ".npz": (npz, "archive"),
     ".npy": (npy, "file"),
     ".csv": (csv_set, "table"),
@@ -167,31 +166,32 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
     if path.is_dir():
         if is_npy_folder(path):
             return npy, "folder"
-        if is_saved(path):
+        if is_saved_set(path):
             return saved, "folder"
         if holds_volumes(path):
             return volumes, "folder"
         return (csv_pair if is_csv_pair(path) else parquet if holds_parquet(path) else folder), "folder"
-    if ending(path) in FILES:
-        return FILES[ending(path)]
+    if table_ending(path) in FILE_READERS:
+        return FILE_READERS[table_ending(path)]
     if not path.suffix:
-        return FILES[".npz"]
+        return FILE_READERS[".npz"]
     raise UsageError(
-        "E125", f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILES)}: save it as one."
+        "E125",
+        f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}: save it as one.",
     )
 
 
 def at_hand(text: str) -> bool:
     """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that cannot be read."""
-    if _place(text)[0]:
+    if _split_text(text)[0]:
         return True
     return _is_here(calls.parse(text, "data set", "E125").name)
 
 
 def _is_here(name: str) -> bool:
-    return name in ALWAYS or place(name) is not None
+    return name in BUILT_IN or archive_path(name) is not None
 
 
-def _described(name: str, path: Path) -> str:
-    line = "; ".join(filter(None, (sources.summary(path), ", ".join(sources.defaults(path, name)))))
+def _description(name: str, path: Path) -> str:
+    line = "; ".join(filter(None, (python_files.summary(path), ", ".join(python_files.defaults(path, name)))))
     return line if _is_here(name) else f"{line}  (not found: set UNSKEW_DATA)"

@@ -1,32 +1,44 @@
-"""How a set is dealt out to clients, as one text: `kind:value,option=value+shift:strength`.
+"""A federation from a data set: training rows go to the clients, then validation rows, test rows and feature
+shifts.
 
-kind is a partition (the files of `skews/`), a shift a change of the features (unskew.data.shifts); shifts change no rows.
+A text names the skew: `kind:value,option=value+shift:strength`. The kind is a partition (a file of `skews/`),
+a shift changes the features (unskew.data.clients.shifts) and never the rows.
+
+The global test set is dealt so that one pass over it scores the model and every client. For each class with n
+test rows, the quota of client k is n * (its training samples of the class) / (those of all clients); quotas
+are rounded by largest remainder, ties at random. No row is dealt twice, and every row of a class that some
+client trains on is dealt.
+Letters: n test rows, N samples, K clients, C classes.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from unskew import sources, specs
-from unskew.data.dataset import strata
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request
-from unskew.data.shifts import SHIFTS, Shift
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index, Partition, Request
+from unskew.data.clients.shifts import SHIFTS, Shift, apply_shifts
+from unskew.data.samples.dataset import Dataset, strata
+from unskew.data.skews.column import Column
 from unskew.errors import DataError, UsageError
+from unskew.formats import specs
+from unskew.system import python_files
 
-FOLDER = Path(__file__).parent / "skews"
+SKEWS_FOLDER = Path(__file__).parent / "skews"
 
 
 @cache
 def partitions() -> dict[str, type[Partition]]:
     """The classes of all partitions by name, found in the files of `skews/`."""
-    modules = [importlib.import_module(f"unskew.data.skews.{path.stem}") for path in sources.files(FOLDER)]
+    modules = [
+        importlib.import_module(f"unskew.data.skews.{path.stem}") for path in python_files.module_files(SKEWS_FOLDER)
+    ]
     kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
     return specs.by_name(sorted((k for k in kinds if issubclass(k, Partition) and k.name), key=lambda k: k.name))
 
@@ -44,7 +56,7 @@ class Skew:
         dealt, *suffixes = text.split("+")
         spec = specs.parse(dealt.strip(), "skew", "E103")
         partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
-        return Skew(partition, tuple(_shift(suffix) for suffix in suffixes))
+        return Skew(partition, tuple(_parse_shift(suffix) for suffix in suffixes))
 
 
 def partition(
@@ -79,6 +91,160 @@ def partition(
     return kind.deal(Request(strata(y), clients, samples, columns or {}), rng)
 
 
-def _shift(text: str) -> Shift:
+def _parse_shift(text: str) -> Shift:
     spec = specs.parse(text.strip(), "feature skew", "E103")
     return specs.make(specs.kind_of(spec, SHIFTS, "feature skew", "E103"), spec, "feature skew", "E103")
+
+
+def deal_tests(y_test: np.ndarray, counts_KC: np.ndarray, rng: np.random.Generator) -> Index:
+    """The test rows of every client; rows of a class that no client trains on are left out.
+
+    y_test: classes [N]. counts_KC: training samples of every client and class.
+    """
+    owner = np.full(len(y_test), -1, dtype=np.int64)
+    for c in range(counts_KC.shape[1]):
+        rows = rng.permutation(np.flatnonzero(y_test == c))
+        holders = np.flatnonzero(counts_KC[:, c])
+        if len(holders) and len(rows):
+            owner[rows] = np.repeat(
+                holders, largest_remainder_exact(len(rows), counts_KC[holders, c].astype(np.int64), rng)
+            )
+    return Index.by_owner(owner, len(counts_KC))
+
+
+def largest_remainder_exact(n: int, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Whole numbers that add up to n, in proportion to whole weights above 0, computed exactly in integers.
+
+    What is missing after rounding down goes to the largest remainders, one each, ties at random.
+    """
+    whole, rest = np.divmod(n * weights, weights.sum())
+    missing = n - int(whole.sum())
+    if missing:
+        order = rest + rng.random(len(rest))  # the random part is below 1, so it decides only between equal remainders
+        whole[np.argpartition(-order, missing - 1)[:missing]] += 1
+    return whole
+
+
+def build(
+    dataset: Dataset,
+    skew: str,
+    clients: int,
+    rng_partition: np.random.Generator,
+    rng_test: np.random.Generator,
+    *,
+    samples: int | None = None,
+    validation: float = 0.0,
+    reserve: int = 0,
+) -> Federation:
+    """A set dealt out to clients.
+
+    The test set is dealt to the clients in proportion to their training samples of each class, or tenth of a target; where the skew makes
+    clients of a column, by that column.
+    skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back, rounded
+    down, so that a client with few samples trains on all of them. reserve: samples of each class that the server keeps
+    for itself, taken out first.
+    Raises UsageError (E103, E109) and DataError (E406, E407) as `partition` does.
+    """
+    if not 0 <= validation < 1:
+        raise UsageError("E109", f"validation must be at least 0 and below 1; got {validation}.")
+    parsed = Skew.parse(skew)
+    by_column = parsed.partition if isinstance(parsed.partition, Column) else None
+    reserved = _reserve_rows(dataset, reserve, rng_partition)
+    left = np.setdiff1d(np.arange(len(dataset.y)), reserved)
+    columns = {name: values[left] for name, values in dataset.columns.items()}
+    rows = partition(skew, dataset.y[left], clients, rng_partition, samples=samples, columns=columns)
+    rows = Index(left[rows.rows], rows.offsets)
+    train, val = _split_validation(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
+    tests = _tests_by_column(dataset, by_column) if by_column else None
+    federation = replace(
+        _federation_without_tests(dataset, skew, train),
+        test=tests or Index.empty(len(train)),
+        natural=tests is not None and len(tests.rows) == len(dataset.y_test),
+        names=_client_names(dataset, by_column) if by_column else None,
+        val=val,
+        reserved=reserved,
+    )
+    if not by_column:
+        federation = replace(
+            federation, test=deal_tests(strata(dataset.y_test, dataset.y), _group_counts(federation), rng_test)
+        )
+    return apply_shifts(federation, parsed.shifts, dataset) if parsed.shifts else federation
+
+
+def _group_counts(federation: Federation) -> np.ndarray:
+    """Training samples of every client and group by which test samples are dealt, int64 [K, groups]."""
+    if federation.masks:
+        return federation.sizes[:, None]
+    if not federation.several:
+        return federation.label_counts
+    groups = federation.n_classes + 1  # its rarest label, or none
+    flat = federation.train.owner * groups + strata(federation.y)[federation.train.rows]
+    return np.bincount(flat, minlength=federation.clients * groups).reshape(-1, groups)
+
+
+def _federation_without_tests(dataset: Dataset, skew: str, train: Index) -> Federation:
+    """A federation with the set's samples and these training rows, in which no client has test rows."""
+    return Federation(
+        dataset.name,
+        dataset.x,
+        dataset.y,
+        dataset.x_test,
+        dataset.y_test,
+        dataset.classes,
+        train,
+        Index.empty(len(train)),
+        skew,
+        mean=dataset.mean,
+        std=dataset.std,
+        columns=dataset.columns,
+        intake=dataset.intake,
+        applied=dataset.applied,
+        target=dataset.target,
+        layout=dataset.layout,
+    )
+
+
+def _reserve_rows(dataset: Dataset, each: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of `each` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
+    if not each:
+        return np.zeros(0, np.int64)
+    if dataset.target or dataset.several:
+        what = "a target has no classes" if dataset.target else "a sample has several labels"
+        raise DataError("E406", f"{each} samples of each class are to be held back, but {what}.")
+    least = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
+    if least <= each:
+        raise DataError("E406", f"{each} samples of each class are to be held back, but one class has only {least}.")
+    of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
+    return np.sort(np.concatenate([rng.permutation(rows)[:each] for rows in of_class]))
+
+
+def _client_names(dataset: Dataset, by_column: Column) -> tuple[str, ...]:
+    """The clients' names: those of the column's values, or `column-value`."""
+    names = dataset.labels.get(by_column.column)
+    values = by_column.values(dataset.columns)
+    return tuple(names[int(v)] if names else f"{by_column.column}-{v}" for v in values)
+
+
+def _tests_by_column(dataset: Dataset, by_column: Column) -> Index | None:
+    """Test rows by client; values that only the test set has belong to no client. None if no row belongs to any."""
+    column = dataset.test_columns.get(by_column.column)
+    if column is None:
+        return None
+    values = by_column.values(dataset.columns)
+    place = np.searchsorted(values, column).clip(max=len(values) - 1)
+    owner = np.where(values[place] == column, place, -1)
+    return Index.by_owner(owner, len(values)) if (owner >= 0).any() else None
+
+
+def _split_validation(index: Index, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+    """(the rows that are left, a random share of each client's rows)."""
+    order = np.lexsort((rng.random(len(index.rows)), index.owner))
+    place = np.arange(len(order)) - index.offsets[:-1][index.owner]
+    held = np.zeros(len(order), dtype=bool)
+    held[order] = place < np.floor(share * index.sizes)[index.owner]
+    return _subset(index, ~held), _subset(index, held)
+
+
+def _subset(index: Index, keep: np.ndarray) -> Index:
+    sizes = np.bincount(index.owner[keep], minlength=len(index))
+    return Index(index.rows[keep], np.concatenate([[0], np.cumsum(sizes)]))

@@ -1,4 +1,7 @@
-"""Which method to take for a federation: what methods gained in the settings of the evidence that are most like it.
+"""The runs on which recommendations rest, and which method to take for a federation by what methods gained in similar settings.
+
+`settings.yaml` says how each setting is run; `tools/evidence.py` runs them and writes `runs.csv` (every method's scores) and
+`skews.csv` (what was measured of the federations).
 
 Every measure counts in units of its standard deviation over the evidence, on the scale of SCALES; d is the Euclidean distance. A
 gain is expected from the NEAREST settings in which both methods have scores, as the mean of g_s weighted by 1 / (d_s^2 + SOFT),
@@ -7,15 +10,103 @@ and its spread is the weighted standard deviation over their settings and seeds.
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
 
 import numpy as np
 
-from unskew.diagnosis.evidence import FEDAVG, LOCAL, Goal, Setting
 from unskew.diagnosis.skews import Skews
+from unskew.formats import documents
+
+PACKAGE = "unskew.diagnosis"
+Goal = Literal["one", "sites"]
+"""one: one model for everybody, scored on all test rows. sites: what each site uses, scored on the site's own test rows."""
+FEDAVG, LOCAL = "fedavg", "local"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of one method in one setting: by seed, its score in [0, 1] for each goal; no `one` where there is no such model."""
+
+    one: Mapping[int, float]
+    sites: Mapping[int, float]
+
+    def of(self, goal: Goal) -> Mapping[int, float]:
+        return self.one if goal == "one" else self.sites
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation on which methods were run. about: in words. skews: its measures, means over seeds."""
+
+    name: str
+    about: str
+    skews: Skews
+    scores: Mapping[str, Scores]
+
+    def gains(self, method: str, over: str, goal: Goal) -> np.ndarray:
+        """By how much a method was ahead of another one, seed by seed, as shares; empty where one of them has no score.
+
+        A method is compared with training alone at the sites, whatever the goal.
+        """
+        ours, theirs = (self.scores[m].of(goal) if m in self.scores else {} for m in (method, over))
+        return np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+
+
+def plans(file: str = "settings.yaml") -> dict[str, dict[str, Any]]:
+    """By name, each setting of a file: `about`, `data`, what is made smaller, and the settings of its runs."""
+    text = (resources.files(PACKAGE) / file).read_text(encoding="utf-8")
+    return documents.load(text, file, "E126")
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Every setting of which there are measures and runs, in the order of settings.yaml."""
+    scores, skews = scores_in("runs.csv"), _rows("skews.csv")
+    return tuple(
+        Setting(name, plan["about"], _mean_skews(measured), scores[name])
+        for name, plan in plans().items()
+        if name in scores and (measured := [row for row in skews if row["setting"] == name])
+    )
+
+
+def scores_in(file: str) -> dict[str, dict[str, Scores]]:
+    """By setting and method, the scores that a file of runs holds."""
+    rows = _rows(file)
+    names = dict.fromkeys(row["setting"] for row in rows)
+    return {name: _scores([row for row in rows if row["setting"] == name]) for name in names}
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((resources.files(PACKAGE) / file).read_text(encoding="utf-8").splitlines()))
+
+
+def _scores(rows: Sequence[dict[str, str]]) -> dict[str, Scores]:
+    methods = dict.fromkeys(row["method"] for row in rows)
+    return {
+        method: Scores(
+            *(
+                {int(row["seed"]): float(row[goal]) for row in rows if row["method"] == method and row[goal]}
+                for goal in ("one", "sites")
+            )
+        )
+        for method in methods
+    }
+
+
+def _mean_skews(rows: Sequence[dict[str, str]]) -> Skews:
+    def mean(name: str) -> float | None:
+        values = [float(row[name]) for row in rows if row[name]]
+        return float(np.mean(values)) if values else None
+
+    return Skews(**{field.name: mean(field.name) for field in dataclasses.fields(Skews)})  # type: ignore[arg-type]
+
 
 NEAREST = 3
 SOFT = 0.5
@@ -34,7 +125,7 @@ SCALES: dict[str, Callable[[Skews], float]] = {
 
 
 @dataclass(frozen=True)
-class Near:
+class Neighbour:
     """A setting of the evidence and its distance from the federation that is diagnosed."""
 
     setting: Setting
@@ -51,7 +142,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectation:
     """What a method is expected to do. over_local: at the sites, whatever the goal; None without evidence."""
 
     method: str
@@ -59,16 +150,16 @@ class Expected:
     over_local: Gain | None
 
 
-def nearest(skews: Skews, settings: Sequence[Setting]) -> list[Near]:
+def nearest(skews: Skews, settings: Sequence[Setting]) -> list[Neighbour]:
     """All settings, the most similar first."""
     table = np.array([[scale(s.skews) for scale in SCALES.values()] for s in settings])
     unit = table.std(0)
     here = np.array([scale(skews) for scale in SCALES.values()])
     distances = np.sqrt((((table - here) / np.where(unit > 0, unit, 1.0)) ** 2).sum(1))
-    return sorted((Near(s, float(d)) for s, d in zip(settings, distances)), key=lambda near: near.distance)
+    return sorted((Neighbour(s, float(d)) for s, d in zip(settings, distances)), key=lambda near: near.distance)
 
 
-def gain(method: str, over: str, goal: Goal, ordered: Sequence[Near]) -> Gain | None:
+def gain(method: str, over: str, goal: Goal, ordered: Sequence[Neighbour]) -> Gain | None:
     """What a method gains over another one in the nearest settings that have both; None if no setting has."""
     pairs = [(near, near.setting.gains(method, over, goal)) for near in ordered]
     pairs = [(near, gains) for near, gains in pairs if len(gains)][:NEAREST]
@@ -81,13 +172,13 @@ def gain(method: str, over: str, goal: Goal, ordered: Sequence[Near]) -> Gain | 
     return Gain(mean, spread, len(values))
 
 
-def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Near]) -> list[Expected]:
+def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) -> list[Expectation]:
     """The methods with evidence, the one with the largest expected gain over FedAvg first.
 
     The default stands first unless another method is expected to be ahead of it by more than the spread of its own gain.
     """
     known = [
-        Expected(method, over_fedavg, gain(method, LOCAL, "sites", ordered))
+        Expectation(method, over_fedavg, gain(method, LOCAL, "sites", ordered))
         for method in methods
         if (over_fedavg := gain(method, FEDAVG, goal, ordered))
     ]
@@ -98,7 +189,7 @@ def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Near]) -> list
     return ranked
 
 
-def pays(best: Expected) -> Literal["yes", "no", "open"]:
+def pays(best: Expectation) -> Literal["yes", "no", "open"]:
     """Whether a method is expected to beat training alone at the sites by more than the spread of the evidence."""
     gain = best.over_local
     if gain is None or abs(gain.mean) <= gain.spread:
@@ -106,6 +197,6 @@ def pays(best: Expected) -> Literal["yes", "no", "open"]:
     return "yes" if gain.mean > 0 else "no"
 
 
-def advised(goal: Goal, ranked: Sequence[Expected]) -> str:
+def advise(goal: Goal, ranked: Sequence[Expectation]) -> str:
     """The method to take: the first of a ranking, or training alone where federating does not pay the sites."""
     return LOCAL if goal == "sites" and pays(ranked[0]) == "no" else ranked[0].method

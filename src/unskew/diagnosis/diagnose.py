@@ -1,17 +1,26 @@
-"""From data to a diagnosis: sites' numbers, their measures, which methods can run, and what to expect of them."""
+"""`unskew.diagnose`: from data to a diagnosis by the sites' numbers, their measures, the methods that can run, and expected gains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
 
-from unskew.data.federation import Federation
-from unskew.data.intake.lopsided import lopsided
-from unskew.diagnosis import advice, evidence, numbers, skews
+from torch import nn
+
+from unskew import config, models
+from unskew.data.clients.federation import Federation
+from unskew.data.data_warnings import class_imbalance, site_column
+from unskew.data.python_objects import settings_of, take
+from unskew.data.samples.dataset import Dataset
+from unskew.diagnosis import RELEVANT_SETTINGS, advice, skews
+from unskew.diagnosis.advice import Goal
 from unskew.diagnosis.diagnosis import Diagnosis
-from unskew.diagnosis.evidence import Goal
-from unskew.engine import resolve
-from unskew.errors import DataError, UnskewError
+from unskew.errors import DataError, UnskewError, UsageError
+from unskew.round import run
+from unskew.runs import resolve
+from unskew.system.python_files import GIVEN_OBJECT
 
 METHODS = (
     "unskew",
@@ -26,17 +35,17 @@ METHODS = (
     "fedbn",
 )  # fmt: skip
 """The methods among which a diagnosis chooses."""
-FAR = 3.0
+FAR_DISTANCE = 3.0
 """Distance of the closest setting beyond which expected gains are guesses."""
 WITH_FEATURES = ("flea(lambda2=0)",)
 """Methods that it considers beside them where sites may share activations of single samples."""
 
 
-SUMMED = ("unskew(statistics=False)",)
+SUMS_ONLY = ("unskew(statistics=False)",)
 """Methods that it considers beside them where sites demand secure aggregation: the default without what no sum can give."""
 
 
-def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
+def diagnose_run(run: run.Run, features: bool = False) -> Diagnosis:
     """The diagnosis of the federation of a run, whose own method does not count.
 
     features: whether sites may share activations of single samples. With secure aggregation among the settings, only methods
@@ -46,17 +55,17 @@ def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
     federation, settings = run.federation, run.settings
     check_sites(federation)
     check_classes(federation)
-    sites = numbers.numbers_of(federation)
+    sites = skews.numbers_of(federation)
     measured = skews.skews_of(sites, settings.availability, settings.seed)
-    ordered = advice.nearest(measured, evidence.settings())
-    beside = (*(WITH_FEATURES if features else ()), *(SUMMED if run.secure else ()))
+    ordered = advice.nearest(measured, advice.settings())
+    beside = (*(WITH_FEATURES if features else ()), *(SUMS_ONLY if run.secure else ()))
     refused = refusals(run, (*METHODS, *beside))
     able = [method for method, reason in refused.items() if not reason]
     return Diagnosis(
         federation.name,
         federation.skew,
         measured,
-        numbers.leaving(sites),
+        skews.disclosure_sentences(sites),
         {goal: tuple(advice.ranking(goal, able, ordered)) for goal in get_args(Goal)},
         tuple(ordered),
         {method: reason for method, reason in refused.items() if reason},
@@ -64,17 +73,17 @@ def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
     )
 
 
-def _cautions(federation: Federation, closest: advice.Near) -> Iterator[str]:
+def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str]:
     """Why the evidence may not carry over to a federation."""
     if (federation.label_counts.sum(0) > 0).sum() < 2:
         yield "all labels are of one class, so there is nothing to learn from them."
-    if text := lopsided(federation):
+    if text := class_imbalance(federation):
         yield f"{text}; the evidence is of classes that are about equally common, and of accuracy."
     if federation.masks:
         yield "every setting of the evidence has one label a sample, and these samples have masks: take the order of methods as a guess."
     if federation.layout:
         yield "every setting of the evidence has one input a sample, and these samples have several: take the order of methods as a guess."
-    if closest.distance > FAR:
+    if closest.distance > FAR_DISTANCE:
         yield f"no setting of the evidence is like this one (the closest lies at {closest.distance:.1f}): take the gains as a guess."
 
 
@@ -105,12 +114,12 @@ def check_sites(federation: Federation) -> None:
         )
 
 
-def refusals(run: resolve.Run, methods: Sequence[str]) -> Mapping[str, str]:
+def refusals(run: run.Run, methods: Sequence[str]) -> Mapping[str, str]:
     """By method, why it cannot run on these data with this model, or not by sums alone where sites demand those; else ""."""
     return {method: _refusal(run, method) for method in methods}
 
 
-def _refusal(run: resolve.Run, text: str) -> str:
+def _refusal(run: run.Run, text: str) -> str:
     method = resolve.parts_of(text)
     try:
         method.check_task(run.task.name)
@@ -119,3 +128,53 @@ def _refusal(run: resolve.Run, text: str) -> str:
     except UnskewError as error:
         return error.text
     return ""
+
+
+def diagnose(
+    data: Any = "digits",
+    *,
+    label: str = "",
+    site: str = "",
+    target: str = "",
+    model: nn.Module | str | Path = "auto",
+    features: bool = False,
+    **options: Any,
+) -> Diagnosis:
+    """Measure how skewed a federation is, and which method to take for it. Nothing is trained.
+
+    data, label, site, target, model: as for `unskew.run`. Own data with a column of sites are divided by it unless a skew is given.
+    features: whether sites may share activations of single samples. Other options: the settings of COUNTED, such as skew, clients
+    and availability; secure_aggregation="on" where sites demand that nobody sees more than sums of what they send.
+    Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count,
+    UsageError (E134) where secure aggregation has too few sites, and DataError (E410) for own data that nothing divides,
+    and for fewer than two sites with samples. Samples with several inputs need a model of your own, as for `unskew.run`.
+    """
+    if "method" in options:
+        raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
+    if idle := sorted({f.name for f in fields(config.Settings)} & options.keys() - {*RELEVANT_SETTINGS}):
+        raise UsageError(
+            "E101",
+            f"{', '.join(idle)} would change nothing in a diagnosis, which looks at {', '.join(RELEVANT_SETTINGS)}.",
+        )
+    taken, stands_for = settings_of(data, label, site, target)
+    taken = take(taken)
+    module = None if isinstance(model, str | Path) else models.unwrapped(model)
+    settings = config.build(
+        {**stands_for, **options, "method": "fedavg", "model": GIVEN_OBJECT if module else str(model)}
+    )
+    if "skew" not in options and "skew" not in stands_for:
+        settings = settings.replace(skew=_division(taken, settings.skew))
+    return diagnose_run(resolve.resolve(settings, taken, None, module), features)
+
+
+def _division(data: Dataset | Federation, default: str) -> str:
+    """The skew of data for which none was given. Raises DataError (E410) for own data that nothing divides."""
+    if isinstance(data, Federation) or not data.intake:
+        return default
+    if column := site_column(data):
+        return f"column:{column}"
+    raise DataError(
+        "E410",
+        f"{data.name}: nothing says which sample is from which site; name the column that does (--site NAME), or give a "
+        "skew by which to divide them, such as dirichlet:0.3.",
+    )

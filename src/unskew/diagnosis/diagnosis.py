@@ -1,4 +1,4 @@
-"""What a diagnosis returns: what was measured, what it means, and which method to take."""
+"""What a diagnosis returns: what was measured, what it means in plain words, and which method to take."""
 
 from __future__ import annotations
 
@@ -8,10 +8,109 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unskew.diagnosis.advice import NEAREST, Expected, Gain, Near, pays
-from unskew.diagnosis.evidence import LOCAL, Goal
+from unskew.diagnosis.advice import LOCAL, NEAREST, Expectation, Gain, Goal, Neighbour, pays
 from unskew.diagnosis.skews import Skews
-from unskew.diagnosis.wording import points, readings
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A measure: its name, its value as text, and what it means."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+def readings(s: Skews) -> list[Reading]:
+    """Every measure with its meaning, in the order in which tables show them."""
+    return [
+        Reading("sites", f"{s.sites:,}", _sites(s)),
+        Reading(
+            "samples a site",
+            f"{s.samples:,.0f}",
+            f"the median; {s.of_class:,.1f} a class on average, {_scarcity(s.of_class)}",
+        ),
+        Reading(
+            "imbalance",
+            f"{s.imbalance:.2f}",
+            _grade(
+                s.imbalance,
+                "sites hold about equally much",
+                "sites differ in size",
+                "a few sites hold most samples",
+                (0.2, 0.6),
+            ),
+        ),
+        Reading("label skew", f"{s.label_skew:.2f}", _label_skew(s.label_skew)),
+        Reading("missing classes", f"{s.missing:.0%}", _missing(s.missing)),
+        Reading(
+            "feature skew", "?" if s.feature_skew is None else f"{s.feature_skew:.2f}", _feature_skew(s.feature_skew)
+        ),
+        Reading(
+            "absent a round",
+            f"{s.absent:.0%}",
+            _grade(
+                s.absent,
+                "nearly every site answers in every round",
+                "some sites miss a round",
+                "most sites are absent from a round",
+                (0.1, 0.5),
+            ),
+        ),
+    ]
+
+
+def _grade(value: float, low: str, middle: str, high: str, at: tuple[float, float]) -> str:
+    return low if value < at[0] else middle if value < at[1] else high
+
+
+def _sites(s: Skews) -> str:
+    text = "all of them have samples"
+    if s.empty:
+        text = f"with samples; {s.empty:,} more {'has' if s.empty == 1 else 'have'} none, and only receive the model"
+    return text
+
+
+def _scarcity(of_class: float) -> str:
+    return _grade(of_class, "too few to learn from alone", "few", "enough to train alone", (5, 50))
+
+
+def _label_skew(value: float) -> str:
+    grade = _grade(
+        value,
+        "sites hold the classes alike",
+        "sites hold classes in different shares",
+        "sites hold different classes",
+        (0.1, 0.4),
+    )
+    return (
+        f"{grade}: {value:.0%} of a site's labels would have to change for its shares to be those of all, beyond chance"
+    )
+
+
+def _missing(value: float) -> str:
+    return _grade(
+        value, "every site holds nearly every class", "sites lack some classes", "sites lack most classes", (0.05, 0.5)
+    )
+
+
+def _feature_skew(value: float | None) -> str:
+    if value is None:
+        return "cannot be told: no class has enough samples at two sites, or the samples are constant"
+    grade = _grade(
+        value,
+        "inputs of a class look alike at every site",
+        "inputs look different from site to site",
+        "inputs look very different from site to site",
+        (0.2, 0.7),
+    )
+    return f"{grade}: sites lie {value:.2f} standard deviations of a sample apart"
+
+
+def points(share: float) -> str:
+    """A difference of scores in points, with its sign."""
+    return f"{100 * share:+.1f}"
+
 
 AIMS: dict[Goal, str] = {"sites": "at the sites", "one": "one model for all"}
 """What the two goals are called in tables."""
@@ -31,12 +130,12 @@ class Diagnosis:
     split: str
     skews: Skews
     leaves: str
-    rankings: Mapping[Goal, tuple[Expected, ...]]
-    nearest: tuple[Near, ...]
+    rankings: Mapping[Goal, tuple[Expectation, ...]]
+    nearest: tuple[Neighbour, ...]
     refused: Mapping[str, str]
     cautions: tuple[str, ...] = ()
 
-    def best(self, goal: Goal = "sites") -> Expected:
+    def best(self, goal: Goal = "sites") -> Expectation:
         """The method with the largest expected gain."""
         return self.rankings[goal][0]
 
@@ -97,7 +196,7 @@ def _points(gain: Gain | None) -> str:
     return "–" if gain is None else f"{points(gain.mean)} ± {100 * gain.spread:.1f}"
 
 
-def _row(aim: str, expected: Expected) -> str:
+def _row(aim: str, expected: Expectation) -> str:
     return f"{aim:<19}{expected.method:<24}{_points(expected.over_fedavg):>15}{_points(expected.over_local):>15}"
 
 
@@ -120,7 +219,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     return f"Federating pays: {expected}."
 
 
-def _evidence(nearest: tuple[Near, ...]) -> str:
+def _evidence(nearest: tuple[Neighbour, ...]) -> str:
     named = "; ".join(
         f"{near.setting.name} ({near.setting.about}; distance {near.distance:.1f})" for near in nearest[:NEAREST]
     )

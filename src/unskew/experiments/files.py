@@ -1,15 +1,202 @@
-"""The files of experiments: those of the papers, by name, and a user's own, by path."""
+"""The files of experiments: those of papers, by name, and a user's own, by path; read, and checked without reading any data.
+
+A file that contradicts itself is refused. Checks cover the settings of every run, its methods, and the grids of a tuning.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import Any, TypeVar
 
-from unskew import documents
-from unskew.errors import UsageError, suggestion
-from unskew.experiments.checking import check_experiment
-from unskew.experiments.experiment import Experiment
-from unskew.experiments.parsing import parse_experiment
+from unskew.attacks.catalogue import attack_of
+from unskew.errors import UnskewError, UsageError, suggestion
+from unskew.experiments.experiment import Claim, Experiment, Leak, TableRow, Trend
+from unskew.formats import documents
+from unskew.methods import registry
+from unskew.methods.registry import arguments_of_method
+from unskew.round.run import is_reference
+from unskew.runs.resolve import check_spelling
+
+T = TypeVar("T")
+
+
+def parse_experiment(name: str, text: str, where: str = "") -> Experiment:
+    """The experiment that a YAML text describes. where: the file, for messages.
+
+    Raises UsageError (E126), naming the place, for a text that is not YAML, an unknown entry, a value of the wrong type, and
+    a method or row that is mentioned but not defined.
+    """
+    where = where or f"{name}.yaml"
+    document = documents.load(text, where, "E126")
+    _check_outline(document, where)
+    shared, methods = document.get("settings") or {}, document["methods"]
+    rows = [_row(f"{where}, row {n}", str(n), row or {}, shared) for n, row in document["rows"].items()]
+    claims = [_claim(f"{where}, claim {i}", c, methods) for i, c in enumerate(document.get("claims") or [], 1)]
+    entries = {"title": name, **document, "rows": rows, "claims": claims}
+    experiment = _build(Experiment, where, entries, name=name)
+    _check_names(experiment, where)
+    _check_settings(experiment, where)
+    return experiment
+
+
+def _check_outline(document: Any, where: str) -> None:
+    """The entries that must be there, and the types on which the rest of the reading relies."""
+    for entry in ("methods", "rows"):
+        if not (isinstance(document, dict) and isinstance(document.get(entry), dict) and document[entry]):
+            raise UsageError("E126", f"{where} needs `{entry}:`, by name; docs/reproduce.md shows a whole file.")
+    if not isinstance(settings := document.get("settings") or {}, dict):
+        raise UsageError("E126", f"{where}: settings should hold keys and values, got {settings!r}.")
+    if not isinstance(claims := document.get("claims") or [], list):
+        raise UsageError("E126", f"{where}: claims should be a list, got {claims!r}.")
+    for method in document["methods"]:
+        if not isinstance(method, str):
+            raise UsageError("E126", f"{where}: put the method's name {method!r} in quotes.")
+
+
+def _check_names(experiment: Experiment, where: str) -> None:
+    """Every method and row that the file mentions is one that it defines."""
+    mentioned = [method for row in experiment.rows for method in (*row.published, *row.logs)]
+    mentioned += [method for claim in experiment.claims for method in claim.methods]
+    for method in [*mentioned, *experiment.overrides, *experiment.factors]:
+        if method not in experiment.methods:
+            near = suggestion(method, experiment.methods)
+            raise UsageError("E126", f"{where} mentions '{method}', which is not among its methods.{near}")
+    for claim in experiment.claims:
+        for row in claim.rows:
+            experiment.row(row)
+    for row in experiment.rows:
+        for method, log in row.logs.items():
+            if not all(map(math.isfinite, log.values)):
+                raise UsageError(
+                    "E126", f"{where}, row {row.name}: the log of {method} should hold finite numbers only."
+                )
+
+
+def _check_settings(experiment: Experiment, where: str) -> None:
+    """Settings leave out what `methods:` and the command line decide."""
+    instead = {"method": "`methods:` names them", "seed": "--seeds on the command line chooses the seeds"}
+    for settings in (*(row.settings for row in experiment.rows), *experiment.overrides.values()):
+        for key, reason in instead.items():
+            if key in settings:
+                raise UsageError("E126", f"{where}: leave '{key}' out of settings; {reason}.")
+
+
+def _row(where: str, name: str, entry: Any, shared: dict[str, Any]) -> TableRow:
+    leak = entry.get("attack") if isinstance(entry, dict) else None
+    if isinstance(entry, dict):
+        entry = {"settings": {}, **{key: value for key, value in entry.items() if key != "attack"}}
+    row = _build(TableRow, where, entry, name=name)
+    attack = None if leak is None else _build(Leak, f"{where}, attack", leak)
+    return dataclasses.replace(row, settings={**shared, **row.settings}, attack=attack)
+
+
+def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:
+    """A Trend if the entry has `falls`, else a Claim.
+
+    `than: all` stands for every other method, `than: all but X, Y` for every other method except those.
+    """
+    if isinstance(entry, dict) and "falls" in entry:
+        return _build(Trend, where, entry)
+    than = entry.get("than") if isinstance(entry, dict) else None
+    if isinstance(than, str):
+        every, _, but = than.partition(" but ")
+        excluded = {name.strip() for name in but.split(",") if name.strip()}
+        if every.strip() != "all" or not excluded <= set(methods):
+            raise UsageError("E126", f"{where}: than should be a list of methods, all, or all but some, got '{than}'.")
+        entry = {**entry, "than": [m for m in methods if m != entry.get("better") and m not in excluded]}
+    return _build(Claim, where, entry)
+
+
+def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
+    """An object of this dataclass from the entries of a file, with the values in `more` added.
+
+    Raises UsageError (E126) for an unknown entry, a missing one, or a value of the wrong type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if not isinstance(entry, dict):
+        raise UsageError("E126", f"{where} should hold keys and values, got {entry!r}.")
+    known = {f.name for f in dataclasses.fields(kind)} - more.keys()  # type: ignore[arg-type]
+    for key in entry:
+        if key not in known:
+            raise UsageError("E126", f"{where}: unknown entry '{key}'.{suggestion(str(key), known)}")
+    try:
+        return TypeAdapter(kind).validate_python({**entry, **more})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        complaint = (
+            documents.validation_text(first["msg"].replace("Input should", "should")) + f", got {first['input']!r}"
+        )
+        raise UsageError(
+            "E126", f"{where}: {name} {'is needed' if first['type'] == 'missing' else complaint}."
+        ) from None
+
+
+def check_experiment(experiment: Experiment, where: str) -> None:
+    """Check every combination of row and method, and the grids. where: the file, for messages.
+
+    Raises UsageError or DataError, naming the place, for an unknown setting or method, for a value out of range, and for
+    arguments of a Part that none of the methods has.
+    """
+    for row in experiment.rows:
+        if row.attack:
+            with _naming(f"{where}, row {row.name}"):
+                attack_of(row.attack.name, row.attack.settings)
+        used: set[str] = set()
+        for method in experiment.methods:
+            used |= _check_run(experiment, row, method, f"{where}, row {row.name}, {method}")
+        known = used | _part_names(experiment, experiment.methods)
+        _check_parts(row.settings.get("set") or (), known, f"{where}, row {row.name}: set")
+    _check_grids(experiment, where)
+
+
+def _check_run(experiment: Experiment, row: TableRow, method: str, where: str) -> set[str]:
+    """Check one row's run of one method. Returns the Parts that its settings reach."""
+    with _naming(where):
+        check_spelling(experiment.settings_of(row, method))
+    text = experiment.methods[method]
+    if is_reference(text):
+        return set()
+    arguments = experiment.overrides.get(method, {}).get("set") or {}
+    _check_parts(arguments, arguments_of_method(text, arguments), f"{where}: set")
+    return set(arguments_of_method(text, row.settings.get("set") or {}))
+
+
+def _check_grids(experiment: Experiment, where: str) -> None:
+    for part, arguments in experiment.grids.items():
+        _check_parts([part], _part_names(experiment, experiment.methods), f"{where}: grids")
+        method = next(name for name in experiment.methods if part in _part_names(experiment, [name]))
+        for argument, value in ((name, value) for name, values in arguments.items() for value in values):
+            with _naming(f"{where}, grids"):
+                registry.parse(experiment.methods[method], {part: {argument: value}})
+
+
+def _part_names(experiment: Experiment, methods: Iterable[str]) -> set[str]:
+    return {part.name for method in methods for part in experiment.parts(method)}
+
+
+def _check_parts(names: Iterable[str], known: Collection[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                "E126", f"{where} names '{name}', which is a Part of none of the methods.{suggestion(name, known)}"
+            )
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the place in front of the message of any error raised inside."""
+    try:
+        yield
+    except UnskewError as error:
+        raise type(error)(error.code, f"{where}: {error.text}") from None
+
 
 PACKAGE = "unskew.experiments"
 

@@ -1,15 +1,93 @@
-"""The runs that an experiment takes. Every run lies in a folder named by its settings, so that none is done twice."""
+"""The plan of a reproduction: which rows and methods are run, in which folders, how long that takes, and how it is announced.
+
+Each run lies in a folder named by its settings, so that none is done twice. To estimate the time, one local step of each model is
+timed on this machine, and the rest is counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from unskew.comparison.watch import Cell
+import numpy as np
+
+from unskew import data
+from unskew.comparison.progress import Cell, makers
 from unskew.config import Settings
-from unskew.experiments.experiment import Experiment
-from unskew.experiments.selection import Selection
+from unskew.core.method import Method
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import DataError, UsageError
+from unskew.experiments.experiment import Experiment, TableRow
+from unskew.report.analysis.numbers import clock, plural
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import dataset_of, method_text, parts_of, resolve
+
+
+@dataclass(frozen=True)
+class Selection:
+    """rows: the rows to run; methods: by the paper's names; missing: selected rows whose data are not on this machine."""
+
+    rows: tuple[TableRow, ...]
+    methods: tuple[str, ...]
+    missing: tuple[TableRow, ...] = ()
+
+
+def with_methods(experiment: Experiment, methods: Sequence[str]) -> Experiment:
+    """The experiment with further methods, each named by its own text, such as "flea+scaffold" or "my_method.py".
+
+    Raises UsageError: E102 for a text that cannot be read, E126 for a method that the experiment already compares.
+    """
+    more: dict[str, str] = {}
+    for text in methods:
+        engine = method_text(text)
+        if text in {*experiment.methods, *more} or engine in {*experiment.methods.values(), *more.values()}:
+            raise UsageError("E126", f"'{experiment.name}' already compares '{text}'; leave out --add {text}.")
+        more[text] = engine
+    return dataclasses.replace(experiment, methods={**experiment.methods, **more})
+
+
+def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[str] = ()) -> Selection:
+    """The rows and methods asked for by name, in the experiment's order; all of them where none is named.
+
+    rows: a row's name, or the beginning of several names. methods: the paper's name or ours.
+    Raises UsageError (E126) for a name that does not exist, DataError (E402) if no row asked for has its data here.
+    """
+    row_names = {name for asked in rows for name in _rows_named(experiment, asked)}
+    method_names = {name for asked in methods for name in _methods_named(experiment, asked)}
+    chosen = [row for row in experiment.rows if not rows or row.name in row_names]
+    runnable = [row for row in chosen if row.has_data]
+    if not runnable:
+        missing = ", ".join(sorted({row.data for row in chosen}))
+        raise DataError(
+            "E402", f"the data of these rows are not here ({missing}); set UNSKEW_DATA to the folder that holds them."
+        )
+    return Selection(
+        rows=tuple(runnable),
+        methods=tuple(name for name in experiment.methods if not methods or name in method_names),
+        missing=tuple(row for row in chosen if not row.has_data),
+    )
+
+
+def _rows_named(experiment: Experiment, asked: str) -> list[str]:
+    """The row of exactly this name, or else all whose names begin with it."""
+    names = [row.name for row in experiment.rows]
+    if asked in names:
+        return [asked]
+    return [name for name in names if name.startswith(asked)] or [experiment.row(asked).name]
+
+
+def _methods_named(experiment: Experiment, asked: str) -> list[str]:
+    """The methods that the paper or the engine calls by this name."""
+    names = [name for name, text in experiment.methods.items() if asked.lower() in (name.lower(), text)]
+    if not names:
+        known = ", ".join(experiment.methods)
+        raise UsageError("E126", f"'{experiment.name}' does not compare '{asked}'; it compares {known}.")
+    return names
 
 
 @dataclass(frozen=True)
@@ -45,6 +123,155 @@ def path_of(folder: Path, settings: Settings) -> Path:
     return folder / "cells" / settings.fingerprint()[:20]
 
 
-def distinct(runs: Mapping[Key, Cell]) -> list[Cell]:
+def distinct_runs(runs: Mapping[Key, Cell]) -> list[Cell]:
     """Each run once, in order."""
     return list({cell.path: cell for cell in runs.values()}.values())
+
+
+COST = {
+    "fedmix": 3.0,
+    "flea": 1.8,
+    "moon": 1.7,
+    "fedbr": 2.2,
+    "fedntd": 1.35,
+    "fedgen_images": 2.0,
+    "fedfa": 1.4,
+    "rebafl": 1.3,
+}
+"""Roughly what a step with a Part costs as a multiple of FedAvg's; Parts that are not named cost about the same."""
+SCORING_COST = 1 / 3
+"""What scoring a sample costs as a multiple of training on it: a forward pass without a backward pass."""
+
+
+def seconds_for(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
+    """Seconds until all runs are done with each of so many seeds, one run at a time on each core."""
+    return seeds * sum(seconds(s, _dataset(s.data)) for s in runs) / min(cores, max(1, seeds * len(runs)))
+
+
+@lru_cache(4)
+def _dataset(name: str) -> Dataset:
+    return dataset_of(Settings(data=name))
+
+
+def seconds(settings: Settings, dataset: Dataset) -> float:
+    """Seconds that one run takes on one core."""
+    samples, clients = _samples(settings, dataset), _clients(settings, dataset)
+    per_sample = _seconds_per_sample(settings, dataset, min(settings.batch, max(1, samples // clients)))
+    trained = samples * _cohort(settings.availability) * settings.passes
+    scored = len(dataset.y_test) * settings.rounds / settings.eval_every
+    return per_sample * (trained * _cost(settings.method) + scored * SCORING_COST)
+
+
+def _samples(settings: Settings, dataset: Dataset) -> int:
+    """Training samples of all clients together."""
+    if settings.skew.startswith("pathological") and "x" in settings.skew:
+        classes, _, each = settings.skew.partition(":")[2].partition("x")
+        return settings.clients * int(classes) * int(each)
+    return min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
+
+
+def _clients(settings: Settings, dataset: Dataset) -> int:
+    column = "domain" if settings.skew == "domain" else settings.skew.partition("column:")[2]
+    return len(np.unique(dataset.columns[column])) if column in dataset.columns else settings.clients
+
+
+def _cost(method: str) -> float:
+    """What a step of a method costs as a multiple of FedAvg's."""
+    parts = parts_of(method).parts
+    return math.prod(COST.get(part.name, 1.0) for part in parts)
+
+
+def _cohort(availability: str) -> float:
+    """The share of clients that trains in a round; 1 where the availability does not say."""
+    kind, _, value = availability.split(",")[0].partition(":")
+    try:
+        share = float(value.split("x")[0].split("-")[0]) if kind != "full" else 1.0
+    except ValueError:
+        return 1.0
+    return share if share <= 1 else 1.0
+
+
+_step_times: dict[tuple[str, str, str, int], float] = {}
+
+
+def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
+    """Seconds on one core for one sample of one local epoch, timed once for each data set, model, loss and batch size."""
+    key = (settings.data, settings.model, settings.loss, batch)
+    if key not in _step_times:
+        _step_times[key] = _time(settings, dataset, batch)
+    return _step_times[key]
+
+
+def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
+    """Seconds for one sample of the fastest of a few epochs of four clients with four batches each, after one to warm up:
+    whatever else a machine does makes one epoch longer, never shorter."""
+    n = 4 * batch
+    rows = np.arange(4 * n) % len(dataset.y)
+    x, y = dataset.x[rows], dataset.y[rows]
+    sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes, layout="channels first")
+    federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
+    step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
+    loop = loop_of(resolve(step, federation, Method()))
+    try:
+        start = loop.down(loop.begin(), 1)
+        loop.trainer.train(start, [0, 1, 2, 3], {})
+        return _fastest(lambda: loop.trainer.train(start, [0, 1, 2, 3], {})) / (4 * n)
+    finally:
+        loop.trainer.close()
+
+
+def _fastest(epoch: Callable[[], object]) -> float:
+    """Seconds of the fastest of three epochs, or of those that begin within a second."""
+    times: list[float] = []
+    while len(times) < 3 and sum(times) < 1:
+        before = time.perf_counter()
+        epoch()
+        times.append(time.perf_counter() - before)
+    return min(times)
+
+
+def table_outline(experiment: Experiment, selection: Selection) -> str:
+    """The table, the rows to run, and those left out because their data are missing."""
+    lines = [line for line in (experiment.title, experiment.paper) if line]
+    lines += [f"row     {row.name}{': ' + row.note if row.note else ''}" for row in selection.rows]
+    lines += [f"skipped {row.name}: its data ({row.data}) are not here" for row in selection.missing]
+    return "\n".join(lines)
+
+
+def tuning_outline(selection: Selection, trials: int) -> str:
+    """How much is tuned before the table is run."""
+    return (
+        f"tuning  {plural(trials, 'trial')} for each of {plural(len(selection.methods), 'method')} on "
+        f"{selection.rows[0].name}, scored on a fifth of the training samples; these runs are not part of the plan"
+    )
+
+
+def runs_outline(cells_: Sequence[Cell], repeated: Collection[Path], scale: float, cores: int) -> str:
+    """How many runs there are, and how long the unfinished ones take. repeated: finished runs that are run again."""
+    left = [cell for cell in cells_ if cell.path in repeated or not cell.ended]
+    share = f"; {scale:g} of the rounds" if scale != 1 else ""
+    lines = [f"plan    {plural(len(cells_), 'run')}, {len(cells_) - len(left)} of them already done{share}"]
+    if left:
+        seconds = seconds_for([cell.settings for cell in left], cores)
+        lines.append(
+            f"time    about {clock(seconds)} on {plural(cores, 'core')}, estimated from one timed step of each model"
+        )
+    return "\n".join(lines)
+
+
+def attacks_outline(left: int) -> str:
+    """How many attacks there are to make, and that the time above is not theirs; empty without any."""
+    return f"attacks {left} on the finished runs, which take time beside what is estimated" if left else ""
+
+
+def schedules_outline(changes: Sequence[str]) -> str:
+    """What a shortened run changes so that it ends where a whole run ends; empty where nothing is counted in rounds."""
+    return f"ends    where the whole run ends: {', '.join(changes)}" if changes else ""
+
+
+def versions_outline(paths: Sequence[Path], anew: bool) -> str:
+    """Which runs another version of unskew has made, and what becomes of them."""
+    versions = ", ".join(f"{n} by {version}" for version, n in makers(paths).items())
+    return f"older   {versions}; " + (
+        "these are run again" if anew else "these are kept, and continued if unfinished; --anew runs them again"
+    )

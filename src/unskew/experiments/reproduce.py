@@ -12,28 +12,27 @@ from typing import Any, Literal
 
 import torch
 
-from unskew import arguments
-from unskew.cluster import place
-from unskew.cluster.place import HERE
-from unskew.comparison import runs as kept_runs
-from unskew.comparison import training
-from unskew.comparison.rehearsal import rehearse
-from unskew.comparison.watch import Cell, announce
-from unskew.disk import check_name
-from unskew.engine import hardware
-from unskew.experiments import kept, leaks, outline, shortening, tables
-from unskew.experiments.entries import entries_of
+from unskew.comparison import cluster, training
+from unskew.comparison import progress as kept_runs
+from unskew.comparison.cluster import HERE
+from unskew.comparison.dry_run import dry_run
+from unskew.comparison.progress import Cell, announce
+from unskew.comparison.search import Trials
+from unskew.experiments import attack_findings, pages, plan, tables
+from unskew.experiments import experiment as experiments_experiment
+from unskew.experiments.entries import entries_of, verdicts_of
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.files import read_experiment
-from unskew.experiments.plan import Key, distinct, plan_runs
+from unskew.experiments.plan import Key, Selection, distinct_runs, plan_runs, select, with_methods
 from unskew.experiments.request import Request
 from unskew.experiments.result import TableResult, result_of
-from unskew.experiments.selection import Selection, select, with_methods
-from unskew.experiments.tune import Trials, Tuning, tune_methods, tuned_records
-from unskew.experiments.verdict import verdicts_of
-from unskew.report import read
-from unskew.report.runs import RunData
-from unskew.revision import revision
+from unskew.experiments.tune import Tuning, tune_methods, tuned_records
+from unskew.formats import arguments
+from unskew.report.analysis import runs as analysis_runs
+from unskew.report.analysis.runs import RunData
+from unskew.runs import hardware
+from unskew.system.disk import check_name
+from unskew.version import revision
 
 Say = Callable[[str], None]
 """Receives lines for the screen."""
@@ -106,7 +105,7 @@ def reproduce(
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     """Do what `reproduce` was asked for."""
-    place.parse(request.on)
+    cluster.parse(request.on)
     experiment = with_methods(read_experiment(request.table), request.add)
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
@@ -114,23 +113,23 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     training = _Training(request, folder, watch)
     began = time.monotonic()
 
-    say(outline.table(experiment, selection))
-    rehearse(plan_runs(experiment, selection, range(1), request.scale, folder).values())
+    say(plan.table_outline(experiment, selection))
+    dry_run(plan_runs(experiment, selection, range(1), request.scale, folder).values())
     trials: dict[str, Trials] = {}
     if request.tune:
-        say(outline.tuning(selection, request.tune))
+        say(plan.tuning_outline(selection, request.tune))
         if not request.dry_run:
             experiment, trials = tune_methods(experiment, _tuning(request, selection, folder), training.train)
     runs = plan_runs(experiment, selection, range(request.seeds), request.scale, folder)
     attacked = [(experiment.row(key.row), cell) for key, cell in runs.items()]
-    say(training.outline(distinct(runs), _schedules(experiment, runs)))
-    if text := outline.attacks(leaks.left(attacked)):
+    say(training.outline(distinct_runs(runs), _schedules(experiment, runs)))
+    if text := plan.attacks_outline(attack_findings.count_missing(attacked)):
         say(text)
-    reproduction = Reproduction(experiment, selection, tuple(distinct(runs)))
+    reproduction = Reproduction(experiment, selection, tuple(distinct_runs(runs)))
     if request.dry_run:
         return reproduction
-    training.train(distinct(runs))
-    leaks.make(attacked, say)
+    training.train(distinct_runs(runs))
+    attack_findings.make(attacked, say)
     facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": request.scale}
     if request.scale != 1:
         facts["schedules"] = _schedules(experiment, runs)
@@ -139,8 +138,8 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         facts |= {"tune": request.tune, "sampler": request.sampler, "tuned": tuned}
     result = _result(experiment, runs, facts | {"seconds_now": round(time.monotonic() - began, 1)})
     if request.keep:
-        kept.document(request.keep, result)
-    return replace(reproduction, result=result, page=kept.keep(folder / "pages", result))
+        pages.write_documentation(request.keep, result)
+    return replace(reproduction, result=result, page=pages.write_result(folder / "pages", result))
 
 
 @dataclass(frozen=True)
@@ -154,27 +153,27 @@ class _Training:
     @property
     def cores(self) -> int:
         """On how many cores of this machine's kind the time is estimated; nobody knows a cluster's before it is reached."""
-        return self.request.processes or hardware.at_once()
+        return self.request.processes or hardware.parallel_runs()
 
     def train(self, runs: Sequence[Cell]) -> None:
         """Train every run that is not finished."""
         if self.request.anew:
-            kept_runs.discard(kept_runs.by_others(cell.path for cell in runs))
+            kept_runs.discard(kept_runs.runs_by_other_versions(cell.path for cell in runs))
         announce(self.folder, runs)
         training.train_all(list(runs), self.request.processes, self.watch, self.request.on)
 
     def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
         """How many runs there are, how long they take, what shortening changed, and which another version has made."""
-        older = kept_runs.by_others(cell.path for cell in runs)
-        text = outline.runs(runs, older if self.request.anew else (), self.request.scale, self.cores)
-        text = "\n".join(filter(None, (text, outline.schedules(schedules))))
-        return f"{text}\n{outline.older(older, self.request.anew)}" if older else text
+        older = kept_runs.runs_by_other_versions(cell.path for cell in runs)
+        text = plan.runs_outline(runs, older if self.request.anew else (), self.request.scale, self.cores)
+        text = "\n".join(filter(None, (text, plan.schedules_outline(schedules))))
+        return f"{text}\n{plan.versions_outline(older, self.request.anew)}" if older else text
 
 
 def _schedules(experiment: Experiment, runs: Mapping[Key, Cell]) -> list[str]:
     """What the runs have changed beside the number of rounds, so that they end where whole runs end."""
     each = ((experiment.settings_of(experiment.row(key.row), key.method), cell.settings) for key, cell in runs.items())
-    return shortening.distinct(each)
+    return experiments_experiment.distinct_changes(each)
 
 
 def _tuning(request: Request, selection: Selection, folder: Path) -> Tuning:
@@ -185,7 +184,7 @@ def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, A
     """Read the finished runs, compare them with the paper, and add where and when they were made."""
     groups: dict[tuple[str, str], list[RunData]] = {}
     for key, cell in runs.items():
-        groups.setdefault((key.row, key.method), []).append(read.read_run(cell.path, key.method))
+        groups.setdefault((key.row, key.method), []).append(analysis_runs.read_run(cell.path, key.method))
     each = {run.path: run for group in groups.values() for run in group}  # rows may share runs
     seconds = sum(float(run.series("train", "seconds")[1].sum()) for run in each.values())
     facts |= {

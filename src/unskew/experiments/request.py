@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from unskew.cluster.place import HERE
+from unskew.comparison.cluster import HERE
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from unskew.engine.server.used import lost
-from unskew.experiments.entries import Entry, Runs, series_of
+from unskew.experiments.entries import Entry, Runs, Verdict, series_of
 from unskew.experiments.experiment import Experiment, TableRow
-from unskew.experiments.verdict import Verdict
-from unskew.report.terms import sentences, terms_of
+from unskew.report.analysis.summary import terms_of, terms_sentences
+from unskew.runs.coverage import lost_replies
 
 
 class ScoreRecord(TypedDict):
@@ -163,7 +162,9 @@ def result_of(
         "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
         "open": list(experiment.open),
         "dropped": _dropped(runs),
-        "terms": sentences({f"{row}, {method}": terms_of(group) for (row, method), group in runs.items() if group}),
+        "terms": terms_sentences(
+            {f"{row}, {method}": terms_of(group) for (row, method), group in runs.items() if group}
+        ),
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }
@@ -201,7 +202,7 @@ def _dropped(runs: Runs) -> list[str]:
     for (row, method), group in runs.items():
         received, used = (sum(getattr(run.replies, name) for run in group) for name in ("received", "used"))
         untrained = sum(not run.replies.enough for run in group)
-        sentences.append(lost(f"{row}, {method}", received, used, untrained, len(group)))
+        sentences.append(lost_replies(f"{row}, {method}", received, used, untrained, len(group)))
     return [sentence for sentence in sentences if sentence]
 
 

@@ -1,14 +1,119 @@
-"""A reproduction as a table: in rows of text, as plain text for the terminal, as CSV and as LaTeX."""
+"""A reproduction as a table (rows of text, plain text for the terminal, CSV and LaTeX), and published logs beside our curves.
+
+A log holds the score after every round of one run. It can so be compared with a run of any length at equal rounds: means of ten
+rounds, the best so far, and how much rounds differ. All functions work on the kept result alone.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
 
-from unskew.experiments import logs, wording
+import numpy as np
+
+from unskew.experiments import wording
 from unskew.experiments.result import EntryRecord, TableResult
-from unskew.report.numbers import megabytes, whole
+from unskew.report.analysis.numbers import megabytes, whole_number
 from unskew.scores import significant
+
+TEN = 10
+LOG_HEAD = ("row", "method", "rounds", "log", "ours", "ours minus log")
+LOG_NOTE = (
+    "log: {sources}. rounds: means over the rounds from a to b that were evaluated here; best to: the best of them so far; a round "
+    "to the next: by how much neighbouring rounds differ, the median. One published run each, so compare differences with the last."
+)
+SHORT_RUN_NOTE = "Ours has shortened schedules, so at equal rounds its learning rate is lower than the log's."
+Points = dict[int, float]
+"""Scores by round."""
+
+
+def log_pairs(result: TableResult) -> list[tuple[str, str, Points, list[Points]]]:
+    """(row, method, the log, our seeds) wherever there is a log and something was run; scores at the rounds of both."""
+    compared = []
+    for row, methods in result.get("logs", {}).items():
+        for method, log in methods.items():
+            values = dict(enumerate(log["values"], 1))
+            seeds = [{int(t): v for t, v in points} for points in result["curves"].get(row, {}).get(method, [])]
+            rounds = set(values).intersection(*seeds) if seeds else set[int]()
+            if rounds:
+                there = {t: values[t] for t in sorted(rounds)}
+                compared.append((row, method, there, [{t: seed[t] for t in there} for seed in seeds]))
+    return compared
+
+
+def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
+    """(column titles, lines of text); no line where there is no log."""
+    lines: list[list[str]] = []
+    for row, method, log, seeds in log_pairs(result):
+        for name, tens in _tens(log).items():
+            lines.append([row, method, name, *_log_cells(_mean(log, tens), [_mean(s, tens) for s in seeds])])
+        lines.append(
+            [row, method, f"best to {max(log)}", *_log_cells(max(log.values()), [max(s.values()) for s in seeds])]
+        )
+        changes = [_change(seed) for seed in seeds]
+        if not np.isnan(changes[0]):
+            lines.append([row, method, "a round to the next", *_log_cells(_change(log), changes)])
+    return list(LOG_HEAD), lines
+
+
+def log_verdicts(result: TableResult) -> list[str]:
+    """A sentence for each log of two or more rounds: whether ours follows it, or the rounds in which it parts from it.
+
+    Ours follows a log where no mean of ten rounds is further from the log's than two neighbouring rounds of the log are from
+    each other in the median. Of several seeds the mean counts.
+    """
+    sentences = []
+    for row, method, log, seeds in log_pairs(result):
+        spread = _change(log)
+        if np.isnan(spread):
+            continue
+        gaps = {n: float(np.mean([_mean(s, tens) for s in seeds])) - _mean(log, tens) for n, tens in _tens(log).items()}
+        apart = [f"{name} ({gap:+.1f})" for name, gap in gaps.items() if abs(gap) > spread]
+        n = len(gaps)
+        follows = f"follows the log: all {n} means of ten rounds lie within {max(map(abs, gaps.values())):.1f} of its"
+        parts = f"parts from the log in rounds {', '.join(apart)}; the other {n - len(apart)} of {n} means of ten rounds follow it"
+        median = np.mean([np.median([abs(seed[t] - log[t]) for t in log]) for seed in seeds])
+        sentences.append(
+            f"{row}, {method}: {parts if apart else follows}. Neighbouring rounds of the log are {spread:.1f} apart in the median, "
+            f"a round of ours and the same round of the log {median:.1f}."
+        )
+    return sentences
+
+
+def log_note(result: TableResult) -> str:
+    """Whether ours follows, what the table means, and where the logs are from; empty without a log."""
+    sources = (
+        [result["logs"][row][method]["source"] for row, method, *_ in log_pairs(result)] if "logs" in result else []
+    )
+    if not sources:
+        return ""
+    text = LOG_NOTE.format(sources="; ".join(dict.fromkeys(sources)))
+    return "\n".join([*log_verdicts(result), f"{text} {SHORT_RUN_NOTE}" if result["scale"] != 1 else text])
+
+
+def _tens(scores: Points) -> dict[str, list[int]]:
+    """The rounds from 1 to 10, from 11 to 20 and so on that have a score, by "1 to 10"; the last ends with the last round."""
+    last = max(scores)
+    tens = {first: [t for t in scores if first <= t < first + TEN] for first in range(1, last + 1, TEN)}
+    return {f"{first} to {min(first + TEN - 1, last)}": rounds for first, rounds in tens.items() if rounds}
+
+
+def _mean(scores: Mapping[int, float], rounds: Sequence[int]) -> float:
+    return float(np.mean([scores[t] for t in rounds]))
+
+
+def _change(scores: Mapping[int, float]) -> float:
+    """The median distance between the scores of neighbouring rounds; NaN with a single one."""
+    values = [scores[t] for t in sorted(scores)]
+    return float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else float("nan")
+
+
+def _log_cells(log: float, ours: Sequence[float]) -> list[str]:
+    spread = f" ± {np.std(ours, ddof=1):.1f}" if len(ours) > 1 else ""
+    mean = float(np.mean(ours))
+    return [f"{log:.1f}", f"{mean:.1f}{spread}", f"{mean - log:+.1f}"]
+
 
 HEAD = (
     "row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best", "mean-10",
@@ -16,21 +121,21 @@ HEAD = (
 )  # fmt: skip
 PAPER = ("paper", "gap")
 """The columns that only a table with published numbers has."""
-ATTACKED = ("95 %", "without payload", "raw input")
+ATTACK_COLUMNS = ("95 %", "without payload", "raw input")
 """The columns that only a table with attacks has."""
-TRAINED = ("last", "best", "mean-10")
+TRAINING_COLUMNS = ("last", "best", "mean-10")
 """The columns that a table of attacks alone has not."""
 
 
 def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
     """(column titles, one line of text for each row and method)."""
-    attacks, others = wording.attacked(result)
+    attacks, others = wording.score_origins(result)
     short = result["scale"] != 1
     hidden = {
         *(() if wording.has_paper_numbers(result) else PAPER),
         *(("gap",) if short else ()),
-        *(() if attacks else ATTACKED),
-        *(() if others else TRAINED),
+        *(() if attacks else ATTACK_COLUMNS),
+        *(() if others else TRAINING_COLUMNS),
     }
     shown = [i for i, title in enumerate(HEAD) if title not in hidden]
     lines = [_line(entry, result["unit"], short) for entry in result["entries"]]
@@ -47,22 +152,22 @@ def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
         f"({paper})" if paper and short else paper,
         wording.points(entry["ours"], unit),
         *wording.bounds(entry, unit),
-        wording.signed(entry["gap"], unit),
+        wording.with_sign(entry["gap"], unit),
         *("" if entry.get("bounds") else wording.points(entry[name], unit) for name in ("last", "best", "mean10")),
         wording.lead(entry, unit),
-        whole(sent) if sent >= 0.5 else megabytes(1e6 * sent),
+        whole_number(sent) if sent >= 0.5 else megabytes(1e6 * sent),
     ]
 
 
 def plain(result: TableResult) -> str:
     """The table, what its columns mean, the verdicts and the privacy figures, as text."""
     text = [*_aligned(*table(result)), "", wording.note(result), ""]
-    if beside := logs.note(result):
-        text += [*_aligned(*logs.table(result)), "", beside, ""]
+    if beside := log_note(result):
+        text += [*_aligned(*log_table(result)), "", beside, ""]
     for claim in result["claims"]:
         margins = wording.margins(claim, result["unit"])
         text.append(f"{claim['verdict']:<28}{claim['text']}" + (f"  ({margins})" if margins else ""))
-    if rule := wording.judged(result):
+    if rule := wording.unclear_note(result):
         text.append(rule)
     for row, method, release, readings in wording.privacy(result):
         text += ["", f"{row}, {method}: {release}"]

@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unskew.comparison.watch import Cell
+from unskew.comparison.progress import Cell
+from unskew.comparison.search import SAMPLERS, Point, Trial, Trials, search
+from unskew.comparison.tuning import SEED, VALIDATION
 from unskew.errors import UsageError
 from unskew.experiments.entries import quantity_of, scores_of
 from unskew.experiments.experiment import Experiment, TableRow
 from unskew.experiments.plan import path_of
 from unskew.experiments.result import TunedRecord
 from unskew.methods import registry
-from unskew.report import read
+from unskew.report.analysis import runs
 from unskew.scores import KINDS
-from unskew.tuning.samplers import SAMPLERS, Point
-from unskew.tuning.search import Trial, Trials, search
-from unskew.tuning.tuned import SEED, VALIDATION
 
 FACTOR = "lr factor"
 FACTORS = (1.0, 0.3, 3.0)
@@ -115,7 +114,7 @@ def _is_score(experiment: Experiment, row: TableRow) -> bool:
 
 
 def _scored(cell: Cell, experiment: Experiment, row: TableRow, point: Point) -> Trial:
-    run = read.read_run(cell.path, cell.method)
+    run = runs.read_run(cell.path, cell.method)
     return Trial(point, scores_of(run, experiment, row)["mean10"], quantity_of(experiment, row, run.metric))
 
 

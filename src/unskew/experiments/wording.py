@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unskew.core.account import number
+from unskew.core.account import epsilon_text
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
-from unskew.report.numbers import MISSING, p_value, plural
-from unskew.report.stats import FEWEST_PAIRS
+from unskew.report.analysis.numbers import MISSING, p_value, plural
+from unskew.report.analysis.stats import FEWEST_PAIRS
 from unskew.scores import kind, significant
 
 MEASURE = {
@@ -18,7 +18,7 @@ MEASURE = {
     "last": "in the last round",
     "mean10": "averaged over those of the last ten rounds that were evaluated",
 }
-WHOSE = {
+SCOPE_WORDS = {
     "global": "of the global model on all test samples",
     "global@client": "of the global model on each client's own test samples",
     "personal@client": "of each client's own model on its own test samples",
@@ -40,7 +40,7 @@ def has_paper_numbers(result: TableResult) -> bool:
     return any(entry["paper"] is not None for entry in result["entries"])
 
 
-def attacked(result: TableResult) -> tuple[bool, bool]:
+def score_origins(result: TableResult) -> tuple[bool, bool]:
     """(whether some numbers are what an attack found, whether some are scores of training)."""
     kinds = {bool(entry.get("bounds")) for entry in result["entries"]}
     return True in kinds, False in kinds or not kinds
@@ -65,14 +65,14 @@ def quantity(result: TableResult, row: str = "") -> str:
     return f"{score}, {OVER_CLIENTS[metric]}"
 
 
-def scored(result: TableResult, row: str) -> str:
+def score_description(result: TableResult, row: str) -> str:
     """Which score a row reports, whose it is and on what: `accuracy, in %, of the global model on all test samples`."""
     record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
     scope = record.get("scope") or result["scope"]
-    if scope not in WHOSE:
+    if scope not in SCOPE_WORDS:
         return f"the measure named below{percent}"
     name, _, over = quantity(result, row).partition(", ")
-    return f"{name}{percent}{',' if percent else ''} {WHOSE[scope]}{', ' if over else ''}{over}"
+    return f"{name}{percent}{',' if percent else ''} {SCOPE_WORDS[scope]}{', ' if over else ''}{over}"
 
 
 def note(result: TableResult) -> str:
@@ -83,7 +83,7 @@ def note(result: TableResult) -> str:
         f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
         f"method of the row{_tested(result)}.",
     ]
-    if attacked(result)[0]:
+    if score_origins(result)[0]:
         lines.append(ATTACKS)
     if result["scope"] == "measure":
         lines.append(_measured(result))
@@ -141,7 +141,7 @@ def _ours(result: TableResult) -> str:
     spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     reported = ", as the paper reports" if result["paper"] else ""
     gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
-    attacks, others = attacked(result)
+    attacks, others = score_origins(result)
     trained = f"{_scores(result)}, {MEASURE[result['measure']]}{_up_to(result)}{reported}" if others else ""
     return f"ours: {', or '.join(filter(None, (trained, _found(result) if attacks else '')))}; {spread}.{gap}"
 
@@ -150,7 +150,7 @@ def _scores(result: TableResult) -> str:
     """What the rows report that no attack fills, each with its rows where they report several things."""
     rows: dict[str, list[str]] = {}
     for row in dict.fromkeys(entry["row"] for entry in result["entries"] if not entry.get("bounds")):
-        rows.setdefault(scored(result, row), []).append(row)
+        rows.setdefault(score_description(result, row), []).append(row)
     if len(rows) < 2:
         return next(iter(rows), "score")
     return "; ".join(f"{what} (in {', '.join(f'`{name}`' for name in names)})" for what, names in rows.items())
@@ -168,7 +168,7 @@ def _found(result: TableResult) -> str:
     rows = dict.fromkeys(entry["row"] for entry in result["entries"] if entry.get("bounds"))
     names = dict.fromkeys(quantity(result, row) for row in rows)
     percent = ", in %" if result["unit"] == "percent" else ""
-    of_row = " of the row" if attacked(result)[1] else ""
+    of_row = " of the row" if score_origins(result)[1] else ""
     return f"what the attack{of_row} found after the last round: {' or '.join(names)}{percent}"
 
 
@@ -177,13 +177,13 @@ def source(result: TableResult) -> str:
     return "paper" if result["paper"] else "table"
 
 
-def judged(result: TableResult) -> str:
+def unclear_note(result: TableResult) -> str:
     """What is said where a verdict is unclear; "" where none is."""
     unclear = any("unclear" in claim["verdict"] for claim in result["claims"])
     return "Unclear: the 95 % intervals of the attacks' scores leave open whether the claim holds." if unclear else ""
 
 
-def counted(result: TableResult) -> tuple[int, int]:
+def claim_counts(result: TableResult) -> tuple[int, int]:
     """(claims reproduced in every row that was run, claims that could be tested)."""
     tested = [claim for claim in result["claims"] if claim["margins"]]
     return sum(claim["verdict"] == "reproduced" for claim in tested), len(tested)
@@ -191,7 +191,7 @@ def counted(result: TableResult) -> tuple[int, int]:
 
 def summary(result: TableResult) -> str:
     """`3 of 4 claims reproduced`, and how many are unclear."""
-    held, tested = counted(result)
+    held, tested = claim_counts(result)
     if not tested:
         return "no claim tested"
     unclear = sum(claim["verdict"] == "unclear" for claim in result["claims"])
@@ -207,7 +207,7 @@ def notes(result: TableResult) -> list[str]:
 def privacy(result: TableResult) -> list[Reading]:
     """What noisy releases amount to: the published epsilon first, the honest ones after it."""
     return [
-        (row, method, account["release"], [(number(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        (row, method, account["release"], [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
         for row, methods in result.get("privacy", {}).items()
         for method, parts in methods.items()
         for account in parts.values()
@@ -262,7 +262,7 @@ def margins(claim: ClaimRecord, unit: str) -> str:
     texts = []
     for place, margin in claim["margins"].items():
         paper = claim["paper"].get(place)
-        texts.append(f"{place} {signed(margin, unit)}" + ("" if paper is None else f" [{signed(paper, unit)}]"))
+        texts.append(f"{place} {with_sign(margin, unit)}" + ("" if paper is None else f" [{with_sign(paper, unit)}]"))
     return ", ".join(texts)
 
 
@@ -279,7 +279,7 @@ def points(score: ScoreRecord, unit: str) -> str:
     return " ± ".join(both) if score["n"] > 1 else both[0]
 
 
-def signed(value: float | None, unit: str) -> str:
+def with_sign(value: float | None, unit: str) -> str:
     """`+2.3`; empty for a missing value."""
     if value is None:
         return ""
@@ -291,4 +291,4 @@ def lead(entry: EntryRecord, unit: str) -> str:
     if entry["ahead"] is None:
         return ""
     p = entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None  # results of earlier versions have p of fewer
-    return signed(entry["ahead"], unit) + ("" if p is None else f", {p_value(p)}")
+    return with_sign(entry["ahead"], unit) + ("" if p is None else f", {p_value(p)}")

@@ -18,7 +18,7 @@ from annotated_types import Ge, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.merge.median import rounded_up, trimmed
+from unskew.merge.median import share_rounded_up, trimmed_mean
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class MultiKrum(Part):
             replies=[ups.replies[k] for k in chosen.tolist()],
         )
         statistics = [n for n in ups.replies[0].weights if n not in fed.shared] if bad else []
-        return weighted_mean(w, kept) | {n: trimmed(ups, n, bad) for n in statistics}, s
+        return weighted_mean(w, kept) | {n: trimmed_mean(ups, n, bad) for n in statistics}, s
 
     def left_out(self, replies: int) -> int:
         """f for so many replies: a minority of them, 0 below three."""
-        return min(rounded_up(self.share, replies), max(1, (replies - 3) // 2), (replies - 1) // 2)
+        return min(share_rounded_up(self.share, replies), max(1, (replies - 3) // 2), (replies - 1) // 2)
 
     def caution(self, replies: int) -> str | None:
         bad = self.left_out(replies)

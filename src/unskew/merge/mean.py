@@ -26,7 +26,7 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
     if not first.weights:
         return dict(w)
     merged = dict(w)
-    for names in _together(first.weights):
+    for names in _groups(first.weights):
         total = torch._foreach_mul([first.weights[n] for n in names], p_K[0])
         for p, reply in zip(p_K[1:], others):
             torch._foreach_add_(total, [reply.weights[n] for n in names], alpha=p)
@@ -34,7 +34,7 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
     return merged
 
 
-def _together(w: Weights) -> list[list[str]]:
+def _groups(w: Weights) -> list[list[str]]:
     """The names of weights to add up at once: all on a GPU, for few launches; else each alone, as one may be on a disk."""
     names = list(w)
     return [names] if names and w[names[0]].device.type != "cpu" else [[n] for n in names]

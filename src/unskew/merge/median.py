@@ -25,18 +25,18 @@ class Median(Part):
     weighting = "equal"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        return w | {n: trimmed(ups, n, (len(ups) - 1) // 2) for n in ups.replies[0].weights}, s
+        return w | {n: trimmed_mean(ups, n, (len(ups) - 1) // 2) for n in ups.replies[0].weights}, s
 
     def caution(self, replies: int) -> str | None:
         return None if replies > 2 else f"with {replies} of the three replies it takes, it is the mean"
 
 
-def trimmed(ups: Ups, name: str, cut: int) -> Tensor:
+def trimmed_mean(ups: Ups, name: str, cut: int) -> Tensor:
     """The mean of one weight over clients, at each coordinate without the `cut` largest and the `cut` smallest values."""
     ordered = ups.stack(name).sort(0).values
     return ordered[cut : len(ups) - cut].mean(0)
 
 
-def rounded_up(share: float, replies: int) -> int:
+def share_rounded_up(share: float, replies: int) -> int:
     """The least whole number of clients that is at least this share of the replies; a rounding error is none."""
     return math.ceil(share * replies - 1e-9)

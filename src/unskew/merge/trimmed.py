@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
-from unskew.merge.median import rounded_up, trimmed
+from unskew.merge.median import share_rounded_up, trimmed_mean
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class TrimmedMean(Part):
     weighting = "equal"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        return w | {n: trimmed(ups, n, self.cut(len(ups))) for n in ups.replies[0].weights}, s
+        return w | {n: trimmed_mean(ups, n, self.cut(len(ups))) for n in ups.replies[0].weights}, s
 
     def cut(self, replies: int) -> int:
         """c for so many replies."""
-        return min(rounded_up(self.share, replies), (replies - 1) // 2)
+        return min(share_rounded_up(self.share, replies), (replies - 1) // 2)
 
     def caution(self, replies: int) -> str | None:
         if not self.share or self.cut(replies):

@@ -59,7 +59,7 @@ class AdCol(Part):
         return {"D": layers}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        log_D = whose(c.down["D"], out.features).log_softmax(-1)
+        log_D = client_logits(c.down["D"], out.features).log_softmax(-1)
         return self.mu * b.mean(-log_D.mean(-1) - torch.tensor(float(c.fed.clients)).log())
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
@@ -75,14 +75,14 @@ class AdCol(Part):
         for _ in range(self.epochs):
             for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(fed.batch):
                 with torch.enable_grad():
-                    loss = F.cross_entropy(whose(D, h_ND[rows]), k_N[rows])
+                    loss = F.cross_entropy(client_logits(D, h_ND[rows]), k_N[rows])
                 sgd.zero_grad()
                 loss.backward()
                 sgd.step()
         return {"D": {n: t.detach() for n, t in D.items()}}
 
 
-def whose(D: Weights, h_BD: Tensor) -> Tensor:
+def client_logits(D: Weights, h_BD: Tensor) -> Tensor:
     """[B, K]: the discriminator's logits."""
     for i in range(len(D)):
         h_BD = F.linear(h_BD if i == 0 else h_BD.relu(), D[f"layer{i}"])

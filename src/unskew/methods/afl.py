@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.qffl import loss_shared, mean_loss
+from unskew.methods.qffl import loss_share, mean_loss
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class AFL(Part):
     keeps_at_server = ("mixture",)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        return loss_shared()
+        return loss_share()
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         return {"loss": mean_loss(c.start, c)}, {}

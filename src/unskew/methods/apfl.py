@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Le
 
-from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Tree, Weights
+from unskew.formats.arguments import With
 
 
 @dataclass(frozen=True)

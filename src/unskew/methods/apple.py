@@ -19,7 +19,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Tensor, Tree, Ups, Weights
-from unskew.methods.last_models import first_models, last_models
+from unskew.methods.shared.weights import first_models, last_models
 
 SMALLEST = 1e-30
 """Shares rest at a smaller learning rate: the gradient that would move them by `rate` is no float32."""

@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Tensor, Tree
-from unskew.methods import images
+from unskew.methods.shared import sample_images
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Augment(Part):
     needs = "labels of whole samples"
 
     def refuse(self, fed: Fed) -> str | None:
-        if fed.net.layout and not images.shapes(fed):
-            return f"it moves images along their axes and {images.none_in(fed)}"
+        if fed.net.layout and not sample_images.image_shapes(fed):
+            return f"it moves images along their axes and {sample_images.image_refusal(fed)}"
         if len(fed.shape) < 2 and not fed.net.layout:
             return f"it moves samples along their axes and a sample here is {list(fed.shape)}"
         if self.flip and len(fed.shape) == 2:
             return "it would mirror a signal in time; set augment.flip=0"
-        shortest = min(side for shape in images.shapes(fed) or [fed.shape] for side in shape[1:])
+        shortest = min(side for shape in sample_images.image_shapes(fed) or [fed.shape] for side in shape[1:])
         if max(self.shift, self.blank) >= shortest:
             return f"it shifts or blanks up to {max(self.shift, self.blank)} positions of an axis that has {shortest}"
         return None
@@ -61,7 +61,9 @@ class Augment(Part):
         return b.replace(x=self._with_changed(b.x, c), along=along)
 
     def _with_changed(self, x: Tensor, c: Client) -> Tensor:
-        return images.with_images(x, [self._changed(image, c) for image in images.images(x, c.fed)], c.fed)
+        return sample_images.with_images(
+            x, [self._changed(image, c) for image in sample_images.images(x, c.fed)], c.fed
+        )
 
     def _changed(self, x: Tensor, c: Client) -> Tensor:
         """Linear in x, [B, channels, *axes], so that a direction changes as x does."""

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from unskew.core import Batch, Client, Part, Tensor
 
-_WHY = "it masks the classes a client lacks, which the other brings into its batches"
-MIXTURES: dict[str, str] = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _WHY)
+_REASON = "it masks the classes a client lacks, which the other brings into its batches"
+MIXTURES: dict[str, str] = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _REASON)
 """Parts that bring labels of other clients into a batch."""
-_TWICE = "both put the client's label counts into the logits"
+_REPEATED_PRIOR = "both put the client's label counts into the logits"
 _BY_COUNTS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew")
 
 
-def clashing(name: str) -> dict[str, str]:
+def conflicts_of_prior(name: str) -> dict[str, str]:
     """What the Part of this name, which corrects logits by the client's own labels, cannot be combined with, and why."""
-    return {**MIXTURES, **dict.fromkeys((other for other in _BY_COUNTS if other != name), _TWICE)}
+    return {**MIXTURES, **dict.fromkeys((other for other in _BY_COUNTS if other != name), _REPEATED_PRIOR)}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BSM(Part):
     use_when = "Clients lack classes and only the loss may change; `rbsm` is its relaxed form for clients with a few samples of a class."
     tasks = ("classification",)
     needs = "class counts"
-    clashes = clashing(name)
+    clashes = conflicts_of_prior(name)
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         return z + (c.counts / c.n).log()

@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights, key
-from unskew.methods.fedavg_ft import Training, train_head
+from unskew.formats.arguments import With
+from unskew.methods.fedavg_ft import HeadTraining, train_head
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class CCVR(Part):
     def from_moments(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if not len(ups):
             return w, s
-        n_C, mean_CD, cov_CDD = pooled(ups["n"], ups["mean"], ups["cov"])
+        n_C, mean_CD, cov_CDD = pool_statistics(ups["n"], ups["mean"], ups["cov"])
         generator, h, y = key(fed.seed, self.name, "draw"), [], []
         for k in torch.nonzero(n_C).flatten().tolist():
             h.append(draw(mean_CD[k], cov_CDD[k], self.each, generator))
@@ -109,12 +109,12 @@ class CCVR(Part):
         return self._retrained(w, torch.cat(tuple(ups["h"])), torch.cat(tuple(ups["labels"])), fed), s
 
     def _retrained(self, w: Weights, h_ND: Tensor, y_N: Tensor, fed: Fed) -> Weights:
-        how = Training(self.epochs, self.batch_size, self.lr, self.momentum)
+        how = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum)
         y_NC = fed.task.targets(y_N.to(h_ND.device), fed.classes).to(h_ND.dtype)
         return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, self.name, "batches"))
 
 
-def pooled(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(N [C], mean [C, D], covariance [C, D, D]) of all clients' samples together, from those of each client."""
     n, m = n_KC.double(), mean_KCD.double()
     N = n.sum(0)

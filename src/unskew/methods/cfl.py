@@ -24,7 +24,7 @@ from scipy.spatial.distance import squareform
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.last_models import first_models
+from unskew.methods.shared.weights import first_models
 
 
 @dataclass(frozen=True)

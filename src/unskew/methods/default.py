@@ -18,10 +18,10 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.methods import images
-from unskew.methods.bsm import clashing
+from unskew.methods.bsm import conflicts_of_prior
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedrdn import FedRDN
+from unskew.methods.shared import sample_images
 
 _INPUTS = FedRDN()
 _TWICE = "it has the same correction in it"
@@ -53,7 +53,7 @@ class Unskew(FedDyn):
     against = ("labels", "features")
     use_when = "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
     personal = True
-    clashes = {**clashing(name), **dict.fromkeys(("fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
+    clashes = {**conflicts_of_prior(name), **dict.fromkeys(("fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
 
     @property
     def by_input(self) -> Literal["", "images"]:  # type: ignore[override]
@@ -62,7 +62,7 @@ class Unskew(FedDyn):
 
     def _normalises(self, fed: Fed) -> bool:
         looked_up = fed.net.embeds and not fed.net.layout  # among several inputs only what is no image is looked up
-        return self.statistics and bool(images.shapes(fed)) and not looked_up
+        return self.statistics and bool(sample_images.image_shapes(fed)) and not looked_up
 
     @property
     def trips(self) -> tuple[Trip, ...]:

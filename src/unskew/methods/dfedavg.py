@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
-from unskew.methods.last_models import first_models, last_models, sent_back
+from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class DFedAvg(Part):
         return {"z": z, "u": {n: t.clone() for n, t in z.items()}}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        z, W_KK = sent_back(last_models(s["z"], ups), s["u"], fed), self.links(fed.clients, fed.seed, ups.t)
+        z, W_KK = with_idle_clients(last_models(s["z"], ups), s["u"], fed), self.links(fed.clients, fed.seed, ups.t)
         return {"z": z, "u": {n: torch.einsum("kj,j...->k...", W_KK.to(t), t) for n, t in z.items()}}
 
     def links(self, K: int, seed: int, t: int) -> Tensor:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import torch
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
-from unskew.methods.changes import joined, numbers, packed, parted, room, unpacked
+from unskew.methods.shared.weights import (
+    count_numbers,
+    flatten_change,
+    pack_bits,
+    packed_size,
+    unflatten_change,
+    unpack_bits,
+)
 
 
 @dataclass(frozen=True)
@@ -23,26 +30,33 @@ class EFSign(Part):
     use_when = "A thirtieth of the bytes may be sent, and clients come back often enough to send later what was lost."
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"error": torch.zeros(numbers(fed), device=w[fed.shared[0]].device)}
+        return {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
         bits = Share(
-            (room(numbers(fed), 1),), torch.uint8, 0, 255, reads="each", what="signs", kind="weights", samples="client"
+            (packed_size(count_numbers(fed), 1),),
+            torch.uint8,
+            0,
+            255,
+            reads="each",
+            what="signs",
+            kind="weights",
+            samples="client",
         )
         sizes = Share((len(fed.shared),), low=0, reads="each", what="mean sizes", kind="weights", samples="client")
         return {"signs": bits, "sizes": sizes}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
-        v_D = joined(change) + c.mine["error"]
+        v_D = flatten_change(change) + c.mine["error"]
         up_D = v_D >= 0
-        sizes = torch.stack([t.abs().mean() for t in parted(v_D, change, c.fed).values()])
-        sent_D = joined(self._scaled(up_D, sizes, change, c.fed))
-        return {"signs": packed(up_D, 1), "sizes": sizes}, {"error": v_D - sent_D}
+        sizes = torch.stack([t.abs().mean() for t in unflatten_change(v_D, change, c.fed).values()])
+        sent_D = flatten_change(self._scaled(up_D, sizes, change, c.fed))
+        return {"signs": pack_bits(up_D, 1), "sizes": sizes}, {"error": v_D - sent_D}
 
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
-        return self._scaled(unpacked(tree["signs"], 1, numbers(fed)), tree["sizes"], w, fed)
+        return self._scaled(unpack_bits(tree["signs"], 1, count_numbers(fed)), tree["sizes"], w, fed)
 
     def _scaled(self, up_D: Tensor, sizes: Tensor, w: Weights, fed: Fed) -> Weights:
         """The signs, times the mean size of their tensor's changes."""
-        signs = parted(2.0 * up_D.float() - 1.0, w, fed)
+        signs = unflatten_change(2.0 * up_D.float() - 1.0, w, fed)
         return {n: size * t for (n, t), size in zip(signs.items(), sizes)}

@@ -16,8 +16,8 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Client, Fed, Tensor
-from unskew.methods.blocks import head_first
 from unskew.methods.fedala import FedALA
+from unskew.methods.shared.weights import head_first
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Remembered, Tensor, Tree, Weights
-from unskew.methods.blocks import in_last_blocks, too_many
+from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedALA(Remembered):
     neutral = {"eta": 0.0}
 
     def refuse(self, fed: Fed) -> str | None:
-        return too_many(self.blocks, fed)
+        return block_refusal(self.blocks, fed)
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return super().client_init(w, fed) | {"W": {n: torch.ones_like(w[n]) for n in self.mixed(fed)}}

@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Fed, Out, Remembered, Tensor, Tree, Ups, Weights
-from unskew.methods.last_models import first_models, last_models, sent_back
+from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FedAMP(Remembered):
         return self.lam / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.fed.shared)  # type: ignore[return-value]
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        v = sent_back(last_models(s["v"], ups), s["u"], fed)
+        v = with_idle_clients(last_models(s["v"], ups), s["u"], fed)
         xi_KK = self.likeness(torch.cat([v[n].reshape(len(v[n]), -1) for n in fed.shared], 1))
         return {"v": v, "u": {n: torch.einsum("kj,j...->k...", xi_KK.to(t), t) for n, t in v.items()}}
 

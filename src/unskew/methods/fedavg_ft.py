@@ -44,14 +44,14 @@ class FedAvgFT(Part):
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
         if fed.reserved is None or not self.epochs:
             return w, s
-        how = Training(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        how = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
         with torch.no_grad():
             h_ND = fed.net.features_of(w, fed.reserved.x)
         return w | train_head(w, h_ND, fed.reserved.y, fed, how, key(fed.seed, t, self.name)), s
 
 
 @dataclass(frozen=True)
-class Training:
+class HeadTraining:
     """How a head is trained."""
 
     epochs: int
@@ -61,7 +61,9 @@ class Training:
     weight_decay: float = 0.0
 
 
-def train_head(w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: Training, generator: torch.Generator) -> Weights:
+def train_head(
+    w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: HeadTraining, generator: torch.Generator
+) -> Weights:
     """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but for decay)."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
     absent_C = y_NC.sum(0) == 0

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Le
 
-from unskew.arguments import With
 from unskew.core import Client, Fed, Part, Weights
+from unskew.formats.arguments import With
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from unskew.core import Fed, Part
-from unskew.models.roles import batch_norms
+from unskew.core.modules import batch_norms
 
 
 @dataclass(frozen=True)

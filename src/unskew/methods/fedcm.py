@@ -17,7 +17,7 @@ import torch
 from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
-from unskew.methods.blocks import HEAD_FIRST
+from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FedCM(Part):
     keeps_at_server = ("before", "pull")
     by_steps = "server"
     clashes = dict.fromkeys(
-        HEAD_FIRST, "it divides the last move by all local steps, and with the other the body rests in some"
+        HEAD_FIRST_PARTS, "it divides the last move by all local steps, and with the other the body rests in some"
     )
 
     def refuse(self, fed: Fed) -> str | None:

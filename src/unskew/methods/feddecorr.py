@@ -33,10 +33,10 @@ class FedDecorr(Part):
         return None if fed.features > 1 else "the head receives a single feature"
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        return self.beta * correlated(out.features, b.weight, self.form)
+        return self.beta * correlation_penalty(out.features, b.weight, self.form)
 
 
-def correlated(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
+def correlation_penalty(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
     """The penalty L, a scalar, over the samples of weight 1; 0 with fewer than two of them."""
     n, D = weight_B.sum(), h_BD.shape[1]
     centred = (h_BD - (h_BD * weight_B[:, None]).sum(0) / n.clamp(min=1)) * weight_B[:, None]

@@ -21,7 +21,10 @@ and so the shape of the release. Nothing covers encoder, weights, sizes and list
 See `account`.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -29,15 +32,65 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le, Lt
-from torch import nn
+from torch import Tensor, nn
 
-from unskew.arguments import With
-from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tree, Trip, Ups, Weights, key, under
 from unskew.core.account import Account
-from unskew.methods import decoder, latents
-from unskew.methods.decoder import decode
-from unskew.models.surgery import with_latent
-from unskew.privacy.latents import Release
+from unskew.core.modules import with_latent
+from unskew.formats.arguments import With
+from unskew.methods.shared import sample_images
+from unskew.methods.shared.sample_images import decode
+from unskew.privacy.accounting import LatentRelease
+
+ATTEMPTS = 200
+"""Batches of vectors that are drawn at most until the filter has passed enough."""
+
+Classify = Callable[[Tensor], Tensor]
+"""The class that a model takes each latent for, once it is decoded: [N, L] -> [N]."""
+
+
+def add_noise(mean_L: Tensor, sigma: float, count: int, generator: torch.Generator) -> Tensor:
+    """[count, L]: the mean with normal noise of standard deviation sigma."""
+    return mean_L + sigma * torch.randn(count, len(mean_L), generator=generator).to(mean_L.device)
+
+
+def filter_copies(
+    mean_L: Tensor, label: int, sigma: float, count: int, classify: Classify, generator: torch.Generator
+) -> Tensor:
+    """[<= count, L]: noisy copies of a mean that are taken for its class; fewer than `count` if few pass."""
+    passed: list[Tensor] = []
+    total = 0
+    for _ in range(ATTEMPTS):
+        z_NL = add_noise(mean_L, sigma, count, generator)
+        passed.append(z_NL[classify(z_NL) == label])
+        total += len(passed[-1])
+        if total >= count:
+            break
+    return torch.cat(passed)[:count]
+
+
+def multiply_means(
+    means: Tensor, labels: Tensor, spread: float, count: int, classify: Classify, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """([N, L], [N]): around each noisy mean, up to `count` vectors that are taken for its class, or the mean itself."""
+    vectors: list[Tensor] = []
+    names: list[int] = []
+    for mean_L, label in zip(means, labels.tolist()):
+        near_NL = add_noise(mean_L, spread, 4 * count, generator)
+        right_NL = near_NL[classify(near_NL) == label]
+        vectors.append(right_NL[:count] if len(right_NL) else mean_L[None])
+        names += [label] * len(vectors[-1])
+    return torch.cat(vectors), torch.tensor(names, dtype=torch.int64, device=means.device)
+
+
+def match_client(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
+    """The client whose shared classes meet most of what client i has least of; the lowest id of several, -1 for none.
+
+    lacks, classes: 1 where a client has least of a class, and where it shares it.
+    """
+    meets_K = classes_KC @ lacks_KC[i]
+    meets_K[i] = 0
+    return int(meets_K.argmax()) if meets_K.max() > 0 else -1
 
 
 @dataclass(frozen=True)
@@ -111,9 +164,9 @@ class FedDPMS(Part):
         if self.refuse(fed):
             return {}  # there is no decoder of such samples
         generator, inside = key(fed.seed, self.name, "weights"), math.prod(fed.net.shape_at("base"))
-        variance = decoder.uniform(self.width, inside, fan=3 * inside, generator=generator)
+        variance = sample_images.uniform_weights(self.width, inside, fan=3 * inside, generator=generator)
         layer = {"var_w": variance, "var_b": torch.zeros(self.width)}
-        return layer | decoder.initial(fed.shape, self.width, generator)
+        return layer | sample_images.initial_decoder(fed.shape, self.width, generator)
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return name.startswith(f"{self.name}.dec_")
@@ -245,12 +298,12 @@ class FedDPMS(Part):
 
     def _noisy(self, mean_L: Tensor, label: int, w: Weights, c: Client, generator: torch.Generator) -> Tensor:
         if self.mechanism == "single":
-            return latents.around(mean_L, self.sigma / math.sqrt(self.alpha), 1, generator)
+            return add_noise(mean_L, self.sigma / math.sqrt(self.alpha), 1, generator)
 
         def classify(z_NL: Tensor) -> Tensor:
             return c.run(w, decode(c.down["decoder"], z_NL, c.fed.shape)).argmax(-1)
 
-        return latents.filtered(mean_L, label, self.sigma, self.alpha, classify, generator)
+        return filter_copies(mean_L, label, self.sigma, self.alpha, classify, generator)
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         """Stores what came in the rows of those who sent it; then matches everybody who has no match yet."""
@@ -264,7 +317,7 @@ class FedDPMS(Part):
                 s["z"][k, : len(z)], s["label"][k, : len(z)], s["count"][k] = z, labels, len(z)
                 s["classes"][k] = sent["classes"]
         for i in torch.nonzero((s["match"] < 0) & (s["lacks"].sum(1) > 0)).flatten().tolist():
-            s["match"][i] = latents.match(i, s["lacks"], s["classes"])
+            s["match"][i] = match_client(i, s["lacks"], s["classes"])
         return w, s
 
     def _rows_of(self, k: int, sent: Tree, w: Weights, s: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
@@ -277,13 +330,13 @@ class FedDPMS(Part):
                 return fed.net.run(w, decode(s["decoder"], z_NL, fed.shape))[0].argmax(-1)
 
         generator = key(fed.seed, self.name, "spread", k)
-        z, labels = latents.multiplied(sent["z"], sent["labels"], self.spread, self.alpha, classify, generator)
+        z, labels = multiply_means(sent["z"], sent["labels"], self.spread, self.alpha, classify, generator)
         return z[: self.rows], labels[: self.rows]
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
-        """By client and class, and for the smallest class that is shared; see `privacy/latents.py` for the readings."""
+        """By client and class, and for the smallest class that is shared; see `privacy/accounting.py` for the readings."""
         filtered = self.mechanism == "paper"
-        return Release(self.width, self.sigma, self.alpha, self.top, self.least, filtered).account(counts_KC)
+        return LatentRelease(self.width, self.sigma, self.alpha, self.top, self.least, filtered).account(counts_KC)
 
 
 def divergence(mu_BL: Tensor, log_var_BL: Tensor) -> Tensor:

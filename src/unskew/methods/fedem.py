@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights
 from unskew.core.trees import under
-from unskew.methods.reordered import reordered
+from unskew.methods.shared.weights import shuffle_tensor
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class FedEM(Part):
     def weights(self, fed: Fed) -> Weights:
         w = {n: t for n, t in fed.net.weights().items() if n in fed.net.trainable}
         others = {
-            f"{j}.{n}": reordered(t, fed.seed, self.name, n, j) for j in range(1, self.models) for n, t in w.items()
+            f"{j}.{n}": shuffle_tensor(t, fed.seed, self.name, n, j)
+            for j in range(1, self.models)
+            for n, t in w.items()
         }
         return others | {"pi": torch.full((self.models,), 1 / self.models)}
 

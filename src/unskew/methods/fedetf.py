@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from unskew.core import Batch, Client, Part, Tensor, with_head
-from unskew.methods.bsm import clashing
+from unskew.methods.bsm import conflicts_of_prior
 
 _FIXED = "its layers would stand where the fixed classifier is"
 
@@ -46,17 +46,19 @@ class FedETF(Part):
     use_when = "Label skew makes clients' classifiers, and with them the features, point in different directions."
     tasks = ("classification",)
     needs = "one direction for each class"
-    clashes = {**clashing(name), "moon": _FIXED}
+    clashes = {**conflicts_of_prior(name), "moon": _FIXED}
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
-        return with_head(module, lambda D: nn.Sequential(nn.Linear(D, classes), Unit()), lambda old: fixed(classes))
+        return with_head(
+            module, lambda D: nn.Sequential(nn.Linear(D, classes), Unit()), lambda old: etf_classifier(classes)
+        )
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         balance_C = self.gamma * c.counts.clamp(min=1).log()
         return (z + balance_C).masked_fill(c.counts == 0, -torch.inf)
 
 
-def fixed(classes: int) -> nn.Linear:
+def etf_classifier(classes: int) -> nn.Linear:
     """The classifier without bias, [C, C]: rows of length 1 at equal angles, which nobody trains."""
     U = torch.linalg.qr(torch.randn(classes, classes))[0]
     V = (classes / (classes - 1)) ** 0.5 * U @ (torch.eye(classes) - 1 / classes)

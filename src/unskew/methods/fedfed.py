@@ -27,9 +27,9 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
-from unskew.methods import decoder
-from unskew.methods.decoder import decode
 from unskew.methods.feddpms import divergence
+from unskew.methods.shared import sample_images
+from unskew.methods.shared.sample_images import decode
 
 CHANNELS = (32, 64)
 """Of the encoder's two convolutions, each 4x4 with stride 2."""
@@ -79,7 +79,9 @@ class FedFed(Part):
         if not _drawable(fed.shape):
             return {}
         generator = key(fed.seed, self.name, "weights")
-        return encoder(fed.shape, self.width, generator) | decoder.initial(fed.shape, self.width, generator)
+        return encoder(fed.shape, self.width, generator) | sample_images.initial_decoder(
+            fed.shape, self.width, generator
+        )
 
     @property
     def trips(self) -> tuple[Trip, ...]:
@@ -150,11 +152,11 @@ def encoder(shape: tuple[int, ...], width: int, generator: torch.Generator) -> W
     """Initial weights, named `enc_...`, of an encoder of images of this shape to `width` coordinates."""
     (a, b), inside = CHANNELS, CHANNELS[1] * (shape[1] // 4) * (shape[2] // 4)
     return {
-        "enc_a_w": decoder.uniform(a, shape[0], 4, 4, fan=16 * shape[0], generator=generator),
+        "enc_a_w": sample_images.uniform_weights(a, shape[0], 4, 4, fan=16 * shape[0], generator=generator),
         "enc_a_b": torch.zeros(a),
-        "enc_b_w": decoder.uniform(b, a, 4, 4, fan=16 * a, generator=generator),
+        "enc_b_w": sample_images.uniform_weights(b, a, 4, 4, fan=16 * a, generator=generator),
         "enc_b_b": torch.zeros(b),
-        "enc_w": decoder.uniform(2 * width, inside, fan=inside, generator=generator),
+        "enc_w": sample_images.uniform_weights(2 * width, inside, fan=inside, generator=generator),
         "enc_b": torch.zeros(2 * width),
     }
 

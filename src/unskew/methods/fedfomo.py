@@ -22,7 +22,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights, key
-from unskew.methods.last_models import first_models, last_models
+from unskew.methods.shared.weights import first_models, last_models
 
 _NEAR = 1e-5
 

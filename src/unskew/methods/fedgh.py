@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights, key
-from unskew.methods.fedavg_ft import Training, train_head
+from unskew.methods.fedavg_ft import HeadTraining, train_head
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,6 @@ class FedGH(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         has_KC = ups["has"] > 0
         h_ND, y_N = ups["mean"][has_KC], torch.nonzero(has_KC)[:, 1]
-        how = Training(self.epochs, self.batch_size, self.lr, 0.0)
+        how = HeadTraining(self.epochs, self.batch_size, self.lr, 0.0)
         y_NC = fed.task.targets(y_N, fed.classes).to(h_ND.dtype)
         return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, ups.t, self.name)), s

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Weights, key
-from unskew.methods.fml import apart
+from unskew.methods.fml import kl_divergence
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,4 @@ class FedKD(OwnModel):
         z_v = c.head(v, h_v)
         own, common = b.mean(c.fed.task.loss(z_v, y)), b.mean(c.fed.task.loss(out.logits, b.y))
         hidden = (h_v - h_w @ w["fedkd.hidden"].T).pow(2).mean(1)
-        return own + b.mean(apart(z_v, out.raw) + apart(out.raw, z_v) + 2 * hidden) / (own + common)
+        return own + b.mean(kl_divergence(z_v, out.raw) + kl_divergence(out.raw, z_v) + 2 * hidden) / (own + common)

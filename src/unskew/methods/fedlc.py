@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
-from unskew.methods.bsm import clashing
+from unskew.methods.bsm import conflicts_of_prior
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FedLC(Part):
     use_when = "Clients lack classes or hold few samples of some, and only the loss may change."
     tasks = ("classification",)
     needs = "class counts"
-    clashes = clashing(name)
+    clashes = conflicts_of_prior(name)
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         shift_C = self.tau * c.counts.clamp(min=1).pow(-0.25)

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Tree, Weights
-from unskew.methods.fedsam import scaled
+from unskew.methods.fedsam import scale_to_norm
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FedLESAM(Part):
     def begin(self, w: Weights, c: Client) -> Tree:
         old = (c.mine if self.since == "client" else c.down)["old"]
         back = {n: old[n] - w[n] for n in c.fed.shared}  # in this order everywhere: a stored tree comes back sorted
-        return {"e": scaled(back, self.rho)}
+        return {"e": scale_to_norm(back, self.rho)}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
         return w | {n: w[n] + e for n, e in c.round["e"].items()}

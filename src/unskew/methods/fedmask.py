@@ -18,18 +18,95 @@ On `digits` with classes:2, 20 clients, 20 rounds and one seed, own scores were 
 98.9 % where clients trained alone.
 """
 
+from __future__ import annotations
+
+import copy
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Le
-from torch import nn
+from torch import Tensor, nn
 
-from unskew.core import Batch, Client, Fed, Keys, Out, Remembered, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.core import Batch, Client, Fed, Keys, Out, Remembered, Share, Tree, Trip, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.changes import joined, numbers, packed, parted, room, unpacked
-from unskew.methods.slopes import slopes
-from unskew.models.masked import FIXED, MASK, binary, unmasked, with_masks
+from unskew.methods.shared.weights import (
+    count_numbers,
+    flatten_change,
+    pack_bits,
+    packed_size,
+    test_gradients,
+    unflatten_change,
+    unpack_bits,
+)
+
+MASK_ENDING, FIXED_ENDING = ".fedmask", ".fixed"
+"""How the names of a layer's real-valued mask and of its frozen weights end."""
+
+
+class _MaskedLayer:
+    """`weight` is computed wherever it is read, also by code that does without the layer's `forward`."""
+
+    fixed: Tensor
+    fedmask: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        return self.fixed * binarise(self.fedmask)
+
+
+class MaskedLinear(_MaskedLayer, nn.Linear): ...  # type: ignore[misc]
+
+
+class MaskedConv1d(_MaskedLayer, nn.Conv1d): ...  # type: ignore[misc]
+
+
+class MaskedConv2d(_MaskedLayer, nn.Conv2d): ...  # type: ignore[misc]
+
+
+class MaskedConv3d(_MaskedLayer, nn.Conv3d): ...  # type: ignore[misc]
+
+
+MASKED_LAYERS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: MaskedLinear,
+    nn.Conv1d: MaskedConv1d,
+    nn.Conv2d: MaskedConv2d,
+    nn.Conv3d: MaskedConv3d,
+}
+
+
+def with_masks(module: nn.Module, start: float, gain: float) -> nn.Module:
+    """A copy whose linear layers and convolutions have masks of `start` everywhere, over `gain` times the weights they have.
+
+    A model that brings trained weights of its own (it says so in `fresh`) keeps them as they are. Layers that were frozen
+    get no mask, and neither do classes derived from these.
+    """
+    module = copy.deepcopy(module)
+    gain = 1.0 if getattr(module, "fresh", None) is not None else gain
+    for layer in module.modules():
+        if type(layer) in MASKED_LAYERS and layer._parameters["weight"].requires_grad:  # type: ignore[union-attr]
+            _mask(layer, start, gain)
+    return module
+
+
+def layers_without_masks(module: nn.Module) -> list[str]:
+    """Names of the layers that could have a mask and have none."""
+    return [n for n, layer in module.named_modules() if type(layer) in MASKED_LAYERS]
+
+
+def _mask(layer: nn.Module, start: float, gain: float) -> None:
+    weight = layer._parameters.pop("weight")
+    assert weight is not None
+    layer.__class__ = MASKED_LAYERS[type(layer)]
+    layer.register_parameter("fixed", nn.Parameter(gain * weight.detach(), requires_grad=False))
+    layer.register_parameter("fedmask", nn.Parameter(torch.full_like(weight, start)))
+
+
+def binarise(mask: Tensor) -> Tensor:
+    """1.0 where a number is at least 0, else 0.0; differentiated as the sigmoid."""
+    soft = mask.sigmoid()
+    return (mask >= 0).to(mask.dtype) + (soft - soft.detach())
+
 
 _NEVER = -200.0
 """A real-valued mask from which the sigmoid's slope is 0 in float32, so that its bit stays 0."""
@@ -67,7 +144,7 @@ class FedMask(Remembered):
 
     def refuse(self, fed: Fed) -> str | None:
         names = masks(fed)
-        if late := [n for n in unmasked(fed.net.module) if f"{n}.weight" in fed.net.trainable]:
+        if late := [n for n in layers_without_masks(fed.net.module) if f"{n}.weight" in fed.net.trainable]:
             return f"another Part makes the layer '{late[0]}' after it; name '{self.name}' last"
         if others := [n for n in fed.shared if n not in names]:
             return f"clients send bits of masks alone, and '{others[0]}' is none"
@@ -76,7 +153,7 @@ class FedMask(Remembered):
         return None
 
     def freezes(self, name: str, fed: Fed) -> bool:
-        return name not in fed.net.extra and not name.endswith(MASK)
+        return name not in fed.net.extra and not name.endswith(MASK_ENDING)
 
     # Before round 1
 
@@ -96,23 +173,25 @@ class FedMask(Remembered):
     def structure(self, fed: Fed) -> dict[str, Share]:
         D, what = sum(fed.net.initial[n].numel() for n in self.pruned(fed)), "which weights of the last layers it keeps"
         return {
-            "kept": Share((room(D, 1),), torch.uint8, 0, 255, reads="each", what=what, kind="weights", samples="client")
+            "kept": Share(
+                (packed_size(D, 1),), torch.uint8, 0, 255, reads="each", what=what, kind="weights", samples="client"
+            )
         }
 
     def prune(self, w: Weights, c: Client) -> Tree:
         after, b, names = w, c.sample(int(c.n), self.name), masks(c.fed)
         for rows in torch.arange(len(b.y)).split(c.fed.batch):
-            g = slopes(after, b.replace(x=b.x[rows], y=b.y[rows], weight=b.weight[rows]), c)
+            g = test_gradients(after, b.replace(x=b.x[rows], y=b.y[rows], weight=b.weight[rows]), c)
             after = after | {n: after[n] - c.lr * g[n] for n in names}
         moved = {n: w[under_mask(n)] * (after[n] - w[n]) for n in self.pruned(c.fed)}
-        return {"kept": packed(joined({n: largest(t.abs(), self.keep) for n, t in moved.items()}), 1)}
+        return {"kept": pack_bits(flatten_change({n: largest(t.abs(), self.keep) for n, t in moved.items()}), 1)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if not len(ups):
             return w, s
         names = self.pruned(fed)
         sizes = [w[n].numel() for n in names]
-        bits = [unpacked(row, 1, sum(sizes)).bool().split(sizes) for row in ups["kept"]]
+        bits = [unpack_bits(row, 1, sum(sizes)).bool().split(sizes) for row in ups["kept"]]
         kept = {n: torch.stack([row[i].view_as(w[n]) for row in bits]) for i, n in enumerate(names)}
         return w, {"kept": {n: t.index_copy(0, ups.clients.to(t.device), kept[n]) for n, t in s["kept"].items()}}
 
@@ -122,19 +201,19 @@ class FedMask(Remembered):
         return w | {n: torch.where(t[k], w[n], _NEVER) for n, t in s.get("kept", {}).items()}, {}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
-        return self.lam * sum(norms(binary(w[n])) for n in masks(c.fed)) if self.lam else 0.0
+        return self.lam * sum(norms(binarise(w[n])) for n in masks(c.fed)) if self.lam else 0.0
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        bits = room(numbers(fed), 1)
+        bits = packed_size(count_numbers(fed), 1)
         return {
             "bits": Share((bits,), torch.uint8, 0, 255, reads="each", what="masks", kind="weights", samples="client")
         }
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
-        return {"bits": packed(joined({n: c.start[n] + t >= 0 for n, t in change.items()}), 1)}, {}
+        return {"bits": pack_bits(flatten_change({n: c.start[n] + t >= 0 for n, t in change.items()}), 1)}, {}
 
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
-        bits = parted(unpacked(tree["bits"], 1, numbers(fed)), w, fed)
+        bits = unflatten_change(unpack_bits(tree["bits"], 1, count_numbers(fed)), w, fed)
         return {n: self.real(t) - w[n] for n, t in bits.items()}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
@@ -154,12 +233,12 @@ class FedMask(Remembered):
 
 def masks(fed: Fed) -> list[str]:
     """The names of the model's own real-valued masks, in the order of its layers."""
-    return [n for n in fed.net.trainable if n.endswith(MASK)]
+    return [n for n in fed.net.trainable if n.endswith(MASK_ENDING)]
 
 
 def under_mask(name: str) -> str:
     """The name of the frozen weights under this mask."""
-    return name.removesuffix(MASK) + FIXED
+    return name.removesuffix(MASK_ENDING) + FIXED_ENDING
 
 
 def largest(t: Tensor, share: float) -> Tensor:

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Le
 
-from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
-from unskew.methods.last_models import first_models, last_models, sent_back
+from unskew.formats.arguments import With
+from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FedMTL(Part):
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         w = last_models(s["w"], ups)
         at_rest = {n: -u / per_client(s["o"].clamp(min=1e-12), u) for n, u in s["u"].items()}
-        return self.tied(sent_back(w, w | at_rest, fed), fed)
+        return self.tied(with_idle_clients(w, w | at_rest, fed), fed)
 
     def tied(self, w: Weights, fed: Fed) -> Tree:
         """The server's slice, from all clients' models [K, ...]."""

@@ -14,7 +14,7 @@ import torch
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.blocks import HEAD_FIRST
+from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FedNova(Part):
     merges = True
     by_steps = "server"
     clashes = dict.fromkeys(
-        HEAD_FIRST, "it divides a change by all local steps, and with the other the body rests in some"
+        HEAD_FIRST_PARTS, "it divides a change by all local steps, and with the other the body rests in some"
     )
 
     def refuse(self, fed: Fed) -> str | None:

@@ -23,7 +23,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from scipy.optimize import nnls
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.methods.blocks import head_first
+from unskew.methods.shared.weights import head_first
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class FedPAC(Part):
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         n_C, replied, heads = ups["counts"].sum(0), ups.clients, dict(s["head"])
-        a_KK = combined(ups["h"].double(), ups["V"].double()).to(s["z"])
+        a_KK = head_shares(ups["h"].double(), ups["V"].double()).to(s["z"])
         for n in heads:
             mixed = torch.einsum("kj,j...->k...", a_KK, ups.stack(n).to(a_KK))
             heads[n] = heads[n].index_copy(0, replied.to(a_KK.device), mixed)
@@ -106,7 +106,7 @@ class FedPAC(Part):
         return w | {n: t[k] for n, t in s["head"].items()}, {"z": s["z"], "known": s["known"]}
 
 
-def combined(h_KCD: Tensor, V_K: Tensor) -> Tensor:
+def head_shares(h_KCD: Tensor, V_K: Tensor) -> Tensor:
     """[K, K]: a, whose rows are the shares of every client's head in that for client k."""
     h_KN = h_KCD.flatten(1)
     rows = []

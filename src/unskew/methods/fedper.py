@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part
-from unskew.methods.blocks import in_last_blocks, too_many
+from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FedPer(Part):
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:
-        return too_many(self.blocks, fed)
+        return block_refusal(self.blocks, fed)
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return in_last_blocks(name, self.blocks, fed)

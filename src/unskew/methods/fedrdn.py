@@ -19,7 +19,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.core.trees import row_at
-from unskew.methods import images
+from unskew.methods.shared import sample_images
 
 FLOOR = 1e-6
 
@@ -41,7 +41,11 @@ class FedRDN(Part):
     clashes = {"norm": "both normalise the input"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if images.shapes(fed) else f"it normalises channels of images and {images.none_in(fed)}"
+        return (
+            None
+            if sample_images.image_shapes(fed)
+            else f"it normalises channels of images and {sample_images.image_refusal(fed)}"
+        )
 
     @property
     def trips(self) -> tuple[Trip, ...]:
@@ -50,7 +54,7 @@ class FedRDN(Part):
         )
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
-        each = Share((images.channels(fed),), reads="each", kind="statistics", samples="client")
+        each = Share((sample_images.image_channels(fed),), reads="each", kind="statistics", samples="client")
         return {
             "mu": replace(each, what="mean of each channel"),
             "sigma": replace(each, low=FLOOR, what="mean standard deviation of each channel"),
@@ -58,7 +62,7 @@ class FedRDN(Part):
 
     def measure(self, w: Weights, c: Client) -> Tree:
         def sums(b: Batch) -> dict[str, Tensor]:
-            each_BCP = [image.flatten(2) for image in images.images(b.x, c.fed)]
+            each_BCP = [image.flatten(2) for image in sample_images.images(b.x, c.fed)]
             mean_BC = torch.cat([pixels_BCP.mean(-1) for pixels_BCP in each_BCP], 1)
             correction = int(self.variant == "official")
             std_BC = torch.cat([pixels_BCP.std(-1, correction=correction) for pixels_BCP in each_BCP], 1)
@@ -81,7 +85,7 @@ class FedRDN(Part):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         """Before anybody reported: leave inputs as they are."""
-        channels = images.channels(fed)
+        channels = sample_images.image_channels(fed)
         nobody = torch.full((fed.clients,), -1, dtype=torch.int64)
         return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": nobody}
 
@@ -119,4 +123,4 @@ class FedRDN(Part):
 
 def _beside(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
     """The pairs, shaped to go with samples, of which nothing but images changes."""
-    return images.beside(mu_BC, fed, 0.0), images.beside(sigma_BC, fed, 1.0)
+    return sample_images.per_channel(mu_BC, fed, 0.0), sample_images.per_channel(sigma_BC, fed, 1.0)

@@ -16,7 +16,7 @@ from typing import Annotated
 from annotated_types import Gt, Lt
 
 from unskew.core import Client, Fed, Part, Tensor
-from unskew.methods.blocks import head_first
+from unskew.methods.shared.weights import head_first
 
 
 @dataclass(frozen=True)

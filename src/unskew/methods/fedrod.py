@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, under
-from unskew.methods.bsm import clashing
+from unskew.methods.bsm import conflicts_of_prior
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FedRoD(Part):
     needs = "class counts"
     divides = True
     personal = True
-    clashes = clashing(name)
+    clashes = conflicts_of_prior(name)
 
     def refuse(self, fed: Fed) -> str | None:
         if text := fed.net.untrained_head(alone=True):

@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Le
 
-from unskew.arguments import With
 from unskew.core import Client, Part, Tensor, Weights
+from unskew.formats.arguments import With
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class FedSAM(Part):
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
         T = {n: t.abs() + self.eta if self.adaptive and t.dim() > 1 else torch.ones_like(t) for n, t in w.items()}
-        step = scaled({n: T[n] * g_n for n, g_n in g.items()}, self.rho)
+        step = scale_to_norm({n: T[n] * g_n for n, g_n in g.items()}, self.rho)
         return w | {n: w[n] + T[n] * e for n, e in step.items()}
 
 
-def scaled(v: Weights, norm: float) -> dict[str, Tensor]:
+def scale_to_norm(v: Weights, norm: float) -> dict[str, Tensor]:
     """These tensors as one vector, scaled to this norm; zeros stay zeros."""
     length = torch.stack([t.pow(2).sum() for t in v.values()]).sum().sqrt()
     return {n: norm * t / length.clamp(min=1e-12) for n, t in v.items()}

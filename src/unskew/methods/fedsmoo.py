@@ -17,7 +17,7 @@ from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.fedsam import scaled
+from unskew.methods.fedsam import scale_to_norm
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class FedSMOO(Part):
     def ascent(self, c: Client) -> dict[str, Tensor]:
         """e, from the step's first gradients; in the order of `fed.shared`, because a stored tree comes back sorted."""
         g, m, s = c.seen["0"], c.round["m"], c.down["s"]
-        return scaled({n: g[n] - m[n] - s[n] for n in c.fed.shared}, self.rho)
+        return scale_to_norm({n: g[n] - m[n] - s[n] for n in c.fed.shared}, self.rho)
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         return g | {n: g[n] + self.mu * (w[n] - c.start[n] + h) for n, h in c.mine["h"].items()}
@@ -81,4 +81,4 @@ class FedSMOO(Part):
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         m = ups["m"]
-        return s | {"s": scaled({n: m[n].mean(0) for n in fed.shared}, self.rho)}
+        return s | {"s": scale_to_norm({n: m[n].mean(0) for n in fed.shared}, self.rho)}

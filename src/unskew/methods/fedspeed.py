@@ -20,7 +20,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.fedsam import scaled
+from unskew.methods.fedsam import scale_to_norm
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FedSpeed(Part):
         return {"h": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
-        return w | {n: w[n] + e for n, e in scaled(g, self.rho).items()}
+        return w | {n: w[n] + e for n, e in scale_to_norm(g, self.rho).items()}
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         return g | {n: g[n] - h + self.mu * (w[n] - c.start[n]) for n, h in c.mine["h"].items()}

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
-from unskew.methods.bsm import BSM, clashing
+from unskew.methods.bsm import BSM, conflicts_of_prior
 
 NEVER = -1e9
 """A logit that takes no part in a softmax, and unlike minus infinity leaves no NaN where none takes part."""
@@ -33,7 +33,7 @@ class FedVLS(Part):
     use_when = "Clients lack many classes and forget them while they train; a step costs one more forward pass."
     tasks = ("classification",)
     needs = "class counts"
-    clashes = clashing(name)
+    clashes = conflicts_of_prior(name)
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         return BSM().logits(z, b, c)

@@ -123,7 +123,7 @@ def points(moves_KN: Tensor, endpoints: int) -> Tensor:
     kappa_KM = kappa_KM * kappa_KM.gather(0, kappa_KM.abs().argmax(0, keepdim=True)).sign()
     kappa_KM = torch.nn.functional.pad(kappa_KM, (0, endpoints - kappa_KM.shape[1]))
     near = [nearest(kappa_KM, z) / z for z in torch.linspace(1e-4, 1, _TRIES).tolist()]
-    return near[int(torch.stack([crowding(a_KM) for a_KM in near]).argmin())]
+    return near[int(torch.stack([proximity_penalty(a_KM) for a_KM in near]).argmin())]
 
 
 def nearest(kappa_KM: Tensor, z: float) -> Tensor:
@@ -134,6 +134,6 @@ def nearest(kappa_KM: Tensor, z: float) -> Tensor:
     return (kappa_KM - excess_KM.gather(1, last_K1)).clamp(min=0)
 
 
-def crowding(a_KM: Tensor) -> Tensor:
+def proximity_penalty(a_KM: Tensor) -> Tensor:
     """The sum over pairs of one by their squared distance, of at least 1e-8."""
     return torch.nn.functional.pdist(a_KM).clamp(min=1e-4).pow(-2).sum()

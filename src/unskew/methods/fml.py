@@ -35,12 +35,14 @@ class FML(OwnModel):
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         z_own = c.run_training(self.own(w), out.own.x)
-        common = (self.beta - 1) * c.fed.task.loss(out.logits, b.y) + (1 - self.beta) * apart(z_own.detach(), out.raw)
-        own = self.alpha * c.fed.task.loss(z_own, out.own.y) + (1 - self.alpha) * apart(out.raw.detach(), z_own)
+        common = (self.beta - 1) * c.fed.task.loss(out.logits, b.y) + (1 - self.beta) * kl_divergence(
+            z_own.detach(), out.raw
+        )
+        own = self.alpha * c.fed.task.loss(z_own, out.own.y) + (1 - self.alpha) * kl_divergence(out.raw.detach(), z_own)
         return b.mean(common + own)
 
 
-def apart(teacher_BC: Tensor, z_BC: Tensor) -> Tensor:
+def kl_divergence(teacher_BC: Tensor, z_BC: Tensor) -> Tensor:
     """KL(softmax(teacher) || softmax(z)), per sample."""
     q = teacher_BC.log_softmax(-1)
     return (q.exp() * (q - z_BC.log_softmax(-1))).sum(-1)

@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.core.trees import row_at
 from unskew.merge.mean import weighted_mean
-from unskew.methods.reordered import reordered
+from unskew.methods.shared.weights import shuffle_tensor
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,4 @@ class IFCA(Part):
 
     def _drawn(self, t: Tensor, name: str, j: int, fed: Fed) -> Tensor:
         """The tensor as model j begins: model 0 as it is."""
-        return reordered(t, fed.seed, self.name, name, j) if j else t.clone()
+        return shuffle_tensor(t, fed.seed, self.name, name, j) if j else t.clone()

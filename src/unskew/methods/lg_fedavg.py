@@ -14,7 +14,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part
-from unskew.methods.blocks import in_last_blocks, too_many
+from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LGFedAvg(Part):
     def refuse(self, fed: Fed) -> str | None:
         if self.blocks == 1 and fed.net.untrained_head():
             return "it merges the head alone, which is frozen"
-        return too_many(self.blocks, fed)
+        return block_refusal(self.blocks, fed)
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return not in_last_blocks(name, self.blocks, fed)

@@ -14,8 +14,8 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
-from unskew.methods.blocks import HEAD_FIRST
-from unskew.methods.fedsam import scaled
+from unskew.methods.fedsam import scale_to_norm
+from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MoFedSAM(Part):
     keeps_at_server = ("w", "length")
     by_steps = "server"
     clashes = dict.fromkeys(
-        HEAD_FIRST, "it divides the last move by all local steps, and with the other the body rests in some"
+        HEAD_FIRST_PARTS, "it divides the last move by all local steps, and with the other the body rests in some"
     )
 
     def refuse(self, fed: Fed) -> str | None:
@@ -49,7 +49,7 @@ class MoFedSAM(Part):
         return {"m": zeros, "w": {n: w[n].clone() for n in fed.shared}, "length": torch.ones(())}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
-        return w | {n: w[n] + e for n, e in scaled(g, self.rho).items()}
+        return w | {n: w[n] + e for n, e in scale_to_norm(g, self.rho).items()}
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         return g | {n: self.beta * g[n] + (1 - self.beta) * m for n, m in c.down["m"].items()}

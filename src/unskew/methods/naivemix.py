@@ -12,9 +12,9 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Le, Lt
 
-from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
 from unskew.core.trees import row_at
+from unskew.formats.arguments import With
 from unskew.methods.fedmix import FedMix
 
 

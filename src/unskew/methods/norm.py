@@ -13,7 +13,7 @@ from annotated_types import Ge, Le, MinLen
 
 from unskew.core import Batch, Client, Fed, Part, Tensor
 from unskew.errors import UsageError
-from unskew.methods import images
+from unskew.methods.shared import sample_images
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Norm(Part):
             )
 
     def refuse(self, fed: Fed) -> str | None:
-        of_images = [shape[0] for shape in images.shapes(fed)]
+        of_images = [shape[0] for shape in sample_images.image_shapes(fed)]
         if fed.net.layout and not of_images:
-            return images.none_in(fed)
+            return sample_images.image_refusal(fed)
         for channels in of_images if fed.net.layout else fed.shape[:1]:
             if channels != len(self.mean):
                 return f"it has {len(self.mean)} channel constants and the data have {channels}; set norm.mean and norm.std"
@@ -69,4 +69,4 @@ class Norm(Part):
         mean_C, std_C = (torch.stack([x.new_full((), v) for v in values]) for values in (self.mean, self.std))
         each = len(c.fed.net.layout.images) if c.fed.net.layout else 1
         mean_1C, std_1C = mean_C.repeat(each)[None], std_C.repeat(each)[None]
-        return images.beside(mean_1C, c.fed, 0.0), images.beside(std_1C, c.fed, 1.0)
+        return sample_images.per_channel(mean_1C, c.fed, 0.0), sample_images.per_channel(std_1C, c.fed, 1.0)

@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Part, Weights
-from unskew.methods.slopes import slopes
+from unskew.methods.shared.weights import test_gradients
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,6 @@ class PerFedAvg(Part):
 
     def personalise(self, w: Weights, c: Client) -> Weights:
         for step in range(self.steps):
-            g = slopes(w, c.sample(c.fed.batch, f"{self.name}/{c.t}/{step}"), c)
+            g = test_gradients(w, c.sample(c.fed.batch, f"{self.name}/{c.t}/{step}"), c)
             w = w | {n: w[n] - self.alpha * t for n, t in g.items()}
         return w

@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
-from unskew.core.trees import flat, nested, tree_map
+from unskew.core.trees import flat_tree, nested_tree, tree_map
 from unskew.merge.mean import weighted_mean
 
 
@@ -67,12 +67,12 @@ class PFedHN(Part):
         return w | self.made(s["net"], k, w, fed), {}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        phi, v, g = flat(s["net"]), flat(s["v"]), flat(self.gradient(w, s["net"], ups, fed))
+        phi, v, g = flat_tree(s["net"]), flat_tree(s["v"]), flat_tree(self.gradient(w, s["net"], ups, fed))
         norm = torch.stack([t.pow(2).sum() for t in g.values()]).sum().sqrt()
         shorter = (self.clip / norm.clamp(min=1e-12)).clamp(max=1)
         v = {path: self.momentum * t + shorter * g[path] + self.decay * phi[path] for path, t in v.items()}
         phi = {path: t - self.rate * v[path] for path, t in phi.items()}
-        return weighted_mean(w, ups), {"net": nested(phi), "v": nested(v)}
+        return weighted_mean(w, ups), {"net": nested_tree(phi), "v": nested_tree(v)}
 
     def gradient(self, w: Weights, net: Tree, ups: Ups, fed: Fed) -> Tree:
         """The gradient of sum_k p_k <h(e_k; phi), d_k>, d_k constant."""
@@ -82,8 +82,8 @@ class PFedHN(Part):
             for p, reply in zip(ups.shares_of_weight(), ups.replies):
                 sent = self.made(leaves, reply.client, w, fed)
                 terms += [p * (t * (t.detach() - reply.weights[n])).sum() for n, t in sent.items()]
-            grads = torch.autograd.grad(torch.stack(terms).sum(), list(flat(leaves).values()))
-        return nested(dict(zip(flat(leaves), grads)))
+            grads = torch.autograd.grad(torch.stack(terms).sum(), list(flat_tree(leaves).values()))
+        return nested_tree(dict(zip(flat_tree(leaves), grads)))
 
 
 def _linear(rows: int, columns: int, draw: torch.Generator) -> Tensor:

@@ -23,8 +23,8 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Fed, Remembered, Tensor, Tree, Ups, Weights, key
-from unskew.core.trees import flat, nested, tree_map
-from unskew.methods.last_models import first_models, last_models
+from unskew.core.trees import flat_tree, nested_tree, tree_map
+from unskew.methods.shared.weights import first_models, last_models
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PFedLA(Remembered):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         theta = first_models(w, fed)
         nets = [self.drawn(list(theta), k, fed) for k in range(fed.clients)]
-        return {"theta": theta, "net": nested(_stacked([flat(net) for net in nets]))}
+        return {"theta": theta, "net": nested_tree(_stacked([flat_tree(net) for net in nets]))}
 
     def drawn(self, names: list[str], k: int, fed: Fed) -> Tree:
         """Client k's network before round 1; its embedding and hidden layers are drawn as torch draws them."""
@@ -75,17 +75,19 @@ class PFedLA(Remembered):
         return {layer: _normalised(_through(out, a_H).relu(), k) for layer, out in net["out"].items()}
 
     def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
-        return w | mixed(s["theta"], self.shares_of(_of(s["net"], k), k)), {}
+        return w | mix_models(s["theta"], self.shares_of(_of(s["net"], k), k)), {}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        nets = _stacked([flat(self.step(s, r.client, r.weights, fed)) for r in ups.replies])
-        net = {path: t.index_copy(0, ups.clients.to(t.device), nets[path].to(t)) for path, t in flat(s["net"]).items()}
-        return {"theta": self.passed_on(last_models(s["theta"], ups), s, fed), "net": nested(net)}
+        nets = _stacked([flat_tree(self.step(s, r.client, r.weights, fed)) for r in ups.replies])
+        net = {
+            path: t.index_copy(0, ups.clients.to(t.device), nets[path].to(t)) for path, t in flat_tree(s["net"]).items()
+        }
+        return {"theta": self.passed_on(last_models(s["theta"], ups), s, fed), "net": nested_tree(net)}
 
     def passed_on(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
         """`theta` with what clients without samples were sent in place of their models, which nobody trains."""
         for k in (fed.sizes == 0).nonzero()[0].tolist():
-            u = mixed(s["theta"], self.shares_of(_of(s["net"], k), k))
+            u = mix_models(s["theta"], self.shares_of(_of(s["net"], k), k))
             theta = {n: t.index_copy(0, torch.tensor([k], device=t.device), u[n][None]) for n, t in theta.items()}
         return theta
 
@@ -93,11 +95,11 @@ class PFedLA(Remembered):
         """Client k's network after a step against the gradient of <u_k, u_k - w_k>, the second u_k constant."""
         with torch.enable_grad():
             net = tree_map(lambda t: t.detach().clone().requires_grad_(), _of(s["net"], k))
-            sent = mixed({n: s["theta"][n] for n in fed.shared}, self.shares_of(net, k))
+            sent = mix_models({n: s["theta"][n] for n in fed.shared}, self.shares_of(net, k))
             along = torch.stack([(u * (u.detach() - trained[n].to(u))).sum() for n, u in sent.items()]).sum()
-            leaves = flat(net)
+            leaves = flat_tree(net)
             slopes = torch.autograd.grad(along, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return nested({path: t.detach() - self.rate * g for (path, t), g in zip(leaves.items(), slopes)})
+        return nested_tree({path: t.detach() - self.rate * g for (path, t), g in zip(leaves.items(), slopes)})
 
 
 def layers_of(names: list[str]) -> list[str]:
@@ -105,7 +107,7 @@ def layers_of(names: list[str]) -> list[str]:
     return list(dict.fromkeys(map(_layer, names)))
 
 
-def mixed(theta: Tree, share: dict[str, Tensor]) -> Weights:
+def mix_models(theta: Tree, share: dict[str, Tensor]) -> Weights:
     """By name, the mixture of all clients' tensors, [K, ...] each, in the shares of its layer."""
     return {n: (t.reshape(len(t), -1).T @ share[_layer(n)].to(t)).reshape(t.shape[1:]) for n, t in theta.items()}
 

@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.slopes import slopes
+from unskew.methods.shared.weights import test_gradients
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ class PFedMe(Part):
             rows = slice(first, first + c.fed.batch)
             b = shuffled.replace(x=shuffled.x[rows], y=shuffled.y[rows], weight=shuffled.weight[rows])
             for _ in range(self.K):
-                theta = self.step(theta, slopes(theta, b, c), w)
+                theta = self.step(theta, test_gradients(theta, b, c), w)
         return theta

@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Remembered, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.last_models import first_models, last_models
+from unskew.methods.shared.weights import first_models, last_models
 
 _ITSELF = 0.9999
 

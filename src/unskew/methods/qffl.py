@@ -37,7 +37,7 @@ class QFFL(Part):
     weights_read = "each"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        return loss_shared()
+        return loss_share()
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         return {"loss": mean_loss(c.start, c)}, {}
@@ -64,7 +64,7 @@ def mean_loss(w: Weights, c: Client) -> Tensor:
     return total["loss"] / total["n"]
 
 
-def loss_shared() -> dict[str, Share]:
+def loss_share() -> dict[str, Share]:
     """The Share of `mean_loss`, which the server reads of every client."""
     what = "mean loss of the received model"
     return {"loss": Share((), low=0, reads="each", what=what, kind="statistics", samples="client")}

@@ -16,8 +16,15 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Le
 
-from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Undecodable, Weights
-from unskew.methods.changes import joined, numbers, packed, parted, room, unpacked
+from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tensor, Tree, Weights
+from unskew.methods.shared.weights import (
+    count_numbers,
+    flatten_change,
+    pack_bits,
+    packed_size,
+    unflatten_change,
+    unpack_bits,
+)
 
 
 @dataclass(frozen=True)
@@ -33,29 +40,36 @@ class QSGD(Part):
     presets = {"fedpaq": {"bits": 8, "bucket": 0, "norm": "l2"}}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        D = numbers(fed)
+        D = count_numbers(fed)
         norms = Share((-(-D // self._bucket(D)),), low=0, reads="each", what="norms", kind="weights", samples="client")
         levels = Share(
-            (room(D, self.bits),), torch.uint8, 0, 255, reads="each", what="levels", kind="weights", samples="client"
+            (packed_size(D, self.bits),),
+            torch.uint8,
+            0,
+            255,
+            reads="each",
+            what="levels",
+            kind="weights",
+            samples="client",
         )
         return {"norms": norms, "levels": levels}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
-        v_D = joined(change)
+        v_D = flatten_change(change)
         parts = v_D.split(self._bucket(len(v_D)))
         norms = torch.stack([t.norm() if self.norm == "l2" else t.abs().max() for t in parts])
         u_D = torch.rand(len(v_D), generator=keys("rounding")).to(v_D.device)
         ratio_D = v_D.abs() / self._spread(norms, len(v_D)).clamp(min=torch.finfo(v_D.dtype).tiny)
         levels_D = (self._most * ratio_D + u_D).floor().clamp(max=self._most)
-        return {"norms": norms, "levels": packed(self._most + v_D.sign() * levels_D, self.bits)}, {}
+        return {"norms": norms, "levels": pack_bits(self._most + v_D.sign() * levels_D, self.bits)}, {}
 
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
-        D = numbers(fed)
-        codes_D = unpacked(tree["levels"], self.bits, D)
+        D = count_numbers(fed)
+        codes_D = unpack_bits(tree["levels"], self.bits, D)
         if bool((codes_D > 2 * self._most).any()):
-            raise Undecodable(f"it holds levels beyond {self._most}")
+            raise DecodeError(f"it holds levels beyond {self._most}")
         v_D = self._spread(tree["norms"], D) * ((codes_D.float() - self._most) / self._most)
-        return parted(v_D, w, fed)
+        return unflatten_change(v_D, w, fed)
 
     @property
     def _most(self) -> int:

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
-from unskew.methods.changes import joined, numbers, parted
+from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
 from unskew.methods.topk import kept
 
 
@@ -34,21 +34,21 @@ class RandomK(Part):
     neutral = {"share": 1.0}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"error": torch.zeros(numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+        return {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        k = kept(self.share, numbers(fed))
+        k = kept(self.share, count_numbers(fed))
         return {"values": Share((k,), reads="each", what="some changes", kind="weights", samples="client")}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
-        v_D = joined(change) + (c.mine["error"] if self.memory else 0.0)
+        v_D = flatten_change(change) + (c.mine["error"] if self.memory else 0.0)
         at_k = self._drawn(len(v_D), keys).to(v_D.device)
         return {"values": v_D[at_k]}, {"error": v_D.index_fill(0, at_k, 0.0)} if self.memory else {}
 
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
-        D, values = numbers(fed), tree["values"]
+        D, values = count_numbers(fed), tree["values"]
         at_k, scale = self._drawn(D, keys).to(values.device), 1.0 if self.memory else D / len(values)
-        return parted(torch.zeros(D, device=values.device).index_copy(0, at_k, scale * values), w, fed)
+        return unflatten_change(torch.zeros(D, device=values.device).index_copy(0, at_k, scale * values), w, fed)
 
     def _drawn(self, D: int, keys: Keys) -> Tensor:
         return torch.randperm(D, generator=keys("indices"))[: kept(self.share, D)]

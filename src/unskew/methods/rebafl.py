@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Le
 
-from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.formats.arguments import With
 from unskew.methods.bsm import MIXTURES
 
 

@@ -1,11 +1,14 @@
 """Methods by name: this package's, their presets, those of installed packages, and users' own files.
 
-A method is written `fedprox(mu=0.01)+fedrdn`.
+A method is written `fedprox(mu=0.01)+fedrdn`. A Part in a user's own file is written `file.py`, or `file.py:Class` where the file
+defines several.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -13,11 +16,42 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from unskew import arguments, calls, own
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.errors import UnknownMethod, UnskewError, UsageError, suggestion
-from unskew.methods import catalogue, own_parts
+from unskew.formats import arguments, calls
+from unskew.methods import catalogue
+from unskew.system import python_files
+
+
+def user_part(file: str, name: str = "") -> type[Part]:
+    """The file's class of this name, or its only Part. Raises UsageError: E111 for the file, E121 for what it defines."""
+    parts = {k.__name__: k for k in user_parts(file)}
+    if name and name not in parts:
+        raise UsageError("E121", f"{file} defines no Part '{name}'.{suggestion(name, parts)}")
+    if not name and len(parts) > 1:
+        raise UsageError("E121", f"{file} defines {' and '.join(parts)}; write {file}:{next(iter(parts))}.")
+    return parts[name] if name else next(iter(parts.values()))
+
+
+def user_parts(file: str) -> tuple[type[Part], ...]:
+    """All Parts that a file defines; the same classes for as long as it holds the same text."""
+    return _read_user_parts(file, python_files.digest(file) if Path(file).is_file() else "")
+
+
+@lru_cache
+def _read_user_parts(file: str, digest: str) -> tuple[type[Part], ...]:
+    loaded = python_files.import_file(file)
+    parts = [k for k in vars(loaded).values() if inspect.isclass(k) and issubclass(k, Part)]
+    own_parts = tuple(k for k in parts if k.__module__ == loaded.__name__ and k.name)
+    if not own_parts:
+        raise UsageError("E121", f"{file} defines no subclass of unskew.Part with a name, like name = 'mine'.")
+    for k in own_parts:
+        if not dataclasses.is_dataclass(k):
+            raise UsageError("E121", f"{file}: write @dataclass(frozen=True) above class {k.__name__}.")
+        k.spelling = f"{file}:{k.__name__}" if len(own_parts) > 1 else file
+    return own_parts
+
 
 LEAST_PIECE = 4
 """Letters of a piece of a method's name by which it is known: "krum" of multi_krum."""
@@ -34,23 +68,23 @@ def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> 
     parts = []
     for call in calls.parse_sum(text, "method", "E102"):
         if call.file:
-            kind = own_parts.kind(call.file, call.member)
+            kind = user_part(call.file, call.member)
             parts.append(part_of(kind, kind.spelling, call.arguments | further.pop(kind.name, {})))
             continue
-        name = _normalised(call.name)
+        name = _normalise(call.name)
         values = call.arguments | further.pop(name, {})
         if name == "fedavg" and not values:
             continue
-        kind, preset = _known(name)
+        kind, preset = _class_and_settings(name)
         parts.append(part_of(kind, name, preset | values | further.pop(kind.name, {})))
     if further:
         raise UsageError("E102", f"--set names '{next(iter(further))}', which is not a part of '{text}'.")
     return Method(*parts)
 
 
-def meant_for(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
+def arguments_of_method(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
     """The arguments of those Parts that this method has, by the Part's name or the name it is written with."""
-    written = {_normalised(call.name) for call in calls.parse_sum(text, "method", "E102") if not call.file}
+    written = {_normalise(call.name) for call in calls.parse_sum(text, "method", "E102") if not call.file}
     names = written | {part.name for part in parse(text).parts}
     return {part: dict(arguments) for part, arguments in set_.items() if part in names}
 
@@ -60,11 +94,11 @@ def named_arguments(text: str, set_: Mapping[str, Mapping[str, object]]) -> set[
     named = set[str]()
     for call in calls.parse_sum(text, "method", "E102"):
         if call.file:
-            kind, preset, name = own_parts.kind(call.file, call.member), {}, ""
-        elif (name := _normalised(call.name)) == "fedavg":
+            kind, preset, name = user_part(call.file, call.member), {}, ""
+        elif (name := _normalise(call.name)) == "fedavg":
             continue
         else:
-            kind, preset = _known(name)
+            kind, preset = _class_and_settings(name)
         given = {**preset, **call.arguments, **set_.get(name, {}), **set_.get(kind.name, {})}
         named |= {f"{kind.name}.{argument}" for argument in given}
     return named
@@ -85,18 +119,18 @@ def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
     except UnskewError:
         raise
     except Exception as error:
-        text = f"class {kind.__name__} cannot be made: {own.in_one_line(error)}"
+        text = f"class {kind.__name__} cannot be made: {python_files.one_line(error)}"
         raise UsageError("E121", f"{text}; write its settings as fields, mu: float = 0.1, and no __init__.") from error
 
 
-def _normalised(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
 def names() -> dict[str, str]:
     """Every name of a method and a line that describes it: FedAvg, this package's methods and presets, installed ones."""
     ours = {name: entry.summary for name, entry in catalogue.entries().items()}
-    short = {name: f"short for {calls.written(entry.name, s)}" for name, (entry, s) in catalogue.presets().items()}
+    short = {name: f"short for {calls.call_text(entry.name, s)}" for name, (entry, s) in catalogue.presets().items()}
     theirs = {name: _first_line(name, place) for name, place in installed().items()}
     return {"fedavg": FEDAVG, **dict(sorted((ours | short | theirs).items()))}
 
@@ -107,7 +141,7 @@ def installed() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group="unskew.methods")}
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
+def _near_names(name: str, known: Sequence[str]) -> str:
     """What somebody may have meant by a name that no method has, as a sentence with a space before it; "" if nothing is near."""
     pieces = [piece.strip() for piece in re.split(r"[,;&/ ]", name)]
     if len(pieces) > 1 and all(piece in known for piece in pieces if piece):
@@ -116,7 +150,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
     return suggestion(name, known) or (f" Did you mean '{holding[0]}'?" if len(holding) == 1 else "")
 
 
-def _known(name: str) -> tuple[type[Part], dict[str, object]]:
+def _class_and_settings(name: str) -> tuple[type[Part], dict[str, object]]:
     """The class of a method's Part, and the settings that the name stands for."""
     if name == "fedavg":
         raise UsageError("E102", "'fedavg' takes no arguments: it is the method without Parts.")
@@ -127,7 +161,7 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
         return kind, {}
     ours, presets = catalogue.entries(), catalogue.presets()
     if name not in ours and name not in presets:
-        near = _meant(name, ["fedavg", *ours, *presets, *installed()])
+        near = _near_names(name, ["fedavg", *ours, *presets, *installed()])
         if Path(f"{name}.py").is_file():
             near = f" There is a file {name}.py here: a method in a file is called '{name}.py'."
         raise UnknownMethod(name, f"unknown method '{name}'.{near} `unskew list methods` shows all.")
@@ -142,7 +176,7 @@ def _module(name: str, place: str) -> ModuleType:
     except UnskewError:
         raise
     except Exception as error:
-        text = f"the installed method '{name}' ({place}) cannot be imported: {own.in_one_line(error)}"
+        text = f"the installed method '{name}' ({place}) cannot be imported: {python_files.one_line(error)}"
         raise UsageError("E111", f"{text}; mend its package, or install it again.") from error
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
-from unskew.methods.blocks import HEAD_FIRST
+from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Scaffold(Part):
     weighting = "equal"
     by_steps = "client"
     clashes = dict.fromkeys(
-        HEAD_FIRST, "its control variates divide a change by all local steps, and with the other the body rests in some"
+        HEAD_FIRST_PARTS,
+        "its control variates divide a change by all local steps, and with the other the body rests in some",
     )
 
     def refuse(self, fed: Fed) -> str | None:

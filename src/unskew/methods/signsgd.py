@@ -16,7 +16,14 @@ from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
-from unskew.methods.changes import joined, numbers, packed, parted, room, unpacked
+from unskew.methods.shared.weights import (
+    count_numbers,
+    flatten_change,
+    pack_bits,
+    packed_size,
+    unflatten_change,
+    unpack_bits,
+)
 
 
 @dataclass(frozen=True)
@@ -33,19 +40,29 @@ class SignSGD(Part):
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
         bits = Share(
-            (room(numbers(fed), 1),), torch.uint8, 0, 255, reads="each", what="signs", kind="weights", samples="client"
+            (packed_size(count_numbers(fed), 1),),
+            torch.uint8,
+            0,
+            255,
+            reads="each",
+            what="signs",
+            kind="weights",
+            samples="client",
         )
         size = Share((1,), low=0, reads="each", what="mean size of a change", kind="weights", samples="client")
         return {"signs": bits, "size": size}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
-        v_D = joined(change)
+        v_D = flatten_change(change)
         coin_D = torch.randint(2, v_D.shape, generator=keys("coins")).to(v_D.device)
-        return {"signs": packed(torch.where(v_D == 0, coin_D, v_D > 0), 1), "size": v_D.abs().mean(0, keepdim=True)}, {}
+        return {
+            "signs": pack_bits(torch.where(v_D == 0, coin_D, v_D > 0), 1),
+            "size": v_D.abs().mean(0, keepdim=True),
+        }, {}
 
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
-        signs_D = 2.0 * unpacked(tree["signs"], 1, numbers(fed)) - 1.0
-        return parted(self.lr * signs_D, w, fed)
+        signs_D = 2.0 * unpack_bits(tree["signs"], 1, count_numbers(fed)) - 1.0
+        return unflatten_change(self.lr * signs_D, w, fed)
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         votes = {n: sum(torch.sign(r.weights[n] - w[n]) for r in ups.replies) for n in fed.shared}

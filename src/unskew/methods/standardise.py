@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.data.layout import Layout
-from unskew.methods.images import beside
+from unskew.data.samples.input_layout import Layout
+from unskew.methods.shared.sample_images import per_channel
 
 
 @dataclass(frozen=True)
@@ -123,5 +123,5 @@ def by_channel(x: Tensor, fed: Fed) -> Tensor:
 def for_samples(values_C: Tensor, fed: Fed) -> Tensor:
     """One number per channel, shaped to go with samples [B, ...]."""
     if not fed.net.layout:
-        return beside(values_C[None], fed)
+        return per_channel(values_C[None], fed)
     return values_C[torch.as_tensor(fed.net.layout.channel_of, device=values_C.device)][None]

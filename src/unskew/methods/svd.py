@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from annotated_types import Gt, Le
 
-from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Undecodable, Weights
+from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tensor, Tree, Weights
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SVD(Part):
         for n, v in tree.get("v", {}).items():
             u, m = tree["u"][n], len(w[n])
             if len(v) != (len(u) or m):
-                raise Undecodable(f"'{n}' has {len(u)} directions and the change along {len(v)}")
+                raise DecodeError(f"'{n}' has {len(u)} directions and the change along {len(v)}")
             change[n] = (u.T @ v if len(u) else v).reshape(w[n].shape)
         return change
 

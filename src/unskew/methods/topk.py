@@ -15,8 +15,8 @@ from typing import Annotated
 import torch
 from annotated_types import Gt, Le
 
-from unskew.core import Client, Fed, Keys, Part, Share, Tree, Undecodable, Weights
-from unskew.methods.changes import joined, numbers, parted
+from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tree, Weights
+from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class TopK(Part):
     neutral = {"share": 1.0}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"error": torch.zeros(numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+        return {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        D, k = numbers(fed), kept(self.share, numbers(fed))
+        D, k = count_numbers(fed), kept(self.share, count_numbers(fed))
         return {
             "indices": Share((k,), torch.int32, 0, D - 1, reads="each", what="which", kind="weights", samples="client"),
             "values": Share((k,), reads="each", what="their change", kind="weights", samples="client"),
         }
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
-        v_D = joined(change) + (c.mine["error"] if self.memory else 0.0)
+        v_D = flatten_change(change) + (c.mine["error"] if self.memory else 0.0)
         at_k = v_D.abs().topk(kept(self.share, len(v_D))).indices.sort().values
         tree = {"indices": at_k.to(torch.int32), "values": v_D[at_k]}
         return tree, {"error": v_D.index_fill(0, at_k, 0.0)} if self.memory else {}
@@ -50,9 +50,9 @@ class TopK(Part):
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
         at_k = tree["indices"].long()
         if bool((at_k[1:] <= at_k[:-1]).any()):
-            raise Undecodable("its indices do not grow")
-        v_D = torch.zeros(numbers(fed), device=at_k.device)
-        return parted(v_D.index_copy(0, at_k, tree["values"]), w, fed)
+            raise DecodeError("its indices do not grow")
+        v_D = torch.zeros(count_numbers(fed), device=at_k.device)
+        return unflatten_change(v_D.index_copy(0, at_k, tree["values"]), w, fed)
 
 
 def kept(share: float, count: int) -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unskew.models.auto import default_for
-from unskew.models.catalogue import describe, names
+from unskew.models.catalogue import default_for, describe, names
 
 if TYPE_CHECKING:
-    from unskew.models.initial import initialise
-    from unskew.models.own import check_module, from_file, unwrapped
+    from unskew.models.blocks import initialise
     from unskew.models.registry import build, check_text
+    from unskew.models.user_model import check_module, from_file, unwrapped
 
 __all__ = [
     "build",
@@ -27,11 +26,11 @@ __all__ = [
 
 _HOMES = {
     "build": "registry",
-    "check_module": "own",
+    "check_module": "user_model",
     "check_text": "registry",
-    "from_file": "own",
-    "initialise": "initial",
-    "unwrapped": "own",
+    "from_file": "user_model",
+    "initialise": "blocks",
+    "unwrapped": "user_model",
 }
 """Where to find the names that need torch: `unskew list models` must answer before it is loaded."""
 

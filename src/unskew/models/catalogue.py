@@ -1,4 +1,4 @@
-"""The models that this package has: one for each file in `networks/`, whose source says what it is.
+"""The models that this package has (one for each file in `networks/`, whose source says what it is), and the one for `model=auto`.
 
 No file is imported, so that models can be listed before torch is loaded.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from unskew import sources
+from unskew.errors import UsageError
+from unskew.system import python_files
 
 FOLDER = Path(__file__).parent / "networks"
 
@@ -16,13 +17,13 @@ FOLDER = Path(__file__).parent / "networks"
 @cache
 def files() -> dict[str, Path]:
     """The file of every model by the model's own name, in the order of names."""
-    return {path.stem: path for path in sources.files(FOLDER)}
+    return {path.stem: path for path in python_files.module_files(FOLDER)}
 
 
 @cache
 def aliases() -> dict[str, str]:
     """The own name of each model that has another name, by that other name."""
-    return {alias: name for name, path in files().items() for alias in sources.constant(path, "ALIASES", ())}
+    return {alias: name for name, path in files().items() for alias in python_files.constant(path, "ALIASES", ())}
 
 
 def names() -> tuple[str, ...]:
@@ -38,4 +39,27 @@ def describe() -> dict[str, str]:
 
 
 def _described(name: str, path: Path) -> str:
-    return "; ".join(filter(None, (sources.summary(path), ", ".join(sources.defaults(path, name)))))
+    return "; ".join(filter(None, (python_files.summary(path), ", ".join(python_files.defaults(path, name)))))
+
+
+def default_for(shape: tuple[int, ...], pixels: tuple[int, ...] = ()) -> str:
+    """The text of a model that fits samples of this shape.
+
+    pixels: the shape of a sample's mask, () where a sample has one label. Raises UsageError (E122) for labels of tokens.
+    """
+    if pixels and len(shape) == 1:
+        text = "no model that comes with unskew answers at every token; give a module of your own that returns logits"
+        raise UsageError("E122", f"{text} [samples, tokens, classes], or model='hf(path=FOLDER)'.")
+    if pixels:
+        return "unet"
+    if shape == (1, 128, 3):
+        return "harnet"
+    if len(shape) == 3 and shape[0] <= 2 and shape[1] == 64 != shape[2] and shape[2] >= 16:
+        return "audionet"  # mono or stereo, 64 mel bands over time
+    if len(shape) == 3 and shape[1:] == (28, 28):
+        return "rebafl_fmnist"
+    if len(shape) == 3 and shape[1:] == (32, 32):
+        return "rebafl_cifar"
+    if len(shape) == 3 and min(shape[1:]) >= 48:
+        return "alexnet_bn(width=1024)"
+    return "cnn_small" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from unskew.models.children import children
-from unskew.models.modes import evaluating
+from unskew.core.modules import children, evaluation_mode
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, *_TRANSPOSED)
@@ -32,7 +31,7 @@ def shape_at(module: nn.Module, shape: tuple[int, ...], cut: str) -> tuple[int, 
     shapes: list[torch.Size] = []
     hook = dict(children(module))[cut].register_forward_hook(lambda _m, _x, h: shapes.append(h.shape))
     try:
-        with torch.no_grad(), evaluating(module):
+        with torch.no_grad(), evaluation_mode(module):
             module(torch.zeros(2, *shape))
     finally:
         hook.remove()
@@ -52,7 +51,7 @@ def multiply_adds(module: nn.Module, shape: tuple[int, ...]) -> int:
 
     hooks = [layer.register_forward_hook(count) for layer in module.modules() if isinstance(layer, _COUNTED)]
     try:
-        with torch.no_grad(), evaluating(module):
+        with torch.no_grad(), evaluation_mode(module):
             module(torch.zeros(1, *shape))
     finally:
         for hook in hooks:

@@ -1,7 +1,11 @@
-"""Models of Hugging Face from a folder, with low-rank adapters (LoRA, Hu et al., ICLR 2022) to train in their place.
+"""Language models of Hugging Face from a folder, as unskew trains them, with low-rank adapters (LoRA, Hu et al., ICLR 2022).
 
-The library transformers is handed a folder of our own that holds a cleaned config.json and links to the .safetensors files,
-so it finds no code, pickle or adapter even if it looked for one; nothing is fetched from anywhere.
+Token ids go in, and one answer a sequence or one a token comes out. Attention is told which tokens each may see as a mask
+[B, 1, T, T] of numbers that are added to its scores, because most architectures take that form as it is, also where clients
+train side by side. The library transformers is handed a folder of our own that holds a cleaned config.json and links to the
+.safetensors files, so it finds no code, pickle or adapter even if it looked for one; nothing is fetched from anywhere.
+
+Letters: B batch, T tokens, D features, C classes or words of the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,21 +18,130 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from unskew import disk, own
+from unskew.core.modules import evaluation_mode
 from unskew.errors import UsageError
-from unskew.models import folder
-from unskew.models.language import Tokens, Window
-from unskew.models.modes import evaluating
+from unskew.models import hf_folder
+from unskew.system import disk, python_files
 
-ROOM = 1 << 26
+
+@dataclass(frozen=True)
+class LocalAttention:
+    """Layers whose tokens see only near ones. reach: how many places away the farthest is that a token sees.
+
+    mixed: other layers of the model see all tokens, and the model takes a mask for either kind by its name.
+    """
+
+    reach: int
+    mixed: bool
+
+    def mask(self, sees: Tensor) -> Tensor | dict[str, Tensor]:
+        """What the model is told, of what every token would see without a window, bool [B, 1, T, T]."""
+        place = torch.arange(sees.shape[-1], device=sees.device)
+        near = additive_mask(sees & ((place[:, None] - place).abs() <= self.reach))
+        return {"full_attention": additive_mask(sees), "sliding_attention": near} if self.mixed else near
+
+
+class Transformer(nn.Module):
+    """A transformer and how its tokens see each other. padding: the id of tokens that do not count, or None.
+
+    causal: a token sees only those before it, and itself. window: of layers that see only near tokens, if there are any.
+    """
+
+    buffers_stay = True
+
+    def __init__(self, model: nn.Module, padding: int | None, causal: bool, window: LocalAttention | None = None):
+        super().__init__()
+        self.model, self.padding, self.causal, self.window = model, padding, causal, window
+
+    def known(self, ids_BT: Tensor) -> Tensor:
+        """Which tokens count, bool [B, T]."""
+        return torch.ones_like(ids_BT, dtype=torch.bool) if self.padding is None else ids_BT != self.padding
+
+    def answer(self, ids_BT: Tensor) -> Any:
+        """What the transformer returns for these whole numbers."""
+        T = ids_BT.shape[1]
+        sees = self.known(ids_BT)[:, None, None, :].expand(-1, 1, T, T)
+        if self.causal:
+            sees = sees & torch.ones(T, T, dtype=torch.bool, device=ids_BT.device).tril()
+        mask = self.window.mask(sees) if self.window else additive_mask(sees)
+        return self.model(input_ids=ids_BT, attention_mask=mask)
+
+
+class MeanPooling(Transformer):
+    """The mean of the last layer's outputs over the tokens that count, [B, D]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids_BT = to_token_ids(x)
+        h_BTD, known = self.answer(ids_BT).last_hidden_state, self.known(ids_BT)[:, :, None]
+        return (h_BTD * known).sum(1) / known.sum(1).clamp(min=1)
+
+
+class LastToken(Transformer):
+    """The last layer's output at the last token that counts, [B, D]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids_BT = to_token_ids(x)
+        h_BTD, known = self.answer(ids_BT).last_hidden_state, self.known(ids_BT)
+        is_last = known & (known.cumsum(1) == known.sum(1, keepdim=True))
+        return (h_BTD * is_last[:, :, None]).sum(1)
+
+
+class EveryToken(Transformer):
+    """The last layer's output at every token, [B, T, D]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.answer(to_token_ids(x)).last_hidden_state
+
+
+class SequenceModel(nn.Sequential):
+    """A body that reads tokens and a dense head, one answer a sequence or one a token.
+
+    vocabulary: how many tokens it knows. fresh: beginnings of names of layers whose weights come from no folder.
+    """
+
+    dense, cut, folds = False, "body", False
+
+    def __init__(self, body: Transformer, head: nn.Linear, vocabulary: int, brings_head: bool = False):
+        """brings_head: the head's weights come from the folder, too."""
+        super().__init__()
+        self.add_module("body", body)
+        self.add_module("head", head)
+        self.vocabulary = vocabulary
+        self.fresh = fresh_adapter_weights(self) if brings_head else fresh_adapter_weights(self, "head")
+
+    def at_every_token(self) -> SequenceModel:
+        """The same model with an answer at every token, [B, T, C]."""
+        body = self.body
+        assert isinstance(body, Transformer)
+        self.body, self.dense = EveryToken(body.model, body.padding, body.causal, body.window), True
+        return self
+
+
+def additive_mask(sees: Tensor) -> Tensor:
+    """0 where a token is seen, and the least number of float32 elsewhere."""
+    return torch.zeros_like(sees, dtype=torch.float32).masked_fill(~sees, torch.finfo(torch.float32).min)
+
+
+def to_token_ids(x: Tensor) -> Tensor:
+    """Token ids as whole numbers, which travel as float32."""
+    return x.round().long() if x.is_floating_point() else x
+
+
+def fresh_adapter_weights(module: nn.Module, *others: str) -> tuple[str, ...]:
+    """The names of adapters' first layers, which are drawn anew (the second begin at zero), and these others."""
+    return (*others, *(n for n, _ in module.named_modules() if ".lora_A." in n))
+
+
+SIZE_MARGIN = 1 << 26
 """Bytes by which a model may be larger than its files allow."""
-UNUSED = ("pooler.",)
+UNUSED_WEIGHTS = ("pooler.",)
 """Beginnings of names of layers that no forward pass here runs."""
 
 
@@ -46,12 +159,12 @@ def libraries() -> tuple[Any, Any]:
     return transformers, peft
 
 
-def loaded(path: str, causal: bool) -> Any:
+def load_model(path: str, causal: bool) -> Any:
     """The model in a folder in float32: with a head for the next token (`causal`), or the body without a head.
 
     Raises UsageError: E136 without the libraries, E137 for a folder that holds no such model or one without all weights.
     """
-    facts, files = folder.config(path), folder.weights(path)
+    facts, files = hf_folder.config(path), hf_folder.weights(path)
     transformers, _ = libraries()
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     if str(facts.get("model_type")) not in transformers.CONFIG_MAPPING:
@@ -60,7 +173,7 @@ def loaded(path: str, causal: bool) -> Any:
     if causal and fills_in(facts):
         text = f"{path} holds a {facts['model_type']} model, which fills in words within a text"
         raise UsageError("E137", f"{text}; answers=next needs one that goes on writing, such as GPT-2 or Llama.")
-    with _quiet(), _only(facts, files) as clean:
+    with _silence_libraries(), _clean_folder(facts, files) as clean:
         try:
             options = {"local_files_only": True, "trust_remote_code": False}
             config = transformers.AutoConfig.from_pretrained(clean, **options)
@@ -72,8 +185,10 @@ def loaded(path: str, causal: bool) -> Any:
         except UsageError:
             raise
         except Exception as error:
-            raise UsageError("E137", f"{path} cannot be read as a model: {own.in_one_line(error)}.") from error
-    lacks = [n for n in (*report["missing_keys"], *map(str, report["mismatched_keys"])) if not n.startswith(UNUSED)]
+            raise UsageError("E137", f"{path} cannot be read as a model: {python_files.one_line(error)}.") from error
+    lacks = [
+        n for n in (*report["missing_keys"], *map(str, report["mismatched_keys"])) if not n.startswith(UNUSED_WEIGHTS)
+    ]
     if lacks:
         what = "a head for the next token" if causal and all("head" in n for n in lacks) else f"'{lacks[0]}'"
         raise UsageError("E137", f"{path} has no weights of {what} for a {facts['model_type']} model; give all of it.")
@@ -91,7 +206,7 @@ def fills_in(facts: Mapping[str, Any]) -> bool:
     return both_ways and not facts.get("is_decoder")
 
 
-def window(config: Any, causal: bool) -> Window | None:
+def local_attention(config: Any, causal: bool) -> LocalAttention | None:
     """Of the model's layers that see only near tokens, or None where it has none."""
     size = getattr(config, "sliding_window", None)
     if not size:
@@ -99,10 +214,10 @@ def window(config: Any, causal: bool) -> Window | None:
     bounded = causal or getattr(
         config, "use_bidirectional_attention", False
     )  # these do not count the token at the bound
-    return Window(size - 1 if bounded else size, mixed=bool(getattr(config, "layer_types", None)))
+    return LocalAttention(size - 1 if bounded else size, mixed=bool(getattr(config, "layer_types", None)))
 
 
-def check_attention(body: Tokens, path: str, T: int, vocabulary: int) -> None:
+def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> None:
     """Raises UsageError (E137) unless the model says the same of T tokens and padding behind them as by masks of its own.
 
     Architectures differ in what they make of a mask that says for each token which others it may see.
@@ -113,19 +228,19 @@ def check_attention(body: Tokens, path: str, T: int, vocabulary: int) -> None:
         ids[1, (T + 1) // 2 :] = body.padding
     known = body.known(ids)
     try:
-        with _quiet(), torch.no_grad(), evaluating(body):
+        with _silence_libraries(), torch.no_grad(), evaluation_mode(body):
             ours = body.answer(ids).last_hidden_state[known]
             theirs = body.model(input_ids=ids, attention_mask=known.long()).last_hidden_state[known]
         same = torch.allclose(ours, theirs, atol=1e-4 * float(theirs.abs().max()), rtol=1e-4)
     except Exception as error:
-        text = f"the model in {path} cannot be told which tokens each of {T} may see ({own.in_one_line(error)})"
+        text = f"the model in {path} cannot be told which tokens each of {T} may see ({python_files.one_line(error)})"
         raise UsageError("E137", f"{text}; give another architecture.") from error
     if not same:
         text = f"the model in {path} answers otherwise when it is told which tokens each of {T} may see"
         raise UsageError("E137", f"{text}; give shorter samples, or another architecture.")
 
 
-def divided(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:
+def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:
     """(the body, the head) of a model for the next token; of the head, a copy of the words that stand for the classes.
 
     Raises UsageError: E137 where the model does more to its answers than a dense layer, E122 where classes are more than words.
@@ -150,7 +265,7 @@ def divided(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:
     return body, head
 
 
-def adapted(model: nn.Module, rank: int, alpha: float, dropout: float, targets: tuple[str, ...]) -> nn.Module:
+def add_adapters(model: nn.Module, rank: int, alpha: float, dropout: float, targets: tuple[str, ...]) -> nn.Module:
     """The model with adapters of this rank beside the layers of these names, which alone learn.
 
     targets: ends of the names of dense layers; () for all of them but a head. Raises UsageError (E104) where none has such a name.
@@ -160,7 +275,7 @@ def adapted(model: nn.Module, rank: int, alpha: float, dropout: float, targets: 
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets) or "all-linear",
     )  # fmt: skip
     try:
-        with _quiet():
+        with _silence_libraries():
             return peft.inject_adapter_in_model(config, model)
     except ValueError as error:
         dense = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
@@ -173,7 +288,7 @@ def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
     with torch.device("meta"):
         described = 4 * sum(p.numel() for p in kind.from_config(config).parameters())
     held = sum(file.stat().st_size for file in files)
-    if described > 4 * held + ROOM:
+    if described > 4 * held + SIZE_MARGIN:
         raise UsageError(
             "E137",
             f"{path}: config.json describes a model of {described:,} bytes, and the files hold {held:,}; they are not of "
@@ -182,20 +297,20 @@ def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
 
 
 @contextmanager
-def _only(facts: dict[str, Any], files: list[Path]) -> Iterator[str]:
+def _clean_folder(facts: dict[str, Any], files: list[Path]) -> Iterator[str]:
     """A folder that holds these facts as its config.json and links to these files, and nothing else."""
     with tempfile.TemporaryDirectory(prefix="unskew-") as place:
-        disk.replace_unsynced(Path(place) / folder.CONFIG, json.dumps(facts).encode())
+        disk.replace_unsynced(Path(place) / hf_folder.CONFIG, json.dumps(facts).encode())
         for file in files:
             (Path(place) / file.name).symlink_to(file.resolve())
-        index = files[0].parent / folder.INDEX
+        index = files[0].parent / hf_folder.INDEX
         if index.is_file():
-            disk.replace_unsynced(Path(place) / folder.INDEX, index.read_bytes())
+            disk.replace_unsynced(Path(place) / hf_folder.INDEX, index.read_bytes())
         yield place
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_libraries() -> Iterator[None]:
     """Without the libraries' bars and remarks, and without a change of torch's own generator."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)

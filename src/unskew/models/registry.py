@@ -9,11 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from unskew import arguments, calls
-from unskew.data.layout import Layout
+from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError, suggestion
-from unskew.models.auto import default_for
-from unskew.models.catalogue import aliases, names
+from unskew.formats import arguments, calls
+from unskew.models.catalogue import aliases, default_for, names
 
 
 def module_of(name: str) -> ModuleType:

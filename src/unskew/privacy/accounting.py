@@ -1,21 +1,40 @@
-"""Gaussian differential privacy (Dong, Roth & Su, JRSS-B 2022, arXiv 1905.02383): exact conversion, exact composition.
+"""What noise amounts to as differential privacy: Gaussian mechanisms, sums over Poisson samples, and noisy means of latents.
 
-A Gaussian mechanism of L2 sensitivity D and noise s is mu-GDP with mu = D / s; k of them together are sqrt(k) mu-GDP;
+Gaussian differential privacy (Dong, Roth & Su, JRSS-B 2022, arXiv 1905.02383). A Gaussian mechanism of L2 sensitivity D and noise s
+is mu-GDP with mu = D / s; k of them together are sqrt(k) mu-GDP;
     delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)
 Both are exact. Renyi bounds, which are looser, are here to check them against.
+
+Sums over Poisson samples, by the privacy loss distributions of dp-accounting. One release: every record is taken with probability q,
+independently of the others; the vectors of those taken, each of L2 norm at most C, are added up; every coordinate gets noise
+N(0, (sigma C)^2). T releases about the same records compose. Neighbours are two sets of records of which one has one record more (Abadi
+et al., CCS 2016; Koskela et al., AISTATS 2020). All figures are upper bounds: losses are rounded up to multiples of a step.
+
+FedDPMS's release of noisy latent means, as published and by honest readings. A mean of m vectors in [0, 1]^l has L2 sensitivity
+sqrt(l) / m; with noise sigma that is mu-GDP, mu = sqrt(l) / (m sigma). That holds for a given encoder and for given sizes of the
+classes and lists of those that are shared: a record more or less can change which classes are shared, and so the shape of what leaves
+the client, which no noise covers.
 """
+
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# dp-accounting is an optional dependency and has no types.
 
 from __future__ import annotations
 
 import math
-from typing import cast
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
+from unskew.core.account import Account
+from unskew.errors import UsageError
 
-def delta_of(epsilon: float, mu: float) -> float:
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
     """The smallest delta for which mu-GDP implies (epsilon, delta)-DP; 0 for mu = 0."""
     if mu == 0:
         return 0.0
@@ -24,27 +43,221 @@ def delta_of(epsilon: float, mu: float) -> float:
     return float(math.exp(first) * -math.expm1(min(0.0, second - first)))
 
 
-def epsilon_of(mu: float, delta: float) -> float:
+def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest epsilon for which mu-GDP implies (epsilon, delta)-DP; inf where mu is. Raises ValueError for a delta outside (0, 1)."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, got {delta}")
     if math.isinf(mu):
         return math.inf
-    if delta_of(0.0, mu) <= delta:
+    if gaussian_delta(0.0, mu) <= delta:
         return 0.0
     high = 1.0
-    while delta_of(high, mu) > delta:
+    while gaussian_delta(high, mu) > delta:
         high *= 2
-    return cast(float, brentq(lambda e: delta_of(e, mu) - delta, 0.0, high, xtol=1e-12))
+    return cast(float, brentq(lambda e: gaussian_delta(e, mu) - delta, 0.0, high, xtol=1e-12))
 
 
-def composed(mu: float, times: float) -> float:
+def compose_gaussian(mu: float, times: float) -> float:
     """mu of `times` releases, each mu-GDP, about the same records."""
     return math.sqrt(times) * mu
 
 
-def epsilon_by_renyi(mu: float, delta: float) -> float:
+def renyi_epsilon(mu: float, delta: float) -> float:
     """An upper bound on `epsilon_of`, by Renyi divergences (order a: a mu^2 / 2) and their best conversion."""
     orders = np.concatenate([np.linspace(1.01, 64, 6400), np.arange(64, 4096)])
     bounds = orders * mu**2 / 2 + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
     return float(max(0.0, bounds.min()))
+
+
+INTERVAL = 1e-3
+"""The largest step of the privacy losses, unless one release has far larger ones."""
+FINE_STEP = 10
+"""Steps that a deviation of one release's loss has at least: each release is rounded up by itself, and thousands of small
+losses with large steps would add up to several times the epsilon that there is."""
+STEPS = 1e4
+"""About how many steps the losses of one release take at most."""
+MOST_STEPS = 1e6
+"""The same where releases of several kinds have one step, the finest of theirs."""
+TOLERANCE = 1e-3
+"""How far above the least noise the noise that is solved for may lie, as a part of it."""
+LEAST_NOISE = 0.1
+"""Where the search for noise ends; below it no epsilon is of any use."""
+
+
+@lru_cache(maxsize=4096)
+def epsilon_after(releases: int, q: float, sigma: float, delta: float) -> float:
+    """Epsilon at `delta` of so many releases; 0 for none. Raises UsageError (E133) without dp-accounting."""
+    if not releases:
+        return 0.0
+    one = _one_release(q, sigma)
+    return float(one.self_compose(releases).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=4096)
+def sampled_epsilon(kinds: tuple[tuple[int, float, float], ...], delta: float) -> float:
+    """Epsilon at `delta` of releases of several kinds about the same records, all together: of each kind how many, q and
+    sigma. Raises UsageError (E133) without dp-accounting."""
+    occurring = [kind for kind in kinds if kind[0]]
+    if len(occurring) < 2:
+        return epsilon_after(*occurring[0], delta) if occurring else 0.0
+    step = max(
+        min(step_of(q, sigma) for _, q, sigma in occurring),
+        max(largest_loss(q, s) for _, q, s in occurring) / MOST_STEPS,
+    )
+    whole, *others = (_one_release(q, sigma, step).self_compose(releases) for releases, q, sigma in occurring)
+    for other in others:
+        whole = whole.compose(other)
+    return float(whole.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=256)
+def noise_for(epsilon: float, releases: int, q: float, delta: float) -> float:
+    """The sigma with which so many releases cost at most `epsilon`, the least but for TOLERANCE. Raises UsageError (E133)."""
+    enough, too_little = 1.0, 0.0
+    while epsilon_after(releases, q, enough, delta) > epsilon:
+        enough, too_little = 2 * enough, enough
+    while not too_little:
+        half = enough / 2
+        if half < LEAST_NOISE:
+            return enough
+        enough, too_little = (half, 0.0) if epsilon_after(releases, q, half, delta) <= epsilon else (enough, half)
+    while enough > (1 + TOLERANCE) * too_little:
+        middle = math.sqrt(enough * too_little)
+        fits = epsilon_after(releases, q, middle, delta) <= epsilon
+        enough, too_little = (middle, too_little) if fits else (enough, middle)
+    return enough
+
+
+def most_releases(epsilon: float, q: float, sigma: float, delta: float, most: int) -> int:
+    """How many releases, at most `most`, cost no more than `epsilon`."""
+    enough, too_many = 0, most + 1
+    if epsilon_after(most, q, sigma, delta) <= epsilon:
+        return most
+    while too_many - enough > 1:
+        middle = (enough + too_many) // 2
+        if epsilon_after(middle, q, sigma, delta) <= epsilon:
+            enough = middle
+        else:
+            too_many = middle
+    return enough
+
+
+@lru_cache(maxsize=8)
+def _one_release(q: float, sigma: float, step: float | None = None) -> Any:
+    """step: to whose multiples losses are rounded; by default the one that suits such releases alone."""
+    try:
+        from dp_accounting.pld import privacy_loss_distribution
+    except ImportError:
+        text = "differential privacy is accounted with dp-accounting, which is not installed: pip install 'unskew[dp]'."
+        raise UsageError("E133", text) from None
+    step = step or step_of(q, sigma)
+    return privacy_loss_distribution.from_gaussian_mechanism(sigma, value_discretization_interval=step, sampling_prob=q)
+
+
+def step_of(q: float, sigma: float) -> float:
+    """The step to whose multiples the losses of one release are rounded."""
+    deviation = q * math.sqrt(math.expm1(1 / sigma**2))
+    return max(min(INTERVAL, deviation / FINE_STEP), largest_loss(q, sigma) / STEPS)
+
+
+def largest_loss(q: float, sigma: float) -> float:
+    """The largest loss of one release that occurs: six deviations from the mean."""
+    unsampled = 1 / (2 * sigma**2) + 6 / sigma
+    return math.log1p(q * math.expm1(unsampled))
+
+
+def round_up(epsilon: float) -> float:
+    """An epsilon with six digits after the point, never below itself."""
+    return epsilon if math.isinf(epsilon) else math.ceil(epsilon * 1e6) / 1e6
+
+
+@dataclass(frozen=True)
+class LatentMean:
+    """The release of one class's mean by one client.
+
+    m: samples in the mean. width: l, the coordinates of a latent. sigma: standard deviation of the noise. copies: noisy
+    vectors that are released of this mean. classes: means that the client releases.
+    """
+
+    m: int
+    width: int
+    sigma: float
+    copies: int
+    classes: int
+
+    @property
+    def mu(self) -> float:
+        """Of one released vector."""
+        return math.sqrt(self.width) / (self.m * self.sigma)
+
+    def paper(self, delta: float) -> float:
+        """Epsilon as published: one coordinate, one release, by the classical bound, which holds below 1 only."""
+        return math.sqrt(2 * math.log(1.25 / delta)) / (self.m * self.sigma)
+
+    def added(self, delta: float) -> float:
+        """Epsilon when one record is added or removed: it has one class, so classes compose in parallel."""
+        return gaussian_epsilon(compose_gaussian(self.mu, self.copies), delta)
+
+    def replaced(self, delta: float) -> float:
+        """Epsilon when one record is replaced by one of another class: two means change."""
+        return gaussian_epsilon(compose_gaussian(self.mu, 2 * self.copies), delta)
+
+    def worst(self, delta: float) -> float:
+        """Epsilon where it is not certain that classes are disjoint: all means of the client change, or two, if it has one."""
+        return gaussian_epsilon(compose_gaussian(self.mu, self.copies * max(2, self.classes)), delta)
+
+    @property
+    def delta(self) -> float:
+        """A delta well below 1 / m, so that it says something about each of the m records."""
+        return min(1e-5, 1 / (10 * self.m))
+
+
+@dataclass(frozen=True)
+class LatentRelease:
+    """The rule by which every client releases latents.
+
+    width, sigma, copies: as in Latents. top: the largest classes of a client are shared, at most so many. least: samples
+    that a class needs to be shared. filtered: whether only vectors leave that passed a filter which saw the data.
+    """
+
+    width: int
+    sigma: float
+    copies: int
+    top: int
+    least: int
+    filtered: bool
+
+    def account(self, counts_KC: np.ndarray[Any, Any]) -> Account:
+        """What can be said of each shared class of each client, and of the smallest one, from samples per class."""
+        order_KC = np.argsort(-counts_KC, axis=1, kind="stable")[:, : self.top]
+        shared = [
+            (i, int(c), int(counts_KC[i, c]))
+            for i, order_C in enumerate(order_KC)
+            for c in order_C
+            if counts_KC[i, c] >= self.least
+        ]
+        if not shared:
+            return Account("no client has a class large enough to share")
+        means = {m: LatentMean(m, self.width, self.sigma, self.copies, self.top) for m in {m for _, _, m in shared}}
+        least = means[min(means)]
+        delta = least.delta
+        figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in means.items()}
+        return Account(
+            f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n = {least.classes}, "
+            f"delta = {delta:.1e}",
+            self._readings(least),
+            tuple((i, c, m, *figures[m]) for i, c, m in shared),
+            delta,
+        )
+
+    def _readings(self, least: LatentMean) -> tuple[tuple[float, str], ...]:
+        given = "given the encoder, the class sizes and the class lists"
+        sound = f"not guaranteed, also {given}: the filter sees the data" if self.filtered else given
+        delta = least.delta
+        return (
+            (least.paper(delta), "as published: one coordinate, one release"),
+            (least.added(delta), f"of the latents, a record added or removed; {sound}"),
+            (least.replaced(delta), f"of the latents, a record replaced by one of another class; {sound}"),
+            (least.worst(delta), f"of the latents, at worst; {sound}"),
+            (math.inf, "end to end: weights, encoder, decoder, class sizes and class lists carry no noise"),
+        )

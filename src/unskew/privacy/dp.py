@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew.arguments import With
-from unskew.core import Fed, Normal, Part, Reply, Share, Tensor, Tree, Ups, Weights, noisy
-from unskew.core.account import Account, caution, number
+from unskew.core import Fed, Normal, Part, Reply, Share, Tensor, Tree, Ups, Weights, add_noise
+from unskew.core.account import Account, epsilon_caution, epsilon_text
 from unskew.core.method import Method
-from unskew.core.trees import flat, nested
+from unskew.core.trees import flat_tree, nested_tree
 from unskew.errors import UsageError
-from unskew.privacy.subsampled import LEAST_NOISE, epsilon_after, most_releases, noise_for, rounded_up
+from unskew.formats.arguments import With
+from unskew.privacy.accounting import LEAST_NOISE, epsilon_after, most_releases, noise_for, round_up
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class DP(Part):
             )
         if not self.rounds_within(fed):
             cost = epsilon_after(1, fed.sampled, self.multiplier(fed), self.delta)
-            return f"its first round would cost epsilon {number(cost)}, above {number(self.epsilon)}; raise noise_multiplier"
+            return f"its first round would cost epsilon {epsilon_text(cost)}, above {epsilon_text(self.epsilon)}; raise noise_multiplier"
         return None
 
     def multiplier(self, fed: Fed) -> float:
@@ -97,7 +97,7 @@ class DP(Part):
         return most_releases(self.epsilon, _sampled(fed), self.noise_multiplier, self.delta, fed.rounds)
 
     def spent(self, fed: Fed, t: int) -> float:
-        return rounded_up(epsilon_after(t, _sampled(fed), self.multiplier(fed), self.delta))
+        return round_up(epsilon_after(t, _sampled(fed), self.multiplier(fed), self.delta))
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"clip": torch.tensor(self.clip, dtype=torch.float64)} if self.adaptive else {}
@@ -115,12 +115,12 @@ class DP(Part):
             for path, t in x.items():
                 total[path] += keep * t
         deviation = z / math.sqrt(1 - r) * clip
-        sums = {path: noisy(t, deviation, normal(tuple(t.shape), path)) for path, t in total.items()}
-        m = expected(fed)
+        sums = {path: add_noise(t, deviation, normal(tuple(t.shape), path)) for path, t in total.items()}
+        m = expected_clients(fed)
         replies = [self._alike(w, sums, ups, m)] * m
         if not self.adaptive:
             return replies, s
-        below = 0.5 + float(noisy(torch.tensor(inside), z / (2 * math.sqrt(r)), normal((), "clip"))) / m
+        below = 0.5 + float(add_noise(torch.tensor(inside), z / (2 * math.sqrt(r)), normal((), "clip"))) / m
         return replies, {"clip": s["clip"] * math.exp(-self.rate * (min(1.0, max(0.0, below)) - self.quantile))}
 
     def _vector(
@@ -130,7 +130,7 @@ class DP(Part):
         for n in fed.shared:
             yield f"w/{n}", (sent[n] - w[n]).double() if sent else torch.zeros_like(w[n])
         for part, declared in ups.declared.items():
-            leaves = flat(shares[part]) if shares else {}
+            leaves = flat_tree(shares[part]) if shares else {}
             for leaf, share in declared.items():
                 blank = torch.zeros(share.shape)  # type: ignore[arg-type]  # a shape with rows is refused
                 yield f"{part}/{leaf}", self.scale * leaves[leaf].double() if leaves else blank
@@ -140,10 +140,10 @@ class DP(Part):
         mean = {path: t / m for path, t in sums.items()}
         weights = {n: (w[n].double() + mean[f"w/{n}"]).to(w[n].dtype) for n in w if f"w/{n}" in mean}
         shares = {
-            part: nested({leaf: self._shared(mean[f"{part}/{leaf}"], share) for leaf, share in declared.items()})
+            part: nested_tree({leaf: self._shared(mean[f"{part}/{leaf}"], share) for leaf, share in declared.items()})
             for part, declared in ups.declared.items()
         }
-        return Reply(NOBODY, 1.0, weights, shares)
+        return Reply(NO_CLIENTS, 1.0, weights, shares)
 
     def _shared(self, mean: Tensor, share: Share) -> Tensor:
         """What is shared, in its own unit; sums of what is never negative are not negative."""
@@ -152,14 +152,14 @@ class DP(Part):
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         epsilon, rounds, z = self.spent(fed, self.rounds_within(fed)), self.rounds_within(fed), self.multiplier(fed)
-        few = f"; the budget of {number(self.epsilon)} allows no more" if rounds < fed.rounds else ""
+        few = f"; the budget of {epsilon_text(self.epsilon)} allows no more" if rounds < fed.rounds else ""
         return Account(
             f"noise {z:.4g} x clip {self.clip:g}{' to begin with' * self.adaptive}, q = {_sampled(fed):g}, "
-            f"{rounds} of {fed.rounds} rounds{few}, {expected(fed)} clients expected in each, delta = {self.delta:.1e}",
+            f"{rounds} of {fed.rounds} rounds{few}, {expected_clients(fed)} clients expected in each, delta = {self.delta:.1e}",
             (
                 (
                     epsilon,
-                    f"of every model and broadcast, one client more or less, against whoever reads them{caution(epsilon)}",
+                    f"of every model and broadcast, one client more or less, against whoever reads them{epsilon_caution(epsilon)}",
                 ),
                 (
                     math.inf,
@@ -196,11 +196,11 @@ def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
 UNSCALED = 1.0
 """The `scale` that is the default."""
 
-NOBODY = -1
+NO_CLIENTS = -1
 """The client number of a reply that stands for no single client."""
 
 
-def expected(fed: Fed) -> int:
+def expected_clients(fed: Fed) -> int:
     """m, the number of clients that are expected in a round, at least one; it does not depend on who is there."""
     return max(1, round(_sampled(fed) * fed.clients))
 

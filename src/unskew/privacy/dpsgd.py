@@ -22,10 +22,11 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Client, Fed, Part, Tensor, Weights
-from unskew.core.account import Account, caution
-from unskew.core.client import SURE
+from unskew.core.account import Account, epsilon_caution
+from unskew.core.client import NOISE_DEVIATIONS
 from unskew.core.method import Method
-from unskew.privacy.subsampled import LEAST_NOISE, epsilon_of, rounded_up
+from unskew.privacy import dp
+from unskew.privacy.accounting import LEAST_NOISE, round_up, sampled_epsilon
 
 SHORTER = 1 - 2.0**-22
 """Vectors that are clipped are shorter than the bound by this factor, so that rounding them to float32 does not exceed it."""
@@ -67,10 +68,10 @@ class DPSGD(Part):
         return None
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:
-        return clipped(g, self.clip)
+        return clip_vector(g, self.clip)
 
     def sample_sum(self, v: dict[str, Tensor], c: Client) -> dict[str, Tensor]:
-        return clipped(v, self.sums_clip)
+        return clip_vector(v, self.sums_clip)
 
     @property
     def step_noise(self) -> float:  # type: ignore[override]
@@ -91,7 +92,10 @@ class DPSGD(Part):
             f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,} samples: q = {q:.4g}, "
             f"{steps:,} steps{sums if fed.sums else ''} if it is asked in every round, delta = {self.delta:.1e}",
             (
-                (worst, f"of all a client sends, one sample more or less, against whoever reads it{caution(worst)}"),
+                (
+                    worst,
+                    f"of all a client sends, one sample more or less, against whoever reads it{epsilon_caution(worst)}",
+                ),
                 (math.inf, "of test scores, and of training losses in a simulation, which carry no noise"),
             ),
             delta=self.delta,
@@ -100,22 +104,22 @@ class DPSGD(Part):
     def of_client(self, n: int, fed: Fed) -> float:
         """Epsilon of a client with n samples that is asked in every round, of its updates and all other sums together."""
         steps = (fed.passes * -(-n // fed.batch), min(1.0, fed.batch / n), self.noise_multiplier)
-        return rounded_up(epsilon_of((steps, (fed.sums, 1.0, self.sums_noise)), self.delta))
+        return round_up(sampled_epsilon((steps, (fed.sums, 1.0, self.sums_noise)), self.delta))
 
 
-def clipped(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
+def clip_vector(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
     """What one sample adds to a sum, as one vector of L2 norm at most `most`; zeros for one that is not finite."""
     norm = torch.stack([t.double().pow(2).sum() for t in v.values()]).sum().sqrt()
     keep = torch.where(norm > most, most * SHORTER / norm, 1.0)
     return {n: torch.where(norm.isfinite(), t.double() * keep, 0.0).to(torch.float32) for n, t in v.items()}
 
 
-def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
+def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     """What to know of sums over samples before round 1, with its code (E326): counts so small that they pass for noise."""
     part, sizes = method.samples_apart, fed.sizes[fed.sizes > 0]
     if part is None or not fed.sums or not len(sizes):
         return ()
-    floor = SURE * part.sum_noise
+    floor = NOISE_DEVIATIONS * part.sum_noise
     few = int(np.count_nonzero(sizes <= floor))
     if not few:
         return ()
@@ -133,3 +137,8 @@ def _candidates(fed: Fed) -> list[int]:
     for n in sorted({int(n) for n in fed.sizes if n}, reverse=True):
         smallest[-(-n // fed.batch)] = n
     return list(smallest.values())
+
+
+def noise_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
+    """Of every Part that protects, whether its settings suit this method and these clients."""
+    return (*dp.remarks(method, fed), *sum_remarks(method, fed))

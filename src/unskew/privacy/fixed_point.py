@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from unskew.core import gate
-from unskew.core.replies import Reply, capped
-from unskew.core.trees import Tree, Weights, flat, nested
-from unskew.privacy.secure import SUM
+from unskew.core.replies import Reply, cap_weights
+from unskew.core.trees import Tree, Weights, flat_tree, nested_tree
+from unskew.privacy.secure_aggregation import SUM
 
 
 def shares_of_weight(sizes: Sequence[float], weighting: str, cap: float) -> list[float]:
     """p_k, by which clients of these sizes multiply their updates; their sum is 1."""
     raw_K = torch.tensor(sizes if weighting == "size" else [1.0] * len(sizes), dtype=torch.float64)
-    return capped((raw_K / raw_K.sum()).tolist(), cap)
+    return cap_weights((raw_K / raw_K.sum()).tolist(), cap)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FixedPoint:
         """[N] int64. w: the weights the client began the round with. p: its weight in the mean."""
         q_N, at, cut = torch.zeros(self.length, dtype=torch.int64), 2, 0
         q_N[0], cut = self._steps(torch.as_tensor(reply.loss).reshape(1))
-        shared = flat(reply.shares)
+        shared = flat_tree(reply.shares)
         for path, shape in self._forms():
             first, _, name = path.partition("/")
             x = (reply.weights[name].double() - w[name].double()) * p if first == "w" else shared[name]
@@ -80,11 +80,11 @@ class FixedPoint:
         for path, shape in self._forms():
             end = at + math.prod(shape)
             pieces[path], at = numbers_N[at:end].reshape(shape), end
-        return nested(pieces)
+        return nested_tree(pieces)
 
     def vector(self, tree: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
         """[N] the inverse of `tree`. Raises ValueError for tensors of other names, shapes or types."""
-        pieces, forms = flat(tree), {SUM: (2,), **dict(self._forms())}
+        pieces, forms = flat_tree(tree), {SUM: (2,), **dict(self._forms())}
         if {path: (tuple(t.shape), t.dtype) for path, t in pieces.items()} != {p: (s, dtype) for p, s in forms.items()}:
             raise ValueError("its numbers are others than those that are summed")
         return torch.cat([pieces[path].reshape(-1) for path in forms])
@@ -114,7 +114,7 @@ class FixedPoint:
         shares: dict[str, Tree] = {}
         device = next((t.device for t in w.values()), x.device)
         for part, declared in self.spec.shares.items():
-            shares[part] = nested(
+            shares[part] = nested_tree(
                 {
                     leaf: (sums[f"shares/{part}/{leaf}"] / K).clamp(share.low, share.high).to(device, share.dtype)
                     for leaf, share in declared.items()

@@ -1,17 +1,214 @@
-"""One self-contained HTML page about a run, several runs, or a comparison."""
+"""One self-contained HTML page about a run, several runs, or a comparison.
+
+Its head states the result in one sentence, the key numbers, and what makes them doubtful. In a comparison made by unskew all
+runs have the same samples, partition, training and scoring; a page can be asked for of any folders, and then the head says in what
+else than the method their runs differ.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from unskew import disk
-from unskew.report import headline, sections
-from unskew.report.context import context_of
-from unskew.report.read import asked_target, read_runs
-from unskew.report.render import render
-from unskew.report.runs import RunData
-from unskew.report.verdict import pays
+import numpy as np
+
+from unskew.config import FIELDS
+from unskew.report import sections
+from unskew.report.analysis import tables
+from unskew.report.analysis.numbers import digits, p_value, plural, size, with_unit
+from unskew.report.analysis.runs import NOT_A_CONFIGURATION, TUNED, RunData, read_json, read_runs, requested_target
+from unskew.report.analysis.summary import Gap, benefit_sentence, range_text
+from unskew.report.figures.svg import shorten
+from unskew.report.sections import Context, context_of, render
+from unskew.scores import kind, significant
+from unskew.system import disk
+
+SAME_TASK = {
+    "data": "data",
+    "skew": "partitions",
+    "clients": "numbers of clients",
+    "samples": "numbers of samples",
+    "partition_seed": "seeds of the partition",
+    "validation": "shares of training samples held out to score them",
+}
+"""Settings without which two scores are of different things, and what they say."""
+IRRELEVANT_SETTINGS = (*NOT_A_CONFIGURATION, "set", "track", "measure", "metrics", "keep_best")
+"""Settings that methods may differ in; `set` is an argument of their own."""
+MOST_NAMED = 4
+
+
+def comparability_doubts(context: Context) -> list[str]:
+    """Sentences on what, beside the method, may have made the scores differ."""
+    runs = [r for r in context.runs if not r.is_reference]
+    return [*_seeds(context), *_tasks(runs), *_training(runs), *_samples(context.runs), *_versions(context.runs)]
+
+
+def _seeds(context: Context) -> list[str]:
+    seeds = {method: sorted(r.seed for r in group) for method, group in context.methods.items()}
+    counts = {method: len(own) for method, own in seeds.items()}
+    if len(set(counts.values())) > 1:
+        return [f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."]
+    if len(set(map(tuple, seeds.values()))) > 1:
+        named = "; ".join(f"{method} {', '.join(map(str, own))}" for method, own in seeds.items())
+        return [f"Methods have different seeds ({named}), and only those that two methods share are paired."]
+    return []
+
+
+def _tasks(runs: Sequence[RunData]) -> list[str]:
+    return [
+        f"These runs have different {what} ({', '.join(values)}), so their scores cannot be compared."
+        for key, what in SAME_TASK.items()
+        if len(values := _values(runs, key)) > 1
+    ]
+
+
+def _training(runs: Sequence[RunData]) -> list[str]:
+    """Of runs of several methods; where the method is the same, its settings are what is compared, and name it."""
+    if len({r.config.get("method") for r in runs}) < 2:
+        return []
+    differing = {key: values for key in _training_settings(runs) if len(values := _values(runs, key)) > 1}
+    if not differing:
+        return []
+    named = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
+    return [f"Not only the methods of these runs differ ({named}), so a gap between scores need not be the methods'."]
+
+
+def _training_settings(runs: Sequence[RunData]) -> list[str]:
+    """The settings that say how clients train, without those that tuning chose for each method on purpose."""
+    tuned: set[str] = set.intersection(*map(_tuned_settings, runs)) if runs else set()
+    return [key for key in FIELDS if key not in (*SAME_TASK, *IRRELEVANT_SETTINGS, *tuned)]
+
+
+def _tuned_settings(run: RunData) -> set[str]:
+    methods = read_json(run.path.parent / TUNED).get("methods", {})
+    return {name for entry in methods.values() for name in entry.get("best", {})}
+
+
+def _values(runs: Sequence[RunData], key: str) -> list[str]:
+    """The values of a setting; runs of before there was one have its default."""
+    return sorted({str(run.config.get(key, FIELDS[key].default)) for run in runs})
+
+
+def _samples(runs: Sequence[RunData]) -> list[str]:
+    """Whether runs of equal settings and seed hold other samples, as where a file of data was changed in between."""
+    dealt: dict[tuple[str, ...], list[RunData]] = {}
+    for run in runs:
+        key = (str(run.federation.get("clients")), str(run.seed), *(_values([run], k)[0] for k in SAME_TASK))
+        dealt.setdefault(key, []).append(run)
+    for group in dealt.values():
+        other = [r for r in group if _shape(r) != _shape(group[0])]
+        if other:
+            named = ", ".join(f"{r.method} seed {r.seed}" for r in (group[0], *other[: MOST_NAMED - 1]))
+            return [f"Runs of equal settings hold different samples ({named}), so their scores cannot be compared."]
+    return []
+
+
+def _shape(run: RunData) -> str:
+    """What federation.json says of the samples, whatever the method makes of them."""
+    return str([run.federation.get(key) for key in ("sizes", "labels", "test")])
+
+
+def _versions(runs: Sequence[RunData]) -> list[str]:
+    versions = sorted({str(run.env["unskew"]) for run in runs if run.env.get("unskew")})
+    return [f"These runs are of different versions of unskew ({', '.join(versions)})."] if len(versions) > 1 else []
+
+
+EXPECTED_EVENTS = ("E320", "E323", "E325", "E327")
+"""Codes of events that happened to no reply and no round: a budget or patience that ended the run, and cautions."""
+
+
+def result_sentence(context: Context) -> str:
+    """One sentence, without its full stop: which method leads, by how much, and whether the seeds can tell."""
+    run = context.first
+    where = _where(run)
+    leader = next((s for s in context.summaries if s.leads), None)
+    if leader is None:
+        return f"{context.summaries[0].method} {where}: without a global {context.score}"
+    which = kind(context.metric)
+    unit = which.unit.replace(" ", "\u00a0")
+    score = f"{leader.method} reaches {digits(leader.final, context.metric)}{unit} global {context.score}"
+    taken = [r.rounds for r in context.methods[leader.method]]
+    where = f"after {range_text(taken)} round{'s' if max(taken) != 1 else ''} {where}"
+    rivals = [s for s in context.summaries if not s.leads and not s.reference and s.final.n]
+    if not rivals:
+        return f"{score} {where}"
+    second = max(rivals, key=lambda s: which.ahead(s.final.mean, 0.0))
+    gap = which.ahead(leader.final.mean, second.final.mean)
+    by = f"{100 * gap:.1f} points ahead of" if which.share else f"{significant(gap, 3)} better than"
+    ahead = f"{by} {second.method}"
+    return f"{score} {where}, {ahead}{_certainty(second.gap)}"
+
+
+def _where(run: RunData) -> str:
+    skew = run.federation.get("skew") or run.config.get("skew", "")
+    return f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (f" ({skew})" if skew else "")
+
+
+def _certainty(second: Gap | None) -> str:
+    """Whether the seeds can tell the leader from the second."""
+    if second is None or not second.seeds:
+        return "; no seed of one is a seed of the other, so they cannot be paired"
+    if second.seeds == 1:
+        return "; one seed cannot tell whether this would happen again"
+    if math.isnan(second.p):
+        return f" (in {second.lost} of {second.seeds} seeds)"
+    tie = f"{second.seeds} seeds cannot tell them apart" if second.p >= 0.05 else f"over {second.seeds} seeds"
+    return f" ({tie}, {p_value(second.p)})"
+
+
+def key_numbers(context: Context) -> list[tuple[str, str]]:
+    """The key numbers: (value, what it is)."""
+    run, federation = context.first, context.first.federation
+    lead = next((s for s in context.summaries if s.leads), context.summaries[0])
+    final = with_unit(lead.final.mean, context.metric).replace(" ", "\u00a0")
+    numbers = [(final, f"global {context.score}, {shorten(lead.method, 26)}")]
+    if lead.worst.n:
+        numbers.append((with_unit(lead.worst.mean, context.metric), "at its worst client"))
+    numbers.append((size(lead.up + lead.down), "sent, both ways, all clients"))
+    if federation:
+        numbers.append((f"{federation['clients']:,}", "clients"))
+        numbers.append((f"{np.median(federation['sizes']['train'] or [0]):,.0f}", "samples per client (median)"))
+    if run.attendance:
+        answered = float(np.mean([r.came for r in run.attendance]))
+        asked = float(np.mean([len(r.asked) for r in run.attendance]))
+        numbers.append((f"{significant(answered, 3)} of {significant(asked, 3)}", "clients answer a round"))
+    numbers.append(
+        (range_text([r.planned for group in context.competing.values() for r in group] or [run.planned]), "rounds")
+    )
+    numbers.append((str(context.seeds), "seeds" if context.seeds != 1 else "seed"))
+    return numbers
+
+
+def warnings(context: Context) -> list[str]:
+    """Sentences on what makes the numbers doubtful."""
+    runs = context.runs
+    sentences = [*altered_records(runs), *_unfinished(runs), *comparability_doubts(context)]
+    sentences += [*tables.doubts(context.summaries), *tables.dropped_replies(context.summaries)]
+    codes = [str(e.get("code", "")) for r in runs for e in r.events]
+    events = sum(code.startswith("E3") and code not in EXPECTED_EVENTS for code in codes)
+    if events:
+        listed = "is listed" if events == 1 else "are listed"
+        sentences.append(f"{plural(events, 'event')} such as a dropped reply or a skipped round {listed} at the end.")
+    return sentences
+
+
+def altered_records(runs: Sequence[RunData]) -> list[str]:
+    """A sentence for each record that has changed since its run wrote it."""
+    return [
+        f"{run.path}: {name} is missing or not as the run wrote it, so these figures may be wrong; copy the folder again."
+        for run in runs
+        for name in run.altered
+    ]
+
+
+def _unfinished(runs: Sequence[RunData]) -> list[str]:
+    short = [r for r in runs if not r.finished]
+    if not short:
+        return []
+    named = ", ".join(f"{r.method} seed {r.seed} (round {r.rounds} of {r.planned})" for r in short[:4])
+    more = " …" if len(short) > 4 else ""
+    return [f"Not finished ({len(short)} of {plural(len(runs), 'run')}): {named}{more}."]
 
 
 def write_report(
@@ -27,10 +224,10 @@ def write_report(
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
-    target = asked_target(paths) if target is None else target
+    target = requested_target(paths) if target is None else target
     runs = read_runs(paths)
     disk.write_output(out, page(runs, " and ".join(_name(p) for p in paths), target))
-    for sentence in headline.altered(runs):
+    for sentence in altered_records(runs):
         say(sentence)
     return out
 
@@ -46,10 +243,10 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
         "page.html.j2",
         name=name,
         runs=len(context.runs),
-        result=headline.result(context),
-        pays=pays(context.summaries),
-        cards=headline.cards(context),
-        warnings=headline.warnings(context),
+        result=result_sentence(context),
+        pays=benefit_sentence(context.summaries),
+        cards=key_numbers(context),
+        warnings=warnings(context),
         sections=sections.build(context),
         version=context.first.env.get("unskew", ""),
     )

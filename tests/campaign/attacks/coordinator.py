@@ -18,10 +18,10 @@ from tests.campaign.attacks.victim import NAME, PLACE, SITE, Victim, refused, se
 from tests.campaign.cases import CannotTry, Case, check, until
 from tests.campaign.ground import Ground, alive
 from unskew.core.trees import tree_map
-from unskew.deploy.identity import Private
-from unskew.deploy.policy import Policy
-from unskew.deploy.sealed import Sealed
-from unskew.deploy.wire import seal
+from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.wire_format import seal
+from unskew.federation.site.policy import Policy
 
 FAMILY = "coordinator"
 MOST_BYTES = 600 << 20
@@ -153,7 +153,7 @@ def pickled(v: Victim) -> str:
     run, _ = v.begun(settings())
     head = {"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1, "lr": 0.05}
     text = json.dumps(head | {"sha256": hashlib.sha256(PICKLED).hexdigest()})
-    answer = v.send(Sealed(text, v.key.sign(text.encode()), PICKLED))
+    answer = v.send(SignedMessage(text, v.key.sign(text.encode()), PICKLED))
     check(answer.header.get("code") in ("E304", "E310"), f"answered {answer.header}")
     return f"{answer.header['code']} {answer.header['text']}"
 
@@ -162,7 +162,7 @@ def forged(v: Victim) -> str:
     """Signed with another key."""
     run, w = v.begun(settings())
     head = {"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1, "lr": 0.05}
-    return refused(v.send(seal(head, {"w": w}, Private.make())), "E310")
+    return refused(v.send(seal(head, {"w": w}, PrivateKey.make())), "E310")
 
 
 def replayed(v: Victim) -> str:
@@ -213,7 +213,7 @@ def deep(v: Victim) -> str:
     text = v.refuses("E310", "train", run, 1, {"w": w, "down": {"/".join("a" * 3000): torch.zeros(1)}}, lr=0.05)
     header = json.dumps({"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1})
     nested = header[:-1] + ', "q":' + "[" * 10**5 + "]" * 10**5 + "}"
-    refused(v.send(Sealed(nested, v.key.sign(nested.encode()), b"")), "E310")
+    refused(v.send(SignedMessage(nested, v.key.sign(nested.encode()), b"")), "E310")
     return text
 
 

@@ -19,17 +19,16 @@ from typing import Any
 import torch
 
 from unskew.core.trees import tree_map
-from unskew.deploy.answering import Answering
-from unskew.deploy.fleet import Fleet
-from unskew.deploy.identity import Private, Public
-from unskew.deploy.loaders import load
-from unskew.deploy.sealed import Sealed
-from unskew.deploy.site import Membership, Site
-from unskew.deploy.tickets import Joined
-from unskew.deploy.wire import Limits, Packet, seal, unseal
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
+from unskew.federation.site.connection import AnswerLoop, Fleet
+from unskew.federation.site.site import Site, SiteIdentity
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site_data import load
 
 WIDE = Limits(4 << 30, 1 << 20)
-Changed = Sealed | str | None
+Changed = SignedMessage | str | None
 PICKLED = b"\x80\x04cos\nsystem\n(S'touch was-here'\ntR."
 """Would run a command where somebody unpickles it."""
 
@@ -38,40 +37,40 @@ PICKLED = b"\x80\x04cos\nsystem\n(S'touch was-here'\ntR."
 class Honest:
     """An honest answer, about to be changed. key: the site's own. before: earlier answers, the last one last."""
 
-    sealed: Sealed
-    key: Private
-    before: list[Sealed] = field(default_factory=list)
+    sealed: SignedMessage
+    key: PrivateKey
+    before: list[SignedMessage] = field(default_factory=list)
 
     @property
     def packet(self) -> Packet:
         return unseal(self.sealed, self.key.public, WIDE)
 
-    def saying(self, **facts: Any) -> Sealed:
+    def saying(self, **facts: Any) -> SignedMessage:
         """With other facts in its header, signed again."""
         packet = self.packet
         kept = {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}
         return seal(kept | facts, packet.tree, self.key)
 
-    def holding(self, **branches: Any) -> Sealed:
+    def holding(self, **branches: Any) -> SignedMessage:
         """With other tensors, signed again."""
         packet = self.packet
         kept = {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}
         return seal(kept, packet.tree | branches, self.key)
 
-    def weights(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sealed:
+    def weights(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SignedMessage:
         """With other weights, signed again."""
         return self.holding(w=tree_map(lambda t: change(t) if t.is_floating_point() else t, self.packet.tree["w"]))
 
-    def raw(self, blob: bytes, **facts: Any) -> Sealed:
+    def raw(self, blob: bytes, **facts: Any) -> SignedMessage:
         """With any bytes in the place of its tensors, and a digest and signature that fit."""
         header = json.loads(self.sealed.text) | facts | {"sha256": hashlib.sha256(blob).hexdigest()}
         return self.text(json.dumps(header), blob)
 
-    def text(self, text: str, blob: bytes) -> Sealed:
-        return Sealed(text, self.key.sign(text.encode()), blob)
+    def text(self, text: str, blob: bytes) -> SignedMessage:
+        return SignedMessage(text, self.key.sign(text.encode()), blob)
 
 
-def hello(honest: Honest, **facts: Any) -> Sealed:
+def hello(honest: Honest, **facts: Any) -> SignedMessage:
     """What a site says of itself, with other facts."""
     return honest.saying(hello=json.loads(honest.sealed.text)["hello"] | facts)
 
@@ -90,7 +89,7 @@ TRAIN: dict[str, Callable[[Honest], Changed]] = {
     "the answer to an earlier request": lambda h: h.before[-2] if len(h.before) > 1 else h.sealed,
     "the answer to another run": lambda h: h.before[0],
     "another site's name": lambda h: h.saying(site="a"),
-    "another's signature": lambda h: replace(h.sealed, signature=Private.make().sign(h.sealed.text.encode())),
+    "another's signature": lambda h: replace(h.sealed, signature=PrivateKey.make().sign(h.sealed.text.encode())),
     "tensors changed after signing": lambda h: replace(h.sealed, blob=bytes(len(h.sealed.blob))),
     "a body of 60 MB": lambda h: h.raw(bytes(60 << 20)),
     "100,000 tensors": lambda h: h.holding(w={f"t{k}": torch.zeros(1) for k in range(100_000)}),
@@ -119,11 +118,11 @@ KINDS = {"train": TRAIN, "hello": HELLO}
 
 
 def main(folder: Path, data: str, lie: Path) -> None:
-    joined, dataset = Joined.open(folder), load(data, [])
-    member = Membership(joined.ticket.site, folder, joined.key, Public.parse(joined.ticket.coordinator))
-    site, before = Site(member, lambda: dataset, approve="all"), list[Sealed]()
+    joined, dataset = SiteFolder.open(folder), load(data, [])
+    member = SiteIdentity(joined.ticket.site, folder, joined.key, PublicKey.parse(joined.ticket.coordinator))
+    site, before = Site(member, lambda: dataset, approve="all"), list[SignedMessage]()
 
-    def answer(request: Sealed, budget_s: float) -> Sealed:
+    def answer(request: SignedMessage, budget_s: float) -> SignedMessage:
         honest, kind = site.answer(request), json.loads(request.text)["kind"]
         change = KINDS.get(kind, {}).get(lie.read_text())
         if kind == "train":
@@ -137,7 +136,7 @@ def main(folder: Path, data: str, lie: Path) -> None:
             raise TimeoutError
         return changed  # pyright: ignore[reportReturnType]  a text is sent as an error, as the worker's own would be
 
-    Answering(Fleet(joined), answer, lambda text: print(text, flush=True), member.name).run()
+    AnswerLoop(Fleet(joined), answer, lambda text: print(text, flush=True), member.name).run()
 
 
 def wait_for_another(lie: Path) -> None:

@@ -11,7 +11,7 @@ from tests.campaign.attacks.liar import HELLO, TRAIN
 from tests.campaign.cases import Case, check, until
 from tests.campaign.ground import Ground, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
-from unskew.deploy import bounds
+from unskew.federation import admission
 
 FAMILY = "sites"
 LIAR, LIE = "c", "lie"
@@ -61,7 +61,7 @@ def replace(ground: Ground) -> str:
 
 def restore(ground: Ground) -> str:
     ground.stop(LIAR)
-    bounds.write(ground.home, LIAR, MANY)
+    admission.write_bound(ground.home, LIAR, MANY)
     ground.start_site(LIAR)
     return connected(ground)
 
@@ -130,7 +130,7 @@ def introduced(run: Ongoing, lie: str) -> str:
     """A run that begins beside the liar is that of the two honest sites, or of three in which the third is never used."""
     ground = run.ground
     if lie == "more samples than agreed":
-        bounds.write(ground.home, LIAR, AGREED)
+        admission.write_bound(ground.home, LIAR, AGREED)
     tell(ground, lie)
     try:
         run.begin()

@@ -20,12 +20,13 @@ import httpx
 from tests.campaign.cases import Case, check, check_within
 from tests.campaign.ground import Ground, Programs, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
-from tests.deploy.test_stranger import asking, dripping, pouring
-from tests.deploy.wild import run_of_a_stranger
-from unskew.deploy import piece_files
-from unskew.deploy.front.fleet_api import CALLS
-from unskew.deploy.superlink import address
-from unskew.deploy.tickets import Coordinator, Joined
+from tests.federation.test_stranger import asking, dripping, pouring
+from tests.federation.wild import run_of_a_stranger
+from unskew.federation import flower_patches
+from unskew.federation.coordinator.superlink import address
+from unskew.federation.front.proxy import CALLS
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.tickets import Coordinator
 
 FAMILY = "strangers"
 ROUNDS = 40
@@ -61,12 +62,12 @@ def arrive(ground: Ground, shown: Shown) -> str:
     foreign.load_cert_chain(other.folder / "server.crt", other.folder / "server.key")
     ground.do("federation", "add", "lung", "d")
     ground.do("join", str(home.ticket_file("d")), "--folder", "site-d")
-    unknown = Joined.make(ground.root / "site-unknown", home.ticket("c"))
+    unknown = SiteFolder.make(ground.root / "site-unknown", home.ticket("c"))
     ground.do("federation", "admit", "lung", "--compared", "site-d/d.pub")
     ground.do("federation", "revoke", "lung", "d")
     shown |= {"in plain text": None, "without a certificate": bare(ground)}
     shown |= {"with another authority's certificate": foreign, "with a key that was never admitted": unknown.tls()}
-    shown |= {"with a revoked certificate": Joined.open(ground.root / "site-d").tls()}
+    shown |= {"with a revoked certificate": SiteFolder.open(ground.root / "site-d").tls()}
     return f"{len(shown)} kinds"
 
 
@@ -112,7 +113,7 @@ def pieces_of(ground: Ground) -> int:
 
 
 def _pieces(ground: Ground) -> Path:
-    return ground.home.folder / "flower" / piece_files.FOLDER
+    return ground.home.folder / "flower" / flower_patches.PIECE_FOLDER
 
 
 def attack(ground: Ground, source: int, what: Attack) -> tuple[bool, float]:

@@ -11,8 +11,9 @@ from functools import partial
 from tests.campaign.cases import Case, check
 from tests.campaign.ground import Ground
 from tests.cli.calling import Called, call
-from unskew.deploy.identity import Private
-from unskew.deploy.tickets import Joined, Ticket
+from unskew.federation.protocol.identity import PrivateKey
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.tickets import Ticket
 
 FAMILY = "tickets"
 
@@ -74,7 +75,7 @@ def altered(ground: Ground, site: str) -> str:
 
 def replaced(ground: Ground, site: str) -> str:
     """Another coordinator's key in it, and that key's signature: both ends see other fingerprints, and its key is refused."""
-    key, ticket = Private.make(), invited(ground, site)
+    key, ticket = PrivateKey.make(), invited(ground, site)
     replace(ticket, coordinator=key.public.text).signed(key).write(ground.root / f"{site}.replaced")
     done = unskew(ground, "join", f"{site}.replaced", "--folder", f"{site}-replaced", "--json")
     seen = json.loads(done.out)
@@ -89,7 +90,7 @@ def expired(ground: Ground, site: str) -> str:
     late = ground.home.ticket(site, days=-1)
     late.write(ground.home.ticket_file(site))
     text = refused(unskew(ground, "join", str(ground.home.ticket_file(site)), "--folder", f"{site}-late"), "expired")
-    key = Private.make().public
+    key = PrivateKey.make().public
     (ground.root / f"{site}.pub").write_text(f"{key.text} unskew-ticket={late.proof(key)}\n")
     again = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "expired")
     return without(ground, site, f"{text} | {again}")
@@ -98,7 +99,7 @@ def expired(ground: Ground, site: str) -> str:
 def unproven(ground: Ground, site: str) -> str:
     """A key of somebody who has never seen the ticket."""
     invited(ground, site)
-    (ground.root / f"{site}.pub").write_text(Private.make().public.text + "\n")
+    (ground.root / f"{site}.pub").write_text(PrivateKey.make().public.text + "\n")
     return without(
         ground, site, refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "ticket")
     )
@@ -109,14 +110,14 @@ def of_another(ground: Ground, site: str) -> str:
     other = f"{site}x"
     invited(ground, site)
     invited(ground, other)
-    Joined.make(ground.root / f"{site}-other", Ticket.read(ground.home.ticket_file(site)))
+    SiteFolder.make(ground.root / f"{site}-other", Ticket.read(ground.home.ticket_file(site)))
     done = unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-other/{site}.pub", "--site", other)
     return without(ground, site, without(ground, other, refused(done, "ticket")))
 
 
 def outdated(ground: Ground, site: str) -> str:
     """A key made with a ticket in whose place there is a newer one."""
-    Joined.make(ground.root / f"{site}-old", invited(ground, site))
+    SiteFolder.make(ground.root / f"{site}-old", invited(ground, site))
     check(unskew(ground, "federation", "ticket", "lung", site).code == 0, "no new ticket")
     done = unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-old/{site}.pub")
     return without(ground, site, refused(done, "ticket"))

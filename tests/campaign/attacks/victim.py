@@ -13,15 +13,14 @@ from tests.campaign.ground import Ground
 from unskew import config
 from unskew.config import Settings
 from unskew.core.trees import Tree
-from unskew.deploy.federations import SitesView
-from unskew.deploy.loaders import load
-from unskew.deploy.policy import Policy
-from unskew.deploy.sealed import SOCKET, Sealed, through_socket
-from unskew.deploy.studies import prepared, study
-from unskew.deploy.tickets import Joined
-from unskew.deploy.wire import Limits, Packet, seal, unseal
-from unskew.engine.resolve import run_on
+from unskew.federation.protocol.signed_messages import SOCKET, SignedMessage, ask_worker
+from unskew.federation.protocol.study_rules import SiteView, prepare, study_settings
+from unskew.federation.protocol.wire_format import Limits, Packet, seal, unseal
+from unskew.federation.site.policy import Policy
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site_data import load
 from unskew.methods import registry
+from unskew.runs.resolve import run_on
 
 SITE, NAME = "b", "victim"
 WIDE = Limits(1 << 30, 1 << 20)
@@ -35,11 +34,11 @@ class Victim:
 
     def __init__(self, ground: Ground):
         self.ground, self.folder = ground, ground.root / NAME
-        self.joined = Joined.make(self.folder, ground.home.ticket(SITE))
+        self.joined = SiteFolder.make(self.folder, ground.home.ticket(SITE))
         self.key, self.socket = ground.home.key, ground.root / "tmp" / NAME
         self.serial, self.runs = itertools.count(1), itertools.count(1)
         arguments = [NAME, f"{SITE}.npz"]
-        ground.start_module(NAME, "unskew.deploy.worker", *arguments, **{SOCKET: str(self.socket)})
+        ground.start_module(NAME, "unskew.federation.site.worker", *arguments, **{SOCKET: str(self.socket)})
 
     @property
     def pid(self) -> int:
@@ -53,8 +52,8 @@ class Victim:
         fixed = {"run": run, "serial": next(self.serial), "site": SITE, "kind": kind, "t": t}
         return self.send(seal(fixed | header, tree or {}, self.key))
 
-    def send(self, request: Sealed) -> Packet:
-        return unseal(through_socket(self.socket, self.joined.folder, request, ANSWERS_S), self.joined.key.public, WIDE)
+    def send(self, request: SignedMessage) -> Packet:
+        return unseal(ask_worker(self.socket, self.joined.folder, request, ANSWERS_S), self.joined.key.public, WIDE)
 
     def refuses(self, code: str, kind: str, run: str, t: int = 0, tree: Tree | None = None, **header: Any) -> str:
         """Raises Wrong unless the site refuses with this code, and sends no tensor. Returns what it says."""
@@ -71,8 +70,8 @@ class Victim:
         Policy(**limits).write(self.folder)
 
     def weights(self, settings: Settings) -> Tree:
-        data = prepared(load(str(self.ground.root / f"{SITE}.npz"), []), settings)
-        view = SitesView.of(data, PLACE["k"], PLACE["clients"], PLACE["largest"])
+        data = prepare(load(str(self.ground.root / f"{SITE}.npz"), []), settings)
+        view = SiteView.of(data, PLACE["k"], PLACE["clients"], PLACE["largest"])
         return run_on(view, settings, registry.parse(settings.method)).fed.net.weights()
 
     def begun(self, settings: Settings) -> tuple[str, Tree]:
@@ -98,6 +97,6 @@ def refused(answer: Packet, code: str) -> str:
 
 def settings(method: str = "fedavg", **changes: Any) -> Settings:
     """A study as the coordinator sends it."""
-    return study(
+    return study_settings(
         config.build({"method": method, "model": "mlp", "rounds": 2, "epochs": 1, "batch": 32, "seed": 0} | changes)
     ).replace(clients=2)

@@ -3,39 +3,102 @@
 The run is trained once more with the same settings, but each of m canaries is left out with probability 1/2: samples of
 its clients, or whole clients. The auditor sees the merged model alone and guesses, of the `share` of canaries whose own
 class it is most and least sure of, that they were in and out. So many right guesses would be unlikely under a smaller
-epsilon than the bound (`attacks/auditing.py`), at 95 %.
+epsilon than the bound (theorem 5.2), at 95 %.
 canaries=mislabelled: canary samples have a class drawn at random, which a model can only memorise.
 The claim is that of the run, or of what was trained for the audit if that protects less: clients without their canaries are
 smaller, so dpsgd draws each sample more often. A claim for a delta above `delta` is audited at its own. A client more or less
 is two steps from a client with another sample: with samples as canaries a claim (epsilon, delta) for clients stands for
 (2 epsilon, (1 + e^epsilon) delta). Canaries are samples that one client alone holds.
 Differs from the paper: the auditor sees the model after the last round, not every round; so the bound is looser.
+
+Of the theorem: each of m canaries is in the data with probability 1/2. The auditor guesses of r of them whether they are, and v
+guesses are right. If the run is (eps, delta)-DP, guesses are no better than coins of q = e^eps / (1 + e^eps), but for delta:
+    P[V >= v] <= beta + 2 m delta alpha,     beta = P[B >= v],  B ~ Binomial(r, q)
+    alpha = max_{1 <= i <= m} P[v > B >= v - i] / i
+The bound is the largest eps for which that is at most 1 - confidence.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
+from scipy.optimize import brentq
+from scipy.stats import binom
 
-from unskew.attacks import auditing, shadows
-from unskew.attacks.attack import Attack
+from unskew.attacks import shadows
+from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score
 from unskew.core.keys import numpy_key
 from unskew.core.trees import Weights
-from unskew.data.federation import Federation
-from unskew.data.index import Index
-from unskew.engine import resolve
-from unskew.engine.assemble import loop_of
-from unskew.engine.disk import privacy
-from unskew.engine.leaves import accounts
-from unskew.engine.resolve import Run
-from unskew.engine.server.loop import rounds
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.records import schema
+from unskew.round.loop import remaining_rounds
+from unskew.round.run import Run
+from unskew.runs import resolve
+from unskew.runs.assemble import loop_of
+from unskew.runs.disclosure import accounts
+
+MOST_EPSILON = 60.0
+"""The largest epsilon that is told; above it nothing is protected anyway."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a run is (epsilon, delta)-DP for one canary more or less; an infinite epsilon claims nothing."""
+
+    epsilon: float
+    delta: float
+
+    def replaced(self) -> Claim:
+        """What it says where a canary does not come or go with its unit, but changes it: the unit goes, and another comes.
+
+        Two steps of a client more or less lie between an update with a sample and the same client's update without it.
+        """
+        if self.epsilon > MOST_EPSILON:
+            return NO_CLAIM
+        delta = (1 + math.exp(self.epsilon)) * self.delta
+        return Claim(2 * self.epsilon, delta) if delta < 1 else NO_CLAIM
+
+
+NO_CLAIM = Claim(math.inf, 0.0)
+
+
+def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
+    """The most likely that (epsilon, delta)-DP makes as many right guesses. counts: canaries m, guesses r, right ones v."""
+    m, r, v = counts
+    q = 1 / (1 + math.exp(-epsilon))
+    beta = float(binom.sf(v - 1, r, q))
+    if not delta or not v:
+        return min(1.0, beta)
+    within_V = np.cumsum(binom.pmf(np.arange(v - 1, -1, -1), r, q))  # P[v > B >= v - i] for i = 1 .. v
+    alpha = float((within_V / np.arange(1, v + 1)).max())
+    return min(1.0, beta + 2 * m * delta * alpha)
+
+
+def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) -> float:
+    """The largest epsilon that so many right guesses refute at this confidence; 0 where they refute none."""
+    risk = 1 - confidence
+    if chance(counts, 0.0, delta) > risk:
+        return 0.0
+    if chance(counts, MOST_EPSILON, delta) <= risk:
+        return MOST_EPSILON
+    return cast(float, brentq(lambda epsilon: chance(counts, epsilon, delta) - risk, 0.0, MOST_EPSILON, xtol=1e-9))
+
+
+def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> tuple[int, int, int]:
+    """(m, r, v): the share of canaries with the highest scores is taken for inside, as many of the lowest for outside."""
+    m = len(scores_M)
+    half = min(m // 2, max(1, round(share * m / 2)))  # nothing is guessed of one canary, and of none twice
+    order = np.argsort(scores_M, kind="stable")
+    right = int(inside_M[order[m - half :]].sum() + (~inside_M[order[:half]]).sum())
+    return m, 2 * half, right
+
 
 READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
@@ -77,12 +140,12 @@ class Audit(Attack):
         lists, y = self._planted(federation, canaries, inside, rng)
         if not any(map(len, lists)):
             return self._outcome(
-                (len(canaries), 0, 0), claimed(scene, self.unit, scene.run), ("nothing was left to train on",)
+                (len(canaries), 0, 0), claim_of(scene, self.unit, scene.run), ("nothing was left to train on",)
             )
         again = resolve.run_on(replace(federation, train=Index.of(lists), y=y), scene.run.settings, scene.run.method)
-        sure = self._sure(scene, y, canaries, trained(again))
-        counts = auditing.guessed(sure, inside, self.share if self.unit == "sample" else 1.0)
-        return self._outcome(counts, claimed(scene, self.unit, again), ())
+        sure = self._sure(scene, y, canaries, train_model(again))
+        counts = count_guesses(sure, inside, self.share if self.unit == "sample" else 1.0)
+        return self._outcome(counts, claim_of(scene, self.unit, again), ())
 
     def _canaries(self, federation: Federation) -> np.ndarray:
         """What may be a canary: rows that one client alone holds, for a claim covers what one client does; or clients."""
@@ -91,15 +154,15 @@ class Audit(Attack):
         rows, holders = np.unique(federation.train.rows, return_counts=True)
         return rows[holders == 1]
 
-    def _outcome(self, counts: tuple[int, int, int], claim: auditing.Claim, remarks: tuple[str, ...]) -> Outcome:
+    def _outcome(self, counts: tuple[int, int, int], claim: Claim, remarks: tuple[str, ...]) -> Outcome:
         """counts: as `auditing.chance` takes them."""
         delta = max(self.delta, claim.delta)
-        value = auditing.bound(counts, delta)
+        value = bound(counts, delta)
         right = f"{counts[2]} of {counts[1]} guesses right, {counts[0]} canaries, delta = {delta:.1e}"
         of = f"{self.unit}s as canaries"
         score = Score("w", of, METRIC, value, value, value, 0.0, claim.epsilon, counts[0], main=True)
         if value > claim.epsilon:
-            rare = auditing.chance(counts, claim.epsilon, delta)
+            rare = chance(counts, claim.epsilon, delta)
             text = f"epsilon {claim.epsilon:.3g} is claimed, and the audit refutes it: {right}"
             remarks = (*remarks, f"{text}; where the claim holds, at most {rare:.2g} of audits come to as many")
         return Outcome((score,), f"none; {right}", {}, remarks)
@@ -128,35 +191,33 @@ class Audit(Attack):
         return np.array([part.mean() for part in np.split(sure, ends)])
 
 
-def trained(run: Run) -> Weights:
+def train_model(run: Run) -> Weights:
     """The merged weights of a run with its settings."""
     loop = loop_of(run)
     try:
         now = loop.begin()
-        for after in rounds(loop, now, lambda *_: None):
+        for after in remaining_rounds(loop, now, lambda *_: None):
             now = after
     finally:
         loop.trainer.close()
     return now.weights
 
 
-def claimed(scene: Scene, unit: str, again: Run) -> auditing.Claim:
+def claim_of(scene: Scene, unit: str, again: Run) -> Claim:
     """What is claimed of the merged model for one canary, against whoever gets it: by privacy.json, or for the run that was
     trained for the audit if that is less.
 
     unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients, and what protects clients less of a
     sample.
     """
-    kept = privacy.read(scene.path)
+    kept = schema.read_privacy(scene.path)
     anew = accounts(again.method, again.fed, again.federation.label_counts)
-    claims = [auditing.NOTHING]
+    claims = [NO_CLAIM]
     for part in scene.run.method.parts:
         readings = kept.get(part.name, {}).get("epsilons", [])
         if not readings or part.name not in anew or not (part.protects or (part.samples_apart and unit == "sample")):
             continue
         stated, now = readings[0]["epsilon"], anew[part.name].epsilons[0][0]
-        claim = auditing.Claim(
-            math.inf if stated is None else max(float(stated), now), float(getattr(part, "delta", 0.0))
-        )
+        claim = Claim(math.inf if stated is None else max(float(stated), now), float(getattr(part, "delta", 0.0)))
         claims.append(claim.replaced() if part.protects and unit == "sample" else claim)
     return min(claims, key=lambda claim: claim.epsilon)

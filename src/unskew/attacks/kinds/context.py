@@ -20,15 +20,14 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from unskew.attacks import rates
-from unskew.attacks.attack import Attack
+from unskew.attacks import success
+from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import LEAST, unseen
+from unskew.attacks.decoders import Lesson, fit
+from unskew.attacks.inversion import Image, image_of
 from unskew.attacks.kinds.reconstruct import at_cut
 from unskew.attacks.payloads import activations, inputs, part_of
-from unskew.attacks.pieces import Image, image_of
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, share_of
-from unskew.attacks.training import Lesson, fit
 from unskew.core.keys import numpy_key
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
@@ -168,5 +167,5 @@ def _scores(share: str, of: str, sure: np.ndarray, marks: Tensor, plan: tuple[in
     accuracy = Score(share, of, "accuracy", *_accuracy(sure, marks), 0.5, 1.0, n, main)
     if carry.all() or not carry.any():  # of one sample
         return [accuracy]
-    low, high = rates.interval_of_auc(sure[carry], sure[~carry], numpy_key(seed, "interval"))
-    return [accuracy, Score(share, of, "AUC", rates.auc(sure[carry], sure[~carry]), low, high, 0.5, 1.0, n)]
+    low, high = success.interval_of_auc(sure[carry], sure[~carry], numpy_key(seed, "interval"))
+    return [accuracy, Score(share, of, "AUC", success.auc(sure[carry], sure[~carry]), low, high, 0.5, 1.0, n)]

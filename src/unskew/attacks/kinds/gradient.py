@@ -25,19 +25,17 @@ from annotated_types import Ge, Gt, Le
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from unskew.attacks import likeness, shadows
-from unskew.attacks.attack import Attack
+from unskew.attacks import shadows, success
+from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import Samples, unseen
-from unskew.attacks.inversion import Inversion, Search, Update, has_slopes, rounded
-from unskew.attacks.pieces import pieces, worded
+from unskew.attacks.inversion import Inversion, Search, Update, has_slopes, pieces, round_counts, score_subject
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, share_of
+from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
 from unskew.core.method import Method
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
-from unskew.engine.client.values import Start
-from unskew.models import tokens
+from unskew.round.clients import Broadcast
 
 READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
@@ -62,7 +60,7 @@ class Gradient(Attack):
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"
     one_input: ClassVar[bool] = False
-    lookups: ClassVar[Collection[tokens.LookedUp]] = ("",)
+    lookups: ClassVar[Collection[module_inputs.TableExposure]] = ("",)
     asks: ClassVar[str] = "which labels and images was it trained on?"
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
     quick: ClassVar[Mapping[str, object]] = {"samples": 4, "steps": 100, "batch": 0, "most": 8}
@@ -74,7 +72,7 @@ class Gradient(Attack):
             return "its clients do not send all weights that they train"
         if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
             return "its clients start from weights of their own, and an inversion from those that all are sent"
-        if tokens.embeds(scene.run.fed.net.module):
+        if module_inputs.has_embedding(scene.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
         if not has_slopes(scene.run.fed.net):
             return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
@@ -115,7 +113,7 @@ class Gradient(Attack):
         epochs = self.epochs if self.batch else scene.run.settings.epochs_in(scene.final.t)
         return epochs * -(-n // scene.run.settings.batch)
 
-    def _clients(self, scene: Scene, seed: int) -> tuple[Start, list[tuple[Tensor, Tensor, Weights]]]:
+    def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
         """What the clients were sent; and of each its samples as stored, their classes, and its weights after training."""
         y = torch.as_tensor(scene.run.federation.y)
         if not self.batch:
@@ -125,7 +123,7 @@ class Gradient(Attack):
             sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
             return heard.start, [(scene.trainer.samples.x[r], y[r], sent[k]) for k, r in zip(least, rows)]
         start = scene.last_round.start if self.at == "last" else None
-        start = start or Start(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
+        start = start or Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
         count = max(1, self.samples // self.batch)
         drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.run.federation.train.rows))[
             : count * self.batch
@@ -133,7 +131,7 @@ class Gradient(Attack):
         inside = np.kron(np.eye(count, dtype=bool), np.ones((1, self.batch), dtype=bool))[:, : len(drawn)]
         stored, labels = scene.trainer.samples.x[torch.as_tensor(drawn)], y[torch.as_tensor(drawn)]
         plan = self.epochs, digest(seed, "clients")
-        after = shadows.trained(scene, scene.seen(stored), labels, inside, start, plan)
+        after = shadows.train_shadows(scene, scene.seen(stored), labels, inside, start, plan)
         return start, [(stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)]
 
     def _outcome(
@@ -146,11 +144,13 @@ class Gradient(Attack):
         n = len(there)
         scores = [Score("w", of, "labels recovered", *share_of(recovered, n), guessed / n, 1.0, n)]
         sheets = dict[str, Any]()
-        for name, guess in likeness.guesses(mine, were).items():
+        for name, guess in success.guesses(mine, were).items():
             x = were[name]
-            scores += likeness.scores("w", worded(name, of), back[name], x, guess)
-            sheet = likeness.sheet({"there": x, "from the update": back[name], "mean of own": guess.x.expand_as(x)})
-            sheets |= {f"{worded(name, 'updates inverted')}, {of}": sheet} if sheet else {}
+            scores += success.likeness_scores("w", score_subject(name, of), back[name], x, guess)
+            sheet = success.image_sheet(
+                {"there": x, "from the update": back[name], "mean of own": guess.x.expand_as(x)}
+            )
+            sheets |= {f"{score_subject(name, 'updates inverted')}, {of}": sheet} if sheet else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
 
@@ -170,7 +170,7 @@ def _common(guess: Tensor, y: Tensor) -> int:
 
 def _likeliest(own: Samples, n: int, classes: int) -> Tensor:
     """The labels that one would guess of n samples, from those of the attacker's own."""
-    return rounded(torch.bincount(own.y, minlength=classes).double() / len(own) * n, n)
+    return round_counts(torch.bincount(own.y, minlength=classes).double() / len(own) * n, n)
 
 
 def _pairs(answers: Mapping[str, Tensor], there: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:

@@ -20,19 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.attacks import likeness
-from unskew.attacks.attack import Attack
+from unskew.attacks import success
+from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import Samples, like_those_of, unseen
 from unskew.attacks.payloads import part_of
-from unskew.attacks.replay import Heard, Visit
-from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, share_of
+from unskew.attacks.scene import RecordedRound, Scene, Visit
 from unskew.core.keys import numpy_key
 from unskew.core.trees import Weights
-from unskew.engine.disk.state import State
 from unskew.errors import UsageError
-from unskew.methods.decoder import decode
 from unskew.methods.feddpms import FedDPMS
+from unskew.methods.shared.sample_images import decode
+from unskew.records.checkpoints import State
 
 READS = ("feddpms/z",)
 """The payloads that it attacks, as the ledger calls them."""
@@ -116,11 +114,11 @@ class Match(Attack):
     def _sheet(self, scene: Scene, decoder: Weights, trials: list[Trial]) -> dict[str, object]:
         shape = scene.run.fed.shape
         with torch.no_grad():
-            decoded = decode(decoder, torch.stack([t.z.mean(0) for t in trials[: likeness.SHOWN]]), shape)
+            decoded = decode(decoder, torch.stack([t.z.mean(0) for t in trials[: success.MOST_IMAGES]]), shape)
         decoded = scene.natural(scene.unseen_by_model(decoded)).float()
-        shown = [scene.natural(t.x).float() for t in trials[: likeness.SHOWN]]
-        nearest = torch.stack([x[likeness.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
-        return likeness.sheet({"nearest sample": nearest, "decoded average": decoded})
+        shown = [scene.natural(t.x).float() for t in trials[: success.MOST_IMAGES]]
+        nearest = torch.stack([x[success.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
+        return success.image_sheet({"nearest sample": nearest, "decoded average": decoded})
 
 
 def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dict[int, Samples], list[str]]:
@@ -142,7 +140,7 @@ def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
     Raises StateError (E153) if the server kept other latents.
     """
 
-    def look(_: int, heard: Heard, after: State) -> tuple[Visit, Weights, Tensor] | None:
+    def look(_: int, heard: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
         for visit in heard.visits:
             if visit.part is part and any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
                 slice_ = after.slices[part.name]

@@ -22,15 +22,14 @@ import torch
 from annotated_types import Ge, Le, MultipleOf
 from torch import Tensor
 
-from unskew.attacks import rates, shadows
-from unskew.attacks.attack import Attack
-from unskew.attacks.auxiliary import Samples, like_those_of, matched, unseen
+from unskew.attacks import shadows, success
+from unskew.attacks.attack import Attack, Outcome, Score
+from unskew.attacks.auxiliary import Samples, like_those_of, match_classes, unseen
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score
 from unskew.core.keys import digest, numpy_key
 from unskew.core.trees import Weights
-from unskew.engine.client.values import Start
 from unskew.errors import UsageError
+from unskew.round.clients import Broadcast
 
 READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
@@ -73,7 +72,7 @@ class Membership(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         members = scene.run.federation.train.rows
         strangers = unseen(scene.run.federation, scene.trainer.samples.x[torch.as_tensor(members)], seed)
-        first = Start(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
+        first = Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
         settings = scene.run.settings
         passes = self.passes or min(settings.passes, MOST_PASSES)
         targets = [Target("merged model", -1, np.unique(members), scene.final.weights, first, passes)]
@@ -125,7 +124,7 @@ class Membership(Attack):
         """Scores of one attacked model, and its curves. x, y: samples that no client holds."""
         rng = numpy_key(seed, "candidates", target.of)
         labels = scene.run.federation.y
-        ours, theirs = matched(labels[target.rows], y_N.numpy(), self.samples, rng)
+        ours, theirs = match_classes(labels[target.rows], y_N.numpy(), self.samples, rng)
         if len(ours) < LEAST_MEMBERS:
             return [], []
         stored = torch.cat(
@@ -139,13 +138,13 @@ class Membership(Attack):
         if self.shadows:
             inside = shadows.halves(self.shadows, len(y), rng)
             number = digest(seed, "shadows", target.of)
-            models = shadows.trained(scene, x, y.cpu(), inside, target.start, (target.passes, number))
+            models = shadows.train_shadows(scene, x, y.cpu(), inside, target.start, (target.passes, number))
             by_attacker["lira"] = shadows.ratios(own, shadows.confidences(scene, models, x, y), inside)
         scores, curves = list[Score](), list[dict[str, Any]]()
         for attacker, values in by_attacker.items():
             pair = values[: len(ours)], values[len(ours) :]
             scores += _scores(f"{target.of}, {attacker}", *pair, rng, seed)
-            fpr, tpr = rates.roc(*pair)
+            fpr, tpr = success.roc(*pair)
             curves.append({"name": f"{target.of}, {attacker}", "fpr": fpr.tolist(), "tpr": tpr.tolist()})
         return scores, curves
 
@@ -161,16 +160,16 @@ class Target:
     client: int
     rows: np.ndarray
     weights: Weights
-    start: Start
+    start: Broadcast
     passes: int
 
 
 def _scores(of: str, members: np.ndarray, others: np.ndarray, rng: np.random.Generator, seed: int) -> list[Score]:
     n = len(members) + len(others)
-    low, high = rates.interval_of_auc(members, others, rng)
-    scores = [Score("w", of, "AUC", rates.auc(members, others), low, high, 0.5, 1.0, n, main=True)]
+    low, high = success.interval_of_auc(members, others, rng)
+    scores = [Score("w", of, "AUC", success.auc(members, others), low, high, 0.5, 1.0, n, main=True)]
     for rate in RATES:
-        value, floor = rates.tpr_at(rate, members, others), rates.chance_of_tpr(rate, len(others))
-        low, high = rates.interval_of_tpr(rate, members, others, numpy_key(seed, "rates", of))
+        value, floor = success.tpr_at(rate, members, others), success.chance_of_tpr(rate, len(others))
+        low, high = success.interval_of_tpr(rate, members, others, numpy_key(seed, "rates", of))
         scores.append(Score("w", of, f"TPR at {rate:.1%} FPR", value, low, high, floor, 1.0, n))
     return scores

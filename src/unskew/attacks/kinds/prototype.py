@@ -30,15 +30,13 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from unskew.attacks import decoders, generators, likeness
-from unskew.attacks.attack import Attack
+from unskew.attacks import decoders, success
+from unskew.attacks.attack import Attack, Outcome, Score, mean_of
 from unskew.attacks.auxiliary import Samples, like_those_of, unseen
+from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
-from unskew.attacks.replay import Heard
-from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, mean_of
-from unskew.attacks.training import Lesson
+from unskew.attacks.scene import RecordedRound, Scene
 from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
 from unskew.core.trees import Weights
@@ -95,9 +93,9 @@ class Prototype(Attack):
         mine = scene.natural(own.x).float()
         lesson = Lesson(self._features(scene, scene.final.weights)(scene.seen(own.x)), mine, self.steps, seed)
         attackers = {
-            "linear": decoders.linear(lesson),
-            "upcnn": generators.upcnn(lesson),
-            "vae": generators.vae(lesson),
+            "linear": decoders.linear_decoder(lesson),
+            "upcnn": decoders.upcnn(lesson),
+            "vae": decoders.vae(lesson),
         }
         attackers["grnn"] = lambda h: self._fitted(scene, h, seed)
         means = class_means(mine, own.y, scene.run.fed.classes)
@@ -113,7 +111,7 @@ class Prototype(Attack):
                 answers[name] = group.plain + share * (both[len(trial.h) :] - group.plain)
                 scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answers[name], group, span)
             nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["linear"], group.x)])
-            if sheet := likeness.sheet({"nearest sample": nearest, **answers, "class mean": group.plain}):
+            if sheet := success.image_sheet({"nearest sample": nearest, **answers, "class mean": group.plain}):
                 pictures[f"prototypes {group.of}"] = sheet
         drawn = {"images": pictures} if pictures else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", drawn, tuple(remarks))
@@ -168,7 +166,7 @@ class Prototype(Attack):
         """Images in natural units whose features under the merged model are near these."""
         net, w = scene.trainer.net, scene.final.weights
         shape = torch.Size(scene.run.fed.shape)
-        x = generators.fitted(lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn")))
+        x = decoders.fit_generator(lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn")))
         return scene.natural(scene.unseen_by_model(x)).float()
 
     def _groups(
@@ -206,7 +204,7 @@ class Prototype(Attack):
                 yield group
 
     def _of(
-        self, scene: Scene, heard: Heard, m: int, plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int]
+        self, scene: Scene, heard: RecordedRound, m: int, plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int]
     ) -> Prototypes | None:
         """Prototypes of m samples of one class at one client, under the model that the client had trained. plan: moves of
         features, and mean samples of classes, by client; seed."""
@@ -243,7 +241,7 @@ def _rows(scene: Scene, k: int, c: int) -> Tensor:
 
 def _nearest(answer: Tensor, x: Tensor) -> Tensor:
     """Of samples [n, *shape] the one that is nearest to an answer."""
-    return x[likeness.mse(answer.expand_as(x), x).argmin()]
+    return x[success.mse(answer.expand_as(x), x).argmin()]
 
 
 def _best_share(answers: Tensor, trial: Prototypes) -> float:
@@ -252,7 +250,7 @@ def _best_share(answers: Tensor, trial: Prototypes) -> float:
     def error(share: float) -> float:
         shrunk = trial.plain + share * (answers - trial.plain)
         near = torch.stack([_nearest(a, x) for a, x in zip(shrunk, trial.x)])
-        return float(likeness.mse(shrunk, near).mean())
+        return float(success.mse(shrunk, near).mean())
 
     return min((0.0, 0.25, 0.5, 0.75, 1.0), key=error)
 
@@ -261,8 +259,8 @@ def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float
     """Squared error to the nearest sample behind; and of images how much more alike than the class mean is to its own."""
     there = torch.stack([_nearest(a, x) for a, x in zip(answers, group.x)])
     usual_there = torch.stack([_nearest(mean, x) for mean, x in zip(group.plain, group.x)])
-    error, without = likeness.mse(answers, there), likeness.mse(group.plain, usual_there)
-    images, as_sent = likeness.is_image(answers.shape[1:]), group.of == AS_SENT
+    error, without = success.mse(answers, there), success.mse(group.plain, usual_there)
+    images, as_sent = success.is_image(answers.shape[1:]), group.of == AS_SENT
     value, low, high = mean_of(error.double().numpy())
     scores = [
         Score(
@@ -279,7 +277,7 @@ def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float
         )
     ]
     if images:
-        alike, usual = likeness.ssim(answers, there, span), likeness.ssim(group.plain, usual_there, span)
+        alike, usual = success.ssim(answers, there, span), success.ssim(group.plain, usual_there, span)
         value, low, high = mean_of((alike - usual).double().numpy())
         most = float((1 - usual).mean())
         scores.append(Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=as_sent))

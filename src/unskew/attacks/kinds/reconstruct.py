@@ -21,14 +21,13 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from unskew.attacks import decoders, likeness
-from unskew.attacks.attack import Attack
+from unskew.attacks import decoders, success
+from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.auxiliary import unseen
+from unskew.attacks.decoders import Lesson
+from unskew.attacks.inversion import pieces, score_subject
 from unskew.attacks.payloads import Taken, activations, inputs, part_of
-from unskew.attacks.pieces import pieces, worded
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score
-from unskew.attacks.training import Lesson
 from unskew.core.keys import numpy_key
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
@@ -73,7 +72,7 @@ class Reconstruct(Attack):
         sent = pieces(layout, scene.natural(taken.sent[rows]).float()) if not taken.cut else {}
         shown = at_cut(scene, taken, own.x) if taken.cut else taken.sent
         scores, sheets = list[Score](), dict[str, Any]()
-        for name, guess in likeness.guesses(mine, there).items():
+        for name, guess in success.guesses(mine, there).items():
             x = there[name]
             if taken.cut:
                 answers = self._decoded(Lesson(shown, mine[name].to(shown.device), self.steps, seed), taken.sent[rows])
@@ -81,21 +80,24 @@ class Reconstruct(Attack):
             else:
                 answers = {"as sent": sent[name]}
             scores += _scores(taken.share, name, answers, x, guess)
-            sheet = likeness.sheet({"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)})
-            sheets |= {f"{worded(name, taken.share)} turned back into images": sheet} if sheet else {}
+            sheet = success.image_sheet({"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)})
+            sheets |= {f"{score_subject(name, taken.share)} turned back into images": sheet} if sheet else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
     def _decoded(self, lesson: Lesson, sent: Tensor) -> dict[str, Tensor]:
         """What each decoder that learnt from this lesson makes of activations."""
-        return {"linear decoder": decoders.linear(lesson)(sent), "deep decoder": decoders.deep(lesson)(sent)}
+        return {
+            "linear decoder": decoders.linear_decoder(lesson)(sent),
+            "deep decoder": decoders.deep_decoder(lesson)(sent),
+        }
 
 
 def _scores(
-    share: str, name: str, answers: Mapping[str, Tensor], there: Tensor, guess: likeness.Guess
+    share: str, name: str, answers: Mapping[str, Tensor], there: Tensor, guess: success.Guess
 ) -> Iterator[Score]:
     """How like answers are to the samples, or to the input of this name."""
     for of, x in answers.items():
-        yield from likeness.scores(share, worded(name, of), x, there, guess, main=of != CLASS_MEAN)
+        yield from success.likeness_scores(share, score_subject(name, of), x, there, guess, main=of != CLASS_MEAN)
 
 
 def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:

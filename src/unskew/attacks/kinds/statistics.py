@@ -19,16 +19,14 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from unskew.attacks.attack import Attack
+from unskew.attacks.attack import Attack, Outcome, Score, mean_of, share_of
 from unskew.attacks.auxiliary import unseen
-from unskew.attacks.payloads import before_first, part_of
+from unskew.attacks.payloads import first_trip, part_of
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, mean_of, share_of
-from unskew.core.client import changed
+from unskew.core.client import Batch, replace_fields
 from unskew.core.keys import numpy_key
-from unskew.core.values import Batch
-from unskew.engine.inputs import inputs_of
 from unskew.methods.fedrdn import FedRDN
+from unskew.round.samples import load_samples
 
 READS = ("fedrdn/mu", "fedrdn/sigma")
 """The payloads that it attacks, as the ledger calls them."""
@@ -56,7 +54,7 @@ class Statistics(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedRDN)
         assert part is not None
-        visit = before_first(scene, part)
+        visit = first_trip(scene, part)
         for leaf in ("mu", "sigma"):
             sent = torch.stack([r.shares[part.name][leaf] for r in visit.replies])
             scene.check_same(sent, scene.final.slices[part.name][leaf], f"{part.name}/{leaf}")
@@ -105,7 +103,7 @@ class Statistics(Attack):
         kept = scene.final.slices[part.name]
         sent = torch.cat([kept["mu"], kept["sigma"].log()], 1)
         if federation.natural:
-            own = [inputs_of(np.asarray(federation.x_test[rows]), "cpu")[:] for rows in federation.test]
+            own = [load_samples(np.asarray(federation.x_test[rows]), "cpu")[:] for rows in federation.test]
             truth, what = list(range(federation.clients)), "which site it is"
         else:
             stored = scene.trainer.samples.x[torch.as_tensor(np.unique(federation.train.rows))]
@@ -130,7 +128,7 @@ def _released(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
     batch = Batch(x, torch.zeros(len(x), scene.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device))
     with scene.trainer.evaluating():
         w = scene.final.weights
-        c = changed(scene.trainer.client(0, scene.ended, part.name, w, {}), data=lambda _: iter([batch]))
+        c = replace_fields(scene.trainer.client(0, scene.ended, part.name, w, {}), data=lambda _: iter([batch]))
         shared = part.measure(w, c)
     return torch.cat([shared["mu"], shared["sigma"]])
 

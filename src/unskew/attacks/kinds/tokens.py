@@ -14,22 +14,76 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from torch import Tensor
+from torch import Tensor, nn
 
-from unskew.attacks import rates
-from unskew.attacks.attack import Attack
+from unskew.attacks import success
+from unskew.attacks.attack import Attack, Outcome, Score, mean_of
 from unskew.attacks.auxiliary import unseen
-from unskew.attacks.lookups import Lookups
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, mean_of
+from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
 from unskew.errors import UsageError
-from unskew.models.tokens import LookedUp, looked_up, tables
+
+PIECE = 256
+"""Samples in one pass."""
+
+
+class Lookups:
+    """Runs a scene's model and notes the rows; within `with`. names: weights of the tables that are looked at.
+
+    counts: by table, bool, the rows that stand for something.
+    """
+
+    def __init__(self, scene: Scene, names: Mapping[str, Any]):
+        self.scene, self.net = scene, scene.trainer.net
+        self.layers = {n: layer for n, layer in embedding_tables(self.net.module).items() if n in names}
+        self.rows = {n: layer.num_embeddings for n, layer in self.layers.items()}
+        self.counts = {n: _no_padding(layer) for n, layer in self.layers.items()}
+        self._seen: dict[str, Tensor] = {}
+
+    def __enter__(self) -> Lookups:
+        self._hooks = [
+            layer.register_forward_hook(self._noting(n), with_kwargs=True) for n, layer in self.layers.items()
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def present(self, x: Tensor, k: int = -1) -> dict[str, Tensor]:
+        """bool [V] by table: the rows, without padding, that samples [N, *shape], as stored, look up at client k, or at
+        nobody's."""
+        self._seen = {n: torch.zeros(rows, dtype=torch.bool) for n, rows in self.rows.items()}
+        with torch.no_grad(), self.scene.trainer.evaluating():
+            for piece in x.split(PIECE):
+                self.net.run(self.scene.final.weights, self.scene.seen(piece, k))
+        return {n: seen[self.counts[n]] for n, seen in self._seen.items()}
+
+    def counted(self, x: Tensor) -> dict[str, Tensor]:
+        """[V] by table: how many of these samples look each row up."""
+        by_sample = [self.present(sample) for sample in x.split(1)]
+        return {n: torch.stack([seen[n] for seen in by_sample]).sum(0) for n in self.rows}
+
+    def _noting(self, name: str) -> Any:
+        def note(_layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+            self._seen[name][lookup_ids(args, kwargs).detach().round().long().flatten().cpu()] = True
+
+        return note
+
+
+def _no_padding(layer: nn.Embedding | nn.EmbeddingBag) -> Tensor:
+    """bool [rows]: all but the one that stands for nothing, which never has a gradient."""
+    counts = torch.ones(layer.num_embeddings, dtype=torch.bool)
+    if layer.padding_idx is not None:
+        counts[layer.padding_idx] = False
+    return counts
+
 
 READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
@@ -50,10 +104,10 @@ class Tokens(Attack):
     adversary: ClassVar[str] = "the server, which reads each update"
     quick: ClassVar[Mapping[str, object]] = {"samples": 100}
     one_input: ClassVar[bool] = False
-    lookups: ClassVar[Collection[LookedUp]] = ("sent",)
+    lookups: ClassVar[Collection[TableExposure]] = ("sent",)
 
     def refuse(self, scene: Scene) -> str | None:
-        match looked_up(scene.run.fed.net.module, scene.run.fed.shared):
+        match table_exposure(scene.run.fed.net.module, scene.run.fed.shared):
             case "":
                 return "its model looks no whole numbers up"
             case "kept":
@@ -77,7 +131,7 @@ class Tokens(Attack):
         every = scene.trainer.samples.x[torch.unique(torch.cat(rows))]
         own = unseen(federation, every, seed, most=self.samples)
         with Lookups(
-            scene, {n: t for n, t in tables(scene.run.fed.net.module).items() if n in scene.run.fed.shared}
+            scene, {n: t for n, t in embedding_tables(scene.run.fed.net.module).items() if n in scene.run.fed.shared}
         ) as lookups:
             frequent = lookups.counted(own.x)
             differing = [name for name, counts in frequent.items() if _differs(counts, len(own))]
@@ -134,7 +188,7 @@ def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tup
     for values, names in ((sure, guess), (frequent_V, without)):
         inside, outside = (values[part].double().numpy() for part in (there_V, ~there_V))
         hits = int((names & there_V).sum())
-        both += [rates.auc(inside, outside), hits / int(there_V.sum()), hits / max(1, int(names.sum()))]
+        both += [success.auc(inside, outside), hits / int(there_V.sum()), hits / max(1, int(names.sum()))]
     return [tuple(both)]
 
 

@@ -6,9 +6,9 @@ strips of 100 as lossless WebP bytes, which `train_off` and `test_off` divide
 
 from __future__ import annotations
 
-from unskew.data.convert import unit_interval
-from unskew.data.dataset import Dataset
-from unskew.data.named import open_archive
+from unskew.data.downloads.catalogue import open_archive
+from unskew.data.samples.conversion import unit_interval
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "www.cs.toronto.edu/~kriz/cifar.html (asks to be cited)"
 

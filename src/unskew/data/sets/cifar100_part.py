@@ -5,9 +5,9 @@ As `cifar10`, with 10,000 images to train and 5,000 to test.
 
 from __future__ import annotations
 
-from unskew.data.convert import unit_interval
-from unskew.data.dataset import Dataset
-from unskew.data.named import open_archive
+from unskew.data.downloads.catalogue import open_archive
+from unskew.data.samples.conversion import unit_interval
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "www.cs.toronto.edu/~kriz/cifar.html (asks to be cited)"
 

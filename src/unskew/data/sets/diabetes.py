@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.dataset import Dataset
-from unskew.data.holdout import with_test_set
-from unskew.data.target import Target
+from unskew.data.samples.dataset import Dataset, Target, with_test_set
 
 SOURCE = (
     "scikit-learn, from Efron, Hastie, Johnstone and Tibshirani: Least Angle Regression (Annals of Statistics, 2004)"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unskew.data.dataset import Dataset
-from unskew.data.holdout import with_test_set
+from unskew.data.samples.dataset import Dataset, with_test_set
 
 SOURCE = "scikit-learn (CC BY 4.0)"
 TEST_SAMPLES = 360

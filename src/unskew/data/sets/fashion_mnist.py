@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from unskew.data.convert import unit_interval
-from unskew.data.dataset import Dataset
-from unskew.data.named import open_archive
+from unskew.data.downloads.catalogue import open_archive
+from unskew.data.samples.conversion import unit_interval
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "github.com/zalandoresearch/fashion-mnist (MIT)"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.data.dataset import Dataset
-from unskew.data.named import open_archive
+from unskew.data.downloads.catalogue import open_archive
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "github.com/Jakobovski/free-spoken-digit-dataset (CC BY-SA 4.0)"
 

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from unskew.data.convert import unit_interval
-from unskew.data.dataset import Dataset
-from unskew.data.named import open_archive
-from unskew.data.resize import smaller_images, smaller_masks
+from unskew.data.downloads.catalogue import open_archive
+from unskew.data.kinds.images import resize_images, resize_masks
+from unskew.data.samples.conversion import unit_interval
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "github.com/juntang-zhuang/LadderNet and github.com/mipple1986/data (no licence stated)"
 SITES = ("DRIVE", "CHASE_DB1", "STARE")
@@ -27,8 +27,8 @@ def fundus_vessels(
 ) -> Dataset:
     """54 images of shape (channels, size, size) to train and 34 to test, in [0, 1], each with a mask (size, size)."""
     archive = open_archive("fundus_vessels", SOURCE)
-    x = np.repeat(smaller_images(unit_interval(archive["image"][:, None]), size), channels, axis=1)
-    y, test = smaller_masks(archive["mask"], size), archive["split"] == 1
+    x = np.repeat(resize_images(unit_interval(archive["image"][:, None]), size), channels, axis=1)
+    y, test = resize_masks(archive["mask"], size), archive["split"] == 1
     sites = {"domain": archive["site"], "site": archive["site"]}
     columns, test_columns = ({name: values[rows] for name, values in sites.items()} for rows in (~test, test))
     return Dataset(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from unskew.data.convert import unit_interval
-from unskew.data.dataset import Dataset
-from unskew.data.from_npz import npz
-from unskew.data.named import NamedArchive, open_archive
+from unskew.data.downloads.catalogue import NamedArchive, open_archive
+from unskew.data.readers.from_npz import npz
+from unskew.data.samples.conversion import unit_interval
+from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError
 
 SOURCE = "github.com/redhat12345/OfficeCaltechDomainAdaptation (no licence stated)"
@@ -23,12 +23,12 @@ def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in p
     """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a client a domain."""
     archive = open_archive("office_caltech10", SOURCE)
     if "x64_webp" not in archive:
-        return _as_got(archive, size)
+        return _from_archive(archive, size)
     x = unit_interval(archive.pictures("x64_webp" if size == 64 else "x128_jpeg", size))
     return archive.divided(x, archive["split"] == 1, ("domain",), labels={"domain": DOMAINS})
 
 
-def _as_got(archive: NamedArchive, size: int) -> Dataset:
+def _from_archive(archive: NamedArchive, size: int) -> Dataset:
     """The set as `unskew data get` writes it, at one size. Raises DataError (E403) where that is another one."""
     dataset = npz(archive.path)
     if dataset.shape[-1] != size:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.data.dataset import Dataset
+from unskew.data.samples.dataset import Dataset
 from unskew.data.sets.digits import digits
 
 SOURCE = "made of the set digits: scikit-learn (CC BY 4.0)"
@@ -17,11 +17,13 @@ SOURCE = "made of the set digits: scikit-learn (CC BY 4.0)"
 def two_digits() -> Dataset:
     """Samples of shape (1, 8, 16) in [0, 1], labels bool [N, 10]."""
     single, rng = digits(), np.random.default_rng(2)
-    (x, y), (x_test, y_test) = (_joined(*part, rng) for part in ((single.x, single.y), (single.x_test, single.y_test)))
+    (x, y), (x_test, y_test) = (
+        _join_images(*part, rng) for part in ((single.x, single.y), (single.x_test, single.y_test))
+    )
     return Dataset("two_digits", x, y, x_test, y_test, single.classes, mean=single.mean, std=single.std)
 
 
-def _joined(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _join_images(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Every image beside another one, and which digits are there."""
     other = rng.permutation(len(x))
     there = np.zeros((len(x), 10), bool)

@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from unskew.data.dataset import Dataset
-from unskew.data.named import open_archive
+from unskew.data.downloads.catalogue import open_archive
+from unskew.data.samples.dataset import Dataset
 
 SOURCE = "archive.ics.uci.edu/dataset/240 (asks to be cited)"
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request, split_among_owners
+from unskew.data.clients.partition import Index, Partition, Request, split_among_owners
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt, MinLen
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request, split_among_owners
+from unskew.data.clients.partition import Index, Partition, Request, split_among_owners
 from unskew.errors import UsageError
 
 TRIES = 20
@@ -32,11 +31,11 @@ class Clustered(Partition):
             raise UsageError("E103", f"skew 'clustered' names {len(self.counts)} groups; there are only {K} clients.")
         owned = []
         for count, group in zip(self.counts, np.array_split(np.arange(K), len(self.counts))):
-            owned += _different(count, len(group), request.classes, rng)
+            owned += _distinct_classes(count, len(group), request.classes, rng)
         return split_among_owners(owned, request, rng)
 
 
-def _different(count: int, clients: int, C: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _distinct_classes(count: int, clients: int, C: int, rng: np.random.Generator) -> list[np.ndarray]:
     """`count` random classes for each client of a group."""
     sets: list[np.ndarray] = []
     taken: set[frozenset[int]] = set()

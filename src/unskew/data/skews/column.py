@@ -8,8 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request, drawn
+from unskew.data.clients.partition import Index, Partition, Request, draw_rows
 from unskew.errors import DataError, suggestion
 
 
@@ -38,7 +37,7 @@ class Column(Partition):
         if request.samples is None:
             return index
         y, most = request.y, request.samples
-        return Index.of([rows[drawn(y[rows], min(most, len(rows)), rng)] for rows in index])
+        return Index.of([rows[draw_rows(y[rows], min(most, len(rows)), rng)] for rows in index])
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request
+from unskew.data.clients.partition import Index, Partition, Request
 from unskew.errors import DataError, UsageError
 
 TRIES = 50
@@ -58,7 +57,7 @@ class Dirichlet(Partition):
             sizes = _group_sizes(K, max(2, K // GROUP))
             slices = _slices(y, sizes, contiguous=False)
             least = min(least, *(len(rows) // k for rows, k in zip(slices, sizes)))
-        parts = [repaired(_draw(self.alpha, y, rows, k, least, rng), least) for rows, k in zip(slices, sizes)]
+        parts = [repair(_draw(self.alpha, y, rows, k, least, rng), least) for rows, k in zip(slices, sizes)]
         return Index.of([rows for part in parts for rows in part]) if len(parts) > 1 else parts[0]
 
     def _check_groups(self, K: int) -> None:
@@ -104,7 +103,7 @@ def _draw(alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng
     best: list[tuple[np.ndarray, np.ndarray]] = []
     best_sizes = np.full(K, -1)
     for _ in range(int(np.clip(WORK // (K * len(decks)), 1, TRIES))):
-        dealt, sizes = _once(alpha, decks, len(rows) / K, K, rng)
+        dealt, sizes = _one_draw(alpha, decks, len(rows) / K, K, rng)
         if sizes.min() > best_sizes.min():
             best, best_sizes = dealt, sizes
         if best_sizes.min() >= least:
@@ -114,7 +113,7 @@ def _draw(alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng
     return Index(np.concatenate([deck for deck, _ in best])[order], np.concatenate([[0], np.cumsum(best_sizes)]))
 
 
-def _once(
+def _one_draw(
     alpha: float, decks: list[np.ndarray], even: float, K: int, rng: np.random.Generator
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
     """(for each class its shuffled rows and how many of them each client gets, sizes [K])."""
@@ -132,11 +131,11 @@ def _once(
     return dealt, held
 
 
-def repaired(index: Index, least: int) -> Index:
+def repair(index: Index, least: int) -> Index:
     """Rows moved from the largest client to those with fewer than `least`; needs K * least rows in all."""
     sizes = index.sizes
     if sizes.min() >= least:
-        return _sorted(index)
+        return _sort_rows(index)
     rows = list(index)
     for k in np.flatnonzero(sizes < least):
         while sizes[k] < least:
@@ -145,9 +144,9 @@ def repaired(index: Index, least: int) -> Index:
             rows[k], rows[giver] = np.concatenate([rows[k], rows[giver][-count:]]), rows[giver][:-count]
             sizes[k] += count
             sizes[giver] -= count
-    return _sorted(Index.of(rows))
+    return _sort_rows(Index.of(rows))
 
 
-def _sorted(index: Index) -> Index:
+def _sort_rows(index: Index) -> Index:
     """The same, every client's rows ascending."""
     return Index(index.rows[np.lexsort((index.rows, index.owner))], index.offsets)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request
+from unskew.data.clients.partition import Index, Partition, Request
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt
 
-from unskew.data.index import Index
-from unskew.data.partition import Partition, Request, split_among_owners
+from unskew.data.clients.partition import Index, Partition, Request, split_among_owners
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Pathological(Partition):
         if self.each is None and request.samples is None:
             return split_among_owners(owned, request, rng)
         each = self.each or max(1, (request.samples or 0) // self.count)
-        return wrapped(owned, each, request, rng)
+        return wrap_rows(owned, each, request, rng)
 
 
-def wrapped(owned: list[np.ndarray], each: int, request: Request, rng: np.random.Generator) -> Index:
+def wrap_rows(owned: list[np.ndarray], each: int, request: Request, rng: np.random.Generator) -> Index:
     """`each` rows of every owned class, consecutive ones of the class's shuffled rows, from the first again at the end.
 
     A class with fewer rows than `each` gives all it has. owned: the classes of every client.

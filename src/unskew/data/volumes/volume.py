@@ -1,12 +1,27 @@
-"""What a volume is once it is read, whatever the format of its file."""
+"""A medical volume, read from a NIfTI file and cut into square slices.
+
+The values of a .nii or .nii.gz file are those stored, times the header's slope plus its intercept, and the
+axes are turned until they run to the patient's right, front and head. A file is unpacked in memory up to a
+limit, and its header is trusted only as far as the bytes behind it go.
+
+All slices are the same way up and in proportion, however the file was stored: rows run from the front, or the
+head, downwards; columns to the patient's right, in sagittal slices to the front.
+Letters: X, Y, Z axes of a volume, N slices, H height, W width, S the side.
+"""
 
 from __future__ import annotations
 
+import gzip
+import importlib
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from unskew.data.kinds.images import area_weights
+from unskew.data.samples.dataset import check_numbers
 from unskew.errors import DataError
 
 TOLERANCE = 1e-2
@@ -51,3 +66,116 @@ def check_fits(image: Volume, mask: Volume) -> None:
             f"{mask.path} holds values{example}; labels are whole numbers from 0: was it resampled with interpolation, or "
             "does it hold probabilities? Use nearest neighbours, or threshold it.",
         )
+
+
+LARGEST_NIFTI = 1 << 30
+"""Bytes that one file unpacks to at most, and half as many voxels at most."""
+_NIFTI_2 = (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c")
+"""How a file of NIfTI-2 begins, in either order of bytes."""
+
+
+def read_nifti(path: Path) -> Volume:
+    """The volume in a file.
+
+    Raises DataError: E401 for one that is damaged or too large; E405 for NaN and infinity; E403 for one that is no single volume of numbers, and
+    where nibabel is not installed.
+    """
+    library = _nibabel(path)
+    content = _unpacked_bytes(path)
+    try:
+        image = getattr(library, "Nifti2Image" if content[:4] in _NIFTI_2 else "Nifti1Image").from_bytes(content)
+        _check_header(path, image.shape, image.get_data_dtype(), len(content))
+        known = bool(image.header["sform_code"] or image.header["qform_code"])
+        stored = "".join(library.aff2axcodes(image.affine)) if known else ""
+        turned = library.as_closest_canonical(image)
+        values = np.asarray(turned.dataobj, dtype=np.float32)
+        check_numbers(values, str(path))
+        affine = np.asarray(turned.affine, dtype=np.float64)
+        x, y, z = map(float, library.affines.voxel_sizes(affine))
+    except DataError:
+        raise
+    except Exception as error:  # nibabel raises many kinds of error for damaged headers
+        raise _nifti_error(path, error) from error
+    return Volume(path, values.reshape(values.shape[:3]), affine, (x, y, z), stored)
+
+
+def _nibabel(path: Path) -> Any:
+    try:
+        return importlib.import_module("nibabel")
+    except ImportError:
+        raise DataError("E403", f"reading {path} needs nibabel; pip install 'unskew[medical]'.") from None
+
+
+def _unpacked_bytes(path: Path) -> bytes:
+    """The file's bytes, unpacked if it is packed. Raises DataError (E401) beyond the limit."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            content = file.read(LARGEST_NIFTI + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _nifti_error(path, error) from error
+    if len(content) > LARGEST_NIFTI:
+        raise DataError("E401", f"{path} unpacks to more than {LARGEST_NIFTI:,} bytes; save it as int16, or cut it.")
+    return content
+
+
+def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
+    """Raises DataError: E403 for what is no volume of numbers, E401 for a header that promises more than the file holds."""
+    written = " x ".join(map(str, shape))
+    if len(shape) < 3 or any(n != 1 for n in shape[3:]):
+        what = f"{len(shape)}-D, {written}" + (": a series of volumes" if len(shape) > 3 else "")
+        raise DataError("E403", f"{path} is {what}; give one volume with three axes a file.")
+    if dtype.kind not in "biuf":
+        raise DataError("E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel.")
+    voxels = float(np.prod([float(n) for n in shape]))
+    if min(shape) < 1 or voxels * dtype.itemsize > size or voxels > LARGEST_NIFTI / 2:
+        raise DataError("E401", f"{path}: its header promises {written} voxels, and the file holds {size:,} bytes.")
+
+
+def _nifti_error(path: Path, error: Exception) -> DataError:
+    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as NIfTI: {why}. Copy it again.")
+
+
+Axis: TypeAlias = Literal["axial", "coronal", "sagittal"]
+_AXES: dict[str, tuple[int, int, int]] = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
+"""The axes that slices, rows and columns run along."""
+
+
+def cut_slices(volume: Volume, axis: Axis, size: int) -> np.ndarray:
+    """float32 [N, size, size]: each pixel the mean over its area, the rest of the square the volume's least value."""
+    planes_NHW = _ordered_planes(volume, axis)
+    height, width = _inner_size(volume, axis, size)
+    rows, columns = area_weights(planes_NHW.shape[1], height), area_weights(planes_NHW.shape[2], width)
+    return _square(rows @ planes_NHW @ columns.T, size, float(planes_NHW.min()))
+
+
+def cut_mask(volume: Volume, axis: Axis, size: int) -> np.ndarray:
+    """int64 [N, size, size]: each pixel the label nearest to it, the rest of the square 0."""
+    planes_NHW = _ordered_planes(volume, axis)
+    rows, columns = (
+        ((np.arange(inner) + 0.5) * n / inner).astype(np.int64)
+        for inner, n in zip(_inner_size(volume, axis, size), planes_NHW.shape[1:])
+    )
+    return _square(planes_NHW[:, rows[:, None], columns].astype(np.int64), size, 0)
+
+
+def _ordered_planes(volume: Volume, axis: Axis) -> np.ndarray:
+    return volume.values.transpose(_AXES[axis])[:, ::-1]
+
+
+def _inner_size(volume: Volume, axis: Axis, size: int) -> tuple[int, int]:
+    """(height, width) in pixels of a slice whose longer side, in millimetres, takes the whole square."""
+    _, row, column = _AXES[axis]
+    sides = [volume.values.shape[i] * volume.spacing[i] for i in (row, column)]
+    height, width = (min(size, max(1, round(size * side / max(sides)))) for side in sides)
+    return height, width
+
+
+def _square(planes_NHW: np.ndarray, size: int, filling: float) -> np.ndarray:
+    n, height, width = planes_NHW.shape
+    square = np.full((n, size, size), filling, planes_NHW.dtype)
+    top, left = (size - height) // 2, (size - width) // 2
+    square[:, top : top + height, left : left + width] = planes_NHW
+    return square

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from unskew.models.blocks import Blocks, Example, require
-from unskew.models.columns import TimeConv
+from unskew.models.time_convolution import TimeConv
 
 EXAMPLES = (Example((1, 128, 3), 6, "Xia et al., KDD 2024 (FLea), public code"),)
 

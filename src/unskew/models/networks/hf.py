@@ -10,7 +10,7 @@ from torch import nn
 from unskew.errors import UsageError
 from unskew.models import pretrained
 from unskew.models.blocks import Example, require
-from unskew.models.language import Last, Pooled, Sequences
+from unskew.models.pretrained import LastToken, MeanPooling, SequenceModel
 
 EXAMPLES: tuple[Example, ...] = ()
 
@@ -35,7 +35,7 @@ def hf(
 ) -> nn.Module:
     """A transformer and a dense head for classes or for the next token. Adapters and a new head train and leave."""
     require("hf", shape, len(shape) == 1, "[tokens], ids of words")
-    model = pretrained.loaded(path, causal=answers == "next")
+    model = pretrained.load_model(path, causal=answers == "next")
     config = model.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
     if longest and 0 < longest < shape[0]:  # -1: any length
@@ -43,12 +43,12 @@ def hf(
     ignored = config.pad_token_id if padding < 0 else padding
     head = nn.Linear(config.hidden_size, classes)
     if answers == "next":
-        model, head = pretrained.divided(model, path, classes)
+        model, head = pretrained.split_head(model, path, classes)
         head.requires_grad_(not lora_rank)
     causal = answers == "next" or not pretrained.fills_in(config.to_dict())
-    kind = Last if answers == "next" else Pooled
-    body = kind(model, ignored, causal, pretrained.window(config, causal))
+    kind = LastToken if answers == "next" else MeanPooling
+    body = kind(model, ignored, causal, pretrained.local_attention(config, causal))
     pretrained.check_attention(body, path, shape[0], config.vocab_size)
     if lora_rank:
-        body.model = pretrained.adapted(model, lora_rank, lora_alpha, lora_dropout, targets)
-    return Sequences(body, head, config.vocab_size, brings_head=answers == "next")
+        body.model = pretrained.add_adapters(model, lora_rank, lora_alpha, lora_dropout, targets)
+    return SequenceModel(body, head, config.vocab_size, brings_head=answers == "next")

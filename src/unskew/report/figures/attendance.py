@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unskew.report.analysis.numbers import plural
+from unskew.report.analysis.runs import Attendance
 from unskew.report.figures.svg import NARROW, WIDE, Scale, rects, step_of, svg, text
-from unskew.report.numbers import plural
-from unskew.report.runs import Attendance
 
 MOST_CLIENTS = 60
 """More clients than this have no rows of their own, only their number per round."""

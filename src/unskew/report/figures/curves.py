@@ -1,19 +1,29 @@
-"""Scores, in percent or in their own unit, against rounds or bytes, with bands over seeds; each curve is named at its end."""
+"""Curves: scores against rounds or bytes, values in their own unit, and receiver operating curves.
+
+Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end. Receiver operating
+curves have log axes, where few false positives are seen (Carlini et al., S&P 2022).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.lines import Line, band, curve, end_dot, end_labels
 from unskew.report.figures.svg import (
+    HUES,
     NARROW,
     WIDE,
+    Line,
     Scale,
-    data,
+    band,
+    curve,
+    data_attribute,
+    end_dot,
+    end_labels,
     ends_of,
     label_with_value,
     least_step,
@@ -142,4 +152,77 @@ def _for_script(
     ]
     low, high = ((round(v, 4) if share else v / 100) if math.isfinite(v) else 0 for v in (y.low, y.high))
     plot = {"t": labels[0], "y": labels[1], "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series}
-    return data("plot", plot if share else {**plot, "d": digits})
+    return data_attribute("plot", plot if share else {**plot, "d": digits})
+
+
+def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: str = "round") -> str:
+    """SVG text; "" unless some line has two points."""
+    lines = [c for c in (c.thinned() for c in lines) if len(c.x) > 1]
+    if not lines:
+        return ""
+    narrow = width == NARROW
+    left, right, top, bottom = (46, 124, 12, 48) if narrow else (56, 178, 12, 50)
+    height = max(220 if narrow else 240, top + bottom + 18 * len(lines))
+    xs = np.concatenate([c.x for c in lines])
+    x = Scale(float(xs.min()), float(xs.max()), left, width - right, least=least_step(xs))
+    y = Scale(*_series_range(lines), height - bottom, top)
+    ends = [significant(float(c.y[-1]), 3) for c in lines]
+    parts = [_series_y_axis(y, left, width - right)]
+    parts.append(x_axis(x, height - bottom, top, x_label, plain_number, 4 if narrow else 7))
+    parts += [band(c, x, y) for c in lines]
+    parts += [curve(c, x, y, end) for c, end in zip(lines, ends)]
+    parts.append(end_labels(lines, x, y, ends, 9 if narrow else 15))
+    words = "; ".join(f"{c.name} ends at {end}" for c, end in zip(lines, ends))
+    return svg(width, height, f"{y_label} against {x_label}. {words}", parts)
+
+
+def _series_y_axis(y: Scale, begin: float, end: float) -> str:
+    parts = []
+    for v in y.ticks(5):
+        height = float(y(v))
+        parts += [line(begin, height, end, height, "grid")]
+        parts += [text(begin - 8, height + 4, plain_number(round(v, 9)), anchor="end")]
+    return "".join(parts)
+
+
+def _series_range(lines: Sequence[Line]) -> tuple[float, float]:
+    """The ends of the y axis; it begins at 0 unless all values are far from it."""
+    low, high = ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band)))
+    if 0 <= low < 0.6 * high:
+        low = 0.0
+    pad = 0.05 * ((high - low) or abs(high) or 1.0)
+    return (low if low == 0 else low - pad), high + pad
+
+
+LEAST_SHARE = 1e-3
+"""Where both axes begin."""
+
+
+def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
+    """SVG text. curves: {"name", "fpr": [P], "tpr": [P]}, shares of false and of true positives, both rising."""
+    if not curves:
+        return ""
+    narrow = width == NARROW
+    left, right, top, bottom = (52, 130, 12, 48) if narrow else (62, 300, 12, 50)
+    height = 300 if narrow else max(340, top + bottom + 18 * len(curves))
+    x = Scale(LEAST_SHARE, 1.0, left, width - right, log=True)
+    y = Scale(LEAST_SHARE, 1.0, height - bottom, top, log=True)
+    lines = [
+        Line(str(c["name"]), f"m{i % HUES}", _clipped(c["fpr"]), _clipped(c["tpr"]), np.zeros(len(c["fpr"])))
+        for i, c in enumerate(curves)
+    ]
+    parts = [line(x.begin, float(y(v)), x.end, float(y(v)), "grid") for v in y.ticks(5)]
+    parts += [text(left - 8, float(y(v)) + 4, plain_number(v), anchor="end") for v in y.ticks(5)]
+    parts.append(x_axis(x, height - bottom, top, "false positives, share", plain_number, 4))
+    parts.append(line(x.begin, y.begin, x.end, y.end, "base"))
+    at_one_percent = [max((t for f, t in zip(c["fpr"], c["tpr"]) if f <= 0.01), default=0.0) for c in curves]
+    values = [f"{value:.1%} at 1 %" for value in at_one_percent]
+    parts += [curve(c, x, y, value) for c, value in zip(lines, values)]
+    parts.append(end_labels(lines, x, y, ["" if narrow else v for v in values], 16 if narrow else 34))
+    words = "; ".join(f"{c.name} catches {value}" for c, value in zip(lines, values))
+    return svg(width, height, f"True positives against false positives on log axes. {words}", parts)
+
+
+def _clipped(shares: Sequence[float]) -> np.ndarray:
+    """Shares, none below where the axes begin."""
+    return np.clip(np.asarray(shares, dtype=float), LEAST_SHARE, 1.0)

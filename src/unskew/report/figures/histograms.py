@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import NARROW, WIDE, line, shorten, svg, text, tip
+from unskew.report.figures.svg import NARROW, WIDE, line, shorten, svg, text, tooltip
 
 TALL, STEP = 70, 128
 """Height of a panel, and of a row of panels."""
@@ -57,7 +57,7 @@ def _panel(
         parts.append(text(x + w, y - 7, f"max {100 * high:.0f} %", anchor="end"))
     for c, s in enumerate(share.tolist()):
         h = TALL * s / high
-        words = tip(f"class {classes[c] if c < len(classes) else c}: {100 * s:.1f} %")
+        words = tooltip(f"class {classes[c] if c < len(classes) else c}: {100 * s:.1f} %")
         parts.append(
             f'<rect class="fill {shade}" x="{x + c * bar:.1f}" y="{y + TALL - h:.1f}" '
             f'width="{max(bar - 1.5, 0.5):.1f}" height="{h:.1f}">{words}</rect>'

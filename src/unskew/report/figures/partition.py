@@ -8,8 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import NARROW, SHADES, WIDE, data, escaped, rects, shorten, step_of, svg, text
-from unskew.report.numbers import plural, whole
+from unskew.report.analysis.numbers import plural, whole_number
+from unskew.report.figures.svg import (
+    NARROW,
+    SHADES,
+    WIDE,
+    data_attribute,
+    escape_xml,
+    rects,
+    shorten,
+    step_of,
+    svg,
+    text,
+)
 
 MOST_CLIENTS = 200
 TOP = 24
@@ -80,7 +91,7 @@ def _for_script(m: _Map) -> str:
     values = m.counts.round(1).tolist() if m.shares_of else m.counts.astype(int).tolist()
     words = {"n": m.sizes.astype(int).tolist(), "u": "images" if m.shares_of == "pixels" else "samples"}
     percent = {"p": 1} if m.shares_of else {}
-    return data("grid", {**grid, "names": m.names, "classes": m.classes, "v": values, **words, **percent})
+    return data_attribute("grid", {**grid, "names": m.names, "classes": m.classes, "v": values, **words, **percent})
 
 
 def _cells(m: _Map) -> list[str]:
@@ -123,7 +134,7 @@ def _sizes(m: _Map, top: float, tall: float = 36) -> list[str]:
     heights = [(k, tall * s / most) for k, s in enumerate(m.sizes) if s]
     return [
         rects([(m.left + k * m.w, top + tall - height, m.w - gap, height) for k, height in heights], "bar"),
-        text(m.left - 8, top + 11, whole(most), anchor="end"),
+        text(m.left - 8, top + 11, whole_number(most), anchor="end"),
         text(m.left - 8, top + tall, "samples", anchor="end"),
     ]
 
@@ -146,4 +157,4 @@ def _client_names(m: _Map, clients: int, y: float) -> str:
 
 def _slanted(x: float, y: float, name: str) -> str:
     turned = f'transform="translate({x:.1f} {y:.1f}) rotate(-40)"'
-    return f'<text class="tick" text-anchor="end" {turned}>{escaped(shorten(name, 10))}</text>'
+    return f'<text class="tick" text-anchor="end" {turned}>{escape_xml(shorten(name, 10))}</text>'

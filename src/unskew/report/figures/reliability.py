@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unskew.report.figures.svg import NARROW, WIDE, Scale, line, svg, text, tip, x_axis
+from unskew.report.figures.svg import NARROW, WIDE, Scale, line, svg, text, tooltip, x_axis
 
 LEFT, TOP, BOTTOM, SIDE = 62.0, 12.0, 50.0, 300.0
 NEVER = 2.0
@@ -39,7 +39,7 @@ def reliability(measured: Mapping[str, Any], colour: str, *, width: int = WIDE) 
 
 def _bar(x: float, y: float, wide: float, tall: float, colour: str, words: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}"'
-    return f'<rect class="{colour} fill" {place}>{tip(words)}</rect>'
+    return f'<rect class="{colour} fill" {place}>{tooltip(words)}</rect>'
 
 
 def _percent(share: float) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.report.figures.lines import Line, end_labels
 from unskew.report.figures.svg import (
     NARROW,
     WIDE,
+    Line,
     Scale,
+    end_labels,
     ends_of,
     line,
     plain_number,

@@ -1,8 +1,8 @@
-"""The primitives that pictures are drawn with: scales, ticks, shapes, text, and labels that do not overlap.
+"""The primitives that pictures are drawn with: scales, ticks, shapes, text, curves, and labels that do not overlap.
 
 Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a map. The
 page's style sheet gives each of them a value for light and for dark pages. Every string that comes from outside passes
-through `text`, `tip` or `data`, which escape it.
+through `text`, `tooltip` or `data_attribute`, which escape it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -125,7 +125,7 @@ def score_tick(value: float, step: float, share: bool) -> str:
     return plain_number(round(value, 9))
 
 
-def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def separate_labels(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The places, moved as little as possible to be `gap` apart and within [low, high]; their order is kept.
 
     Neighbours that are too close form a block, which sits at the mean of the places that its members ask for (pool
@@ -155,7 +155,7 @@ def shorten(words: str, most: int) -> str:
     return words if len(words) <= most else words[: max(1, most - 1)] + "…"
 
 
-def escaped(words: str, quote: bool = True) -> str:
+def escape_xml(words: str, quote: bool = True) -> str:
     """A text as XML can hold it. What XML forbids, and what would turn the direction of the letters behind it, becomes a
     replacement character: names may be somebody else's."""
     return escape(_UNSEEN.sub("\ufffd", words), quote)
@@ -164,20 +164,20 @@ def escaped(words: str, quote: bool = True) -> str:
 def text(x: float, y: float, words: str, kind: str = "tick", anchor: str = "") -> str:
     """One line of text. kind: its class. anchor: "middle" or "end" if x is not where it begins."""
     anchored = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchored}>{escaped(words)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchored}>{escape_xml(words)}</text>'
 
 
 def label_with_value(x: float, y: float, words: str, value: str, kind: str) -> str:
     """A line of text with a value behind it, which stands out."""
-    return text(x, y, words, kind).replace("</text>", f' <tspan class="value">{escaped(value)}</tspan></text>')
+    return text(x, y, words, kind).replace("</text>", f' <tspan class="value">{escape_xml(value)}</tspan></text>')
 
 
-def tip(words: str) -> str:
+def tooltip(words: str) -> str:
     """The tooltip of the shape that it stands in; it needs no script."""
-    return f"<title>{escaped(words)}</title>"
+    return f"<title>{escape_xml(words)}</title>"
 
 
-def every(room: float, needed: float) -> int:
+def label_stride(room: float, needed: float) -> int:
     """Which of a row of names are written, each with so much room: all (1), every second (2), ..."""
     return max(1, math.ceil(needed / room))
 
@@ -213,16 +213,96 @@ def plain_number(v: float) -> str:
     return f"{v:,.0f}" if v >= 1000 else f"{v:g}"
 
 
-def data(name: str, value: Any) -> str:
+def data_attribute(name: str, value: Any) -> str:
     """An attribute `data-<name>` for the page's script, as compact JSON."""
     words = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return f" data-{name}='{escaped(words, quote=False).replace(chr(39), '&#39;')}'"
+    return f" data-{name}='{escape_xml(words, quote=False).replace(chr(39), '&#39;')}'"
 
 
 def svg(width: float, height: float, label: str, parts: Sequence[str], attributes: str = "") -> str:
     """The whole picture. label: what it shows, in words, for those who cannot see it."""
     size = "narrow" if width == NARROW else "wide"
     return (
-        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img" aria-label="{escaped(label)}"'
+        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img" aria-label="{escape_xml(label)}"'
         f"{attributes}>{''.join(parts)}</svg>"
     )
+
+
+POINTS = 240
+"""Longer series are thinned to so many points, evenly and with the last one kept: a screen cannot show more."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """x, and the mean and standard deviation of a score over seeds, all [T]. colour: a class, such as `m0`.
+
+    share: whether the score lies in [0, 1] and is drawn in percent; all lines of a picture agree.
+    """
+
+    name: str
+    colour: str
+    x: np.ndarray
+    y: np.ndarray
+    band: np.ndarray
+    dashed: bool = False
+    share: bool = True
+
+    def thinned(self) -> Line:
+        """The same line with at most POINTS points, and without those that are no number."""
+        keep = np.flatnonzero(~np.isnan(self.y))
+        if len(keep) > POINTS:
+            keep = keep[np.unique(np.linspace(0, len(keep) - 1, POINTS).round().astype(int))]
+        spread = np.where(np.isfinite(self.band), self.band, 0.0)  # that of an infinite mean is none
+        return replace(self, x=self.x[keep], y=self.y[keep], band=spread[keep])
+
+
+def mean_line(
+    name: str, colour: str, series: Sequence[tuple[np.ndarray, np.ndarray]], dashed: bool = False
+) -> Line | None:
+    """Mean and sample deviation over seeds at the rounds that all of them have; None if there are none.
+
+    series: (rounds, values) of each seed; seeds without any value are left out.
+    """
+    seeds = [dict(zip(t.tolist(), v.tolist())) for t, v in series if len(t)]
+    x = np.array(sorted(set.intersection(*(set(s) for s in seeds)))) if seeds else np.array([])
+    if not len(x):
+        return None
+    values = np.array([[s[t] for t in x.tolist()] for s in seeds])
+    with np.errstate(invalid="ignore"):
+        band = values.std(0, ddof=1) if len(seeds) > 1 else np.zeros(len(x))
+    return Line(name, colour, x, values.mean(0), band, dashed)
+
+
+def band(c: Line, x: Scale, y: Scale) -> str:
+    """One standard deviation around the mean, as an area; "" for a line without deviations."""
+    if not float(c.band.max()) > 0:
+        return ""
+    upper, lower = (np.clip(c.y + sign * c.band, y.low, y.high) for sign in (1, -1))
+    there, back = points(x(c.x), y(upper)), points(x(c.x)[::-1], y(lower)[::-1])
+    return f'<polygon class="band {c.colour}" points="{there} {back}"/>'
+
+
+def curve(c: Line, x: Scale, y: Scale, value: str) -> str:
+    """The line itself. value: its last one, as the tooltip writes it."""
+    kind = f"curve {c.colour}" + (" dashed" if c.dashed else "")
+    title = tooltip(f"{c.name}: {value} at the end")
+    return f'<polyline class="{kind}" points="{points(x(c.x), y(c.y))}">{title}</polyline>'
+
+
+def end_labels(lines: Sequence[Line], x: Scale, y: Scale, values: Sequence[str], letters: int) -> str:
+    """Each line's name and last value beside the picture's right edge, moved apart, with a leader to the line's end."""
+    edge = x.end
+    heights = [float(y(c.y[-1])) for c in lines]
+    parts = []
+    for c, height, label_height, value in zip(lines, heights, separate_labels(heights, 17, y.end, y.begin), values):
+        end = float(x(c.x[-1]))
+        leader = f"M{end + 3:.1f} {height:.1f}L{edge + 8} {height:.1f}L{edge + 16} {label_height:.1f}"
+        parts.append(f'<path class="leader {c.colour}" d="{leader}"/>')
+        parts.append(end_dot(c, end, height))
+        name = shorten(c.name, letters)
+        parts.append(label_with_value(edge + 20, label_height + 4, name, value, f"end {c.colour}"))
+    return "".join(parts)
+
+
+def end_dot(c: Line, x: float, y: float) -> str:
+    return f'<circle class="stop {c.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'

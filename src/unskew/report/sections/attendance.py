@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from unskew.report.context import Context
+from unskew.report.analysis.runs import RunData
 from unskew.report.figures.attendance import attendance
-from unskew.report.render import figure
-from unskew.report.runs import RunData
-from unskew.report.section import Section
+from unskew.report.sections import Context, Section, figure
 
 ORDER = 70
 

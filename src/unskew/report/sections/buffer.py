@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unskew.report.context import Context
+from unskew.report.analysis.runs import RunData
 from unskew.report.figures.histograms import histograms
-from unskew.report.render import figure
-from unskew.report.runs import RunData
-from unskew.report.section import Section
+from unskew.report.sections import Context, Section, figure
 
 ORDER = 80
 LABELS = "slices/flea/labels"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from unskew.report.context import Context
+from unskew.report.analysis.numbers import MISSING
 from unskew.report.figures.reliability import reliability
-from unskew.report.numbers import MISSING
-from unskew.report.render import figure, render
-from unskew.report.section import Section
+from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 92
 MEASURE = "calibration"

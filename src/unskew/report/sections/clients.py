@@ -7,14 +7,11 @@ from functools import partial
 
 from markupsafe import Markup
 
-from unskew.report.context import Context
-from unskew.report.figures.spread import Strip, spread
+from unskew.report.analysis.numbers import noun
+from unskew.report.analysis.runs import RunData
+from unskew.report.figures.client_scores import Strip, client_scores
 from unskew.report.figures.svg import WIDE
-from unskew.report.numbers import noun
-from unskew.report.render import both_widths, render
-from unskew.report.runs import RunData
-from unskew.report.scopes import AT_CLIENTS, Scope
-from unskew.report.section import Section
+from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, both_widths, render
 from unskew.scores import kind
 
 ORDER = 30
@@ -46,7 +43,7 @@ def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
 def _draw(strips: Sequence[Strip], *, width: int) -> str:
     where = " on the client's own test rows" if width == WIDE else ""
     metric = strips[0].metric
-    return spread(strips, kind(metric).of(f"{noun(metric)}{where}, last round"), width=width)
+    return client_scores(strips, kind(metric).of(f"{noun(metric)}{where}, last round"), width=width)
 
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:

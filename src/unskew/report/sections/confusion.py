@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from unskew.report.context import Context
-from unskew.report.figures.confusion import confusion
-from unskew.report.render import figure, render
-from unskew.report.section import Section
+from unskew.report.figures.matrices import confusion
+from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 94
 MEASURE = "confusion"

@@ -9,16 +9,13 @@ from functools import partial
 import numpy as np
 from markupsafe import Markup
 
-from unskew.report.context import Context
+from unskew.report.analysis.numbers import capitalise, size, with_unit
+from unskew.report.analysis.runs import RunData
+from unskew.report.analysis.stats import bytes_to, mean10
 from unskew.report.figures.curves import curves
-from unskew.report.figures.lines import Line
-from unskew.report.figures.reach import Reach, reach
-from unskew.report.figures.svg import WIDE
-from unskew.report.numbers import begun, one, size
-from unskew.report.render import figure
-from unskew.report.runs import RunData
-from unskew.report.section import Section
-from unskew.report.stats import bytes_to, mean10
+from unskew.report.figures.svg import WIDE, Line
+from unskew.report.figures.target_cost import TargetCost, target_cost
+from unskew.report.sections import Context, Section, figure
 from unskew.scores import kind
 
 ORDER = 40
@@ -30,9 +27,9 @@ def build(context: Context) -> Section | None:
     if not against_bytes:
         return None
     until = figure(partial(_until_target, context))
-    heading = Markup("<h3>Bytes until {}</h3>").format(one(context.target, context.metric)) if until else Markup()
+    heading = Markup("<h3>Bytes until {}</h3>").format(with_unit(context.target, context.metric)) if until else Markup()
     lead = "Bytes are everything that clients send and receive: weights and shares, of all clients, both ways."
-    title = f"{begun(context.score)} against bytes sent"
+    title = f"{capitalise(context.score)} against bytes sent"
     return Section(title, "bytes", against_bytes + heading + until, lead=lead, link="Bytes")
 
 
@@ -64,11 +61,11 @@ def _bytes_until(run: RunData, rounds: np.ndarray) -> np.ndarray:
 
 def _until_target(context: Context, *, width: int) -> str:
     rows = [
-        Reach(method, context.colours[method], _reached(group, context.target), len(group))
+        TargetCost(method, context.colours[method], _reached(group, context.target), len(group))
         for method, group in context.competing.items()
         if not np.isnan(mean10(group[0]))
     ]
-    return reach(rows, context.target, context.metric, width=width)
+    return target_cost(rows, context.target, context.metric, width=width)
 
 
 def _reached(group: Sequence[RunData], target: float) -> list[float]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from unskew.report.context import Context
-from unskew.report.render import render
-from unskew.report.scopes import scopes
-from unskew.report.section import Section
+from unskew.report.sections import Context, Section, render, scopes
 
 ORDER = 110
 

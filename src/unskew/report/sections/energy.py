@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew.engine.callbacks.trackers.codecarbon import FILE
 from unskew.errors import StateError
-from unskew.report.context import Context
-from unskew.report.files import read_records
-from unskew.report.render import render
-from unskew.report.runs import RunData
-from unskew.report.section import Section
+from unskew.report.analysis.runs import RunData, read_records
+from unskew.report.sections import Context, Section, render
+from unskew.runs.trackers.codecarbon import FILE
 from unskew.scores import significant
 
 ORDER = 45
@@ -25,7 +22,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Used:
+class EnergyUse:
     """Of one run, all of its processes together. rounds: how many were measured; a round that was done again counts twice.
     kwh: in kWh. co2: in kg, None where no country was named. countries: their codes."""
 
@@ -39,7 +36,7 @@ def build(context: Context) -> Section | None:
     """A row for each method of which a run was measured; None if none was."""
     rows = []
     for method, group in context.methods.items():
-        if used := [u for run in group if (u := used_by(run.path))]:
+        if used := [u for run in group if (u := energy_use(run.path))]:
             rows.append((method, *_row(group, used)))
     if not rows:
         return None
@@ -47,7 +44,7 @@ def build(context: Context) -> Section | None:
     return Section("Energy", "energy", html, note=NOTE, link="Energy")
 
 
-def _row(group: Sequence[RunData], used: Sequence[Used]) -> tuple[str, str, str, str, str]:
+def _row(group: Sequence[RunData], used: Sequence[EnergyUse]) -> tuple[str, str, str, str, str]:
     """(runs, rounds a run, kWh a run, Wh a round, kg CO2 a run with its country or "")."""
     rounds = sum(u.rounds for u in used)
     kwh = sum(u.kwh for u in used)
@@ -59,7 +56,7 @@ def _row(group: Sequence[RunData], used: Sequence[Used]) -> tuple[str, str, str,
     return runs, significant(rounds / len(used), 3), significant(kwh / len(used), 3), a_round, co2
 
 
-def used_by(run: Path) -> Used | None:
+def energy_use(run: Path) -> EnergyUse | None:
     """What a run's file says; None without one. Raises StateError (E111) for a file that holds something else."""
     path = run / FILE
     rows = read_records(path)
@@ -75,7 +72,7 @@ def used_by(run: Path) -> Used | None:
     except (KeyError, TypeError, ValueError) as error:
         text = f"{path} does not hold what a run was measured to draw ({type(error).__name__})"
         raise StateError("E111", f"{text}; remove it to have the report without.") from None
-    return Used(rounds, kwh, co2, tuple(sorted(countries)))
+    return EnergyUse(rounds, kwh, co2, tuple(sorted(countries)))
 
 
 def _whole(value: Any) -> int:

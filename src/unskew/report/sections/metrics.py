@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from unskew.report.context import Context
-from unskew.report.further import InScope, asked
-from unskew.report.numbers import MISSING, digits
-from unskew.report.render import render
-from unskew.report.runs import EVALUATED
-from unskew.report.section import Section
-from unskew.report.stats import last_ranks
+from unskew.report.analysis.numbers import MISSING, digits
+from unskew.report.analysis.runs import EVALUATED
+from unskew.report.analysis.stats import ranks_by_last_round
+from unskew.report.analysis.summary import ScopedScore, requested_metrics
+from unskew.report.sections import Context, Section, render
 from unskew.scores import kind
 
 ORDER = 12
@@ -25,7 +23,7 @@ NOT_POOLED = (
 def build(context: Context) -> Section | None:
     """A row for each metric and method; None if no metric was asked for."""
     by_method = {s.method: s.further for s in context.summaries}
-    rows = [(metric, method) for metric in asked(context.runs) for method in context.methods]
+    rows = [(metric, method) for metric in requested_metrics(context.runs) for method in context.methods]
     table = [
         (
             _title(metric),
@@ -39,7 +37,7 @@ def build(context: Context) -> Section | None:
         return None
     html = render("metrics.html.j2", rows=table, scopes=EVALUATED)
     lacking = any(cells[0] == MISSING and cells[1] != MISSING for *_, cells in table)
-    over = "of the last round" if last_ranks(context.runs) else "means over the last ten rounds"
+    over = "of the last round" if ranks_by_last_round(context.runs) else "means over the last ten rounds"
     note = (
         f"All scores are {over}. A metric that is undefined, such as AUROC with one class alone, is left out, never 0."
     )
@@ -53,7 +51,7 @@ def _title(metric: str) -> str:
     return which.of(which.title) + (" (lower is better)" if which.lower else "")
 
 
-def _cell(of: InScope | None, metric: str) -> str:
+def _cell(of: ScopedScore | None, metric: str) -> str:
     """Mean and deviation over seeds; of clients also at how many it is defined."""
     if of is None:
         return MISSING

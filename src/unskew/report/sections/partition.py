@@ -6,12 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from unskew.report.context import Context
+from unskew.report.analysis.numbers import plural
+from unskew.report.analysis.runs import RunData
 from unskew.report.figures.partition import partition_map
-from unskew.report.numbers import plural
-from unskew.report.render import figure
-from unskew.report.runs import RunData
-from unskew.report.section import Section
+from unskew.report.sections import Context, Section, figure
 
 ORDER = 60
 

@@ -6,12 +6,9 @@ from functools import partial
 
 from markupsafe import Markup
 
-from unskew.report.context import Context
+from unskew.report.analysis.numbers import capitalise, noun
 from unskew.report.figures.curves import curves
-from unskew.report.numbers import begun, noun
-from unskew.report.render import both_widths, render
-from unskew.report.scopes import Scope, scopes
-from unskew.report.section import Section
+from unskew.report.sections import Context, Scope, Section, both_widths, render, scopes
 from unskew.scores import kind
 
 ORDER = 20
@@ -19,7 +16,7 @@ ORDER = 20
 
 def build(context: Context) -> Section:
     """A tab per scope with a curve per method."""
-    title = f"{begun(context.score)} over rounds"
+    title = f"{capitalise(context.score)} over rounds"
     panels = [panel for scope in scopes(context.first.federation) if (panel := _panel(context, scope))]
     if not panels:
         return Section(title, "rounds", Markup(), lead="No round has been evaluated yet.", link="Rounds")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from unskew.data.intake.notes import some
-from unskew.report.at_clients import own_scores, same_clients
-from unskew.report.context import Context
-from unskew.report.numbers import begun, one
-from unskew.report.render import render
-from unskew.report.section import Section
+from unskew.data.samples.intake import abbreviate
+from unskew.report.analysis.numbers import capitalise, with_unit
+from unskew.report.sections import Context, Section, client_scores, render, run_with_same_clients
 from unskew.scores import kind
 
 ORDER = 32
@@ -23,15 +20,17 @@ def build(context: Context) -> Section | None:
     """A row per client and a column per method, of the first seed; None without scores of named clients, or where nobody wrote down on how many samples."""
     sizes = context.first.federation.get("sizes", {}).get("test", [])
     names = context.first.federation.get("names", [])
-    methods = {method: run for method, group in context.methods.items() if (run := same_clients(context, group))}
-    scores = {method: own_scores(run) for method, run in methods.items()}
+    methods = {
+        method: run for method, group in context.methods.items() if (run := run_with_same_clients(context, group))
+    }
+    scores = {method: client_scores(run) for method, run in methods.items()}
     if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()) or not any(sizes):
         return None
     rows = [
         (
             name,
             f"{size:,}",
-            [one(scores[method].get(k, math.nan), context.metric).removesuffix(" %") for method in scores],
+            [with_unit(scores[method].get(k, math.nan), context.metric).removesuffix(" %") for method in scores],
         )
         for k, (name, size) in enumerate(zip(names, sizes))
         if size
@@ -51,11 +50,13 @@ def _absent(names: Sequence[str], sizes: Sequence[int]) -> str:
     if not absent:
         return ""
     have = "has" if len(absent) == 1 else "have"
-    return f" {len(absent)} of {len(names)} clients {have} no test samples and no row: {some(absent, MOST_NAMES)}."
+    return (
+        f" {len(absent)} of {len(names)} clients {have} no test samples and no row: {abbreviate(absent, MOST_NAMES)}."
+    )
 
 
 def _measured(context: Context) -> str:
-    return f"{begun(context.score)} in %" if kind(context.metric).share else begun(context.score)
+    return f"{capitalise(context.score)} in %" if kind(context.metric).share else capitalise(context.score)
 
 
 def _example(context: Context) -> str:

@@ -8,14 +8,12 @@ from functools import partial
 
 from markupsafe import Markup
 
-from unskew.core.account import number
-from unskew.report import leakage_tables
-from unskew.report.context import Context
+from unskew.core.account import epsilon_text
+from unskew.report.analysis import leakage
+from unskew.report.analysis.leakage import Interval, Leak, Leakage, leakages
+from unskew.report.analysis.numbers import MISSING, capitalise, digits
 from unskew.report.figures.scatter import Axis, Point, scatter
-from unskew.report.leakage import Interval, Leak, Leakage, leakages
-from unskew.report.numbers import MISSING, begun, digits
-from unskew.report.render import figure, render
-from unskew.report.section import Section
+from unskew.report.sections import Context, Section, figure, render
 from unskew.scores import kind
 
 ORDER = 54
@@ -36,17 +34,17 @@ def build(context: Context) -> Section | None:
     if len(rows) < 2 or not any(row.leaks or math.isfinite(row.epsilon) for row in rows):
         return None
     worst = [_point(context, row, row.worst) for row in rows]
-    title = f"{begun(context.score)} against leakage"
+    title = f"{capitalise(context.score)} against leakage"
     pictures = [(title, figure(partial(_against_leakage, context, worst)))]
     for attack in dict.fromkeys(leak.attack for row in rows for leak in row.leaks):
         points = [_point(context, row, _of(row, attack)) for row in rows]
         if sum(not math.isnan(p.x) for p in points) > 1:
             pictures.append((f"The same, {attack} alone", figure(partial(_against_leakage, context, points))))
-    pictures.append((f"{begun(context.score)} against epsilon", figure(partial(_against_epsilon, context, rows))))
+    pictures.append((f"{capitalise(context.score)} against epsilon", figure(partial(_against_epsilon, context, rows))))
     html = render(
         "tradeoff.html.j2",
         pictures=[(title, picture) for title, picture in pictures if picture],
-        rows=[(row, _score(row), leakage_tables.cells(row), number(row.epsilon)) for row in rows],
+        rows=[(row, _score(row), leakage.cells(row), epsilon_text(row.epsilon)) for row in rows],
         noun=context.score,
         guaranteed=GUARANTEED,
     )

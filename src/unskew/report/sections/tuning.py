@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.context import Context
+from unskew.report.analysis.numbers import noun
+from unskew.report.analysis.runs import TUNED, read_json
 from unskew.report.figures.curves import curves
-from unskew.report.figures.lines import Line
-from unskew.report.files import TUNED, read_json
-from unskew.report.numbers import noun
-from unskew.report.render import figure, render
-from unskew.report.section import Section
+from unskew.report.figures.svg import Line
+from unskew.report.sections import Context, Section, figure, render
 from unskew.scores import Kind, kind
 
 ORDER = 56

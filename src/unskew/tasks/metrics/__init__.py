@@ -13,21 +13,21 @@ from typing import TypeAlias
 import numpy as np
 
 from unskew.errors import UsageError
-from unskew.own import GIVEN
-from unskew.scores import asked
-from unskew.tasks.metrics import classes, labels, numbers, own, tokens
+from unskew.scores import requested_scores
+from unskew.system.python_files import GIVEN_OBJECT
+from unskew.tasks.metrics import functions, user_metric
 
 Compute = Callable[[np.ndarray, np.ndarray], float | None]
-Functions = Mapping[str, own.Function]
+Functions = Mapping[str, user_metric.Function]
 """By name, functions that a program gave as objects."""
-Asked: TypeAlias = str | own.Function | Sequence[str | own.Function]
+MetricsSetting: TypeAlias = str | user_metric.Function | Sequence[str | user_metric.Function]
 """Scores as a program asks for them: names joined by commas, a function, or a list of names and functions."""
-OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] = {
-    "classification": (classes.OF_PROBABILITIES, classes.OF_GUESSES),
+METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] = {
+    "classification": (functions.CLASS_PROBABILITY_METRICS, functions.CLASS_METRICS),
     "segmentation": ({}, {}),
-    "regression": ({}, numbers.OF_GUESSES),
-    "multilabel": ({}, labels.OF_GUESSES),
-    "tokens": (tokens.OF_PROBABILITIES, {}),
+    "regression": ({}, functions.NUMBER_METRICS),
+    "multilabel": ({}, functions.LABEL_METRICS),
+    "tokens": (functions.TOKEN_METRICS, {}),
 }
 """By task, the scores that read probabilities and those that read predictions."""
 
@@ -54,14 +54,16 @@ class Metric:
         return self.compute(y, answers) if np.isfinite(answers).all() else None
 
 
-def as_text(asked: Asked) -> tuple[str, dict[str, own.Function]]:
+def as_text(asked: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]]:
     """The setting `metrics` for what a program asks for, and the functions among that by name.
 
     Raises UsageError (E135) for a function without a name, such as a lambda.
     """
     each = [asked] if isinstance(asked, str) or callable(asked) else list(asked)
-    functions = {own.name_of(one): one for one in each if not isinstance(one, str)}
-    return ",".join(one if isinstance(one, str) else f"{GIVEN}:{own.name_of(one)}" for one in each), functions
+    functions = {user_metric.name_of(one): one for one in each if not isinstance(one, str)}
+    return ",".join(
+        one if isinstance(one, str) else f"{GIVEN_OBJECT}:{user_metric.name_of(one)}" for one in each
+    ), functions
 
 
 def metrics_of(text: str, task: str, functions: Functions | None = None) -> tuple[Metric, ...]:
@@ -69,7 +71,7 @@ def metrics_of(text: str, task: str, functions: Functions | None = None) -> tupl
 
     Raises UsageError (E135) for a score that does not fit the task, E111 for a file.
     """
-    metrics = tuple(_metric(name, task, functions or {}) for name in asked(text, task))
+    metrics = tuple(_metric(name, task, functions or {}) for name in requested_scores(text, task))
     names = [metric.key.rpartition(":")[2] for metric in metrics]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise UsageError("E135", f"two of the metrics are called '{twice}'; rename your function.")
@@ -77,11 +79,17 @@ def metrics_of(text: str, task: str, functions: Functions | None = None) -> tupl
 
 
 def _metric(name: str, task: str, functions: Functions) -> Metric:
-    of_probabilities, of_guesses = OF_TASK[task]
+    of_probabilities, of_guesses = METRICS_OF_TASK[task]
     file, _, called = name.rpartition(":")
     if file:
-        function = own.given(called, functions) if file == GIVEN else own.from_file(name)
-        return Metric(own.key_of(called, function), own.computed(called, function), task == "classification")
+        function = (
+            user_metric.given_function(called, functions) if file == GIVEN_OBJECT else user_metric.from_file(name)
+        )
+        return Metric(
+            user_metric.record_key(called, function),
+            user_metric.checked_function(called, function),
+            task == "classification",
+        )
     if name in of_probabilities:
         return Metric(name, of_probabilities[name], True)
     if name in of_guesses:

@@ -1,0 +1,183 @@
+"""How well an attack succeeds: likeness of reconstructions to samples, and how well scores tell members from others.
+
+Likeness is squared error, PSNR and SSIM, one number a sample. Membership is measured by the area under the ROC, true positives at
+few false ones, and the curve.
+
+Letters: N samples, C channels, H x W pixels; of membership M members, N others, P points of a curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.attacks.attack import Score, mean_of, share_of
+from unskew.runs.measures.received import png, row
+
+MOST_IMAGES, SIDE = 8, 128
+"""How many samples a sheet shows, and the longest side that one may have."""
+
+
+def mse(a: Tensor, b: Tensor) -> Tensor:
+    """[N]: mean squared error, in the samples' unit squared."""
+    return (a - b).flatten(1).pow(2).mean(1)
+
+
+def psnr(a: Tensor, b: Tensor, span: float) -> Tensor:
+    """[N]: 10 log10(span^2 / MSE) in decibels; span: the range of values, 1 for images."""
+    return 10 * (span**2 / mse(a, b).clamp(min=1e-12)).log10()
+
+
+def ssim(a: Tensor, b: Tensor, span: float) -> Tensor:
+    """[N]: structural similarity (Wang et al., 2004) of images [N, C, H, W], 1 for equal ones.
+
+    Gaussian window of 1.5 pixels, 11 pixels wide or as wide as the smaller side allows.
+    """
+    wide = min(11, (min(a.shape[2:]) - 1) // 2 * 2 + 1)
+    place = torch.arange(wide, dtype=a.dtype) - wide // 2
+    line = (-(place**2) / (2 * 1.5**2)).exp()
+    line = line / line.sum()
+    window = (line[:, None] * line[None, :]).expand(a.shape[1], 1, wide, wide).to(a.device)
+
+    def blurred(x: Tensor) -> Tensor:
+        return F.conv2d(x, window, groups=x.shape[1])
+
+    mean_a, mean_b = blurred(a), blurred(b)
+    var_a, var_b = blurred(a * a) - mean_a**2, blurred(b * b) - mean_b**2
+    both = blurred(a * b) - mean_a * mean_b
+    c1, c2 = (0.01 * span) ** 2, (0.03 * span) ** 2
+    top = (2 * mean_a * mean_b + c1) * (2 * both + c2)
+    return (top / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))).flatten(1).mean(1)
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether samples of this shape have structure that SSIM can see."""
+    return len(shape) == 3 and min(shape[1:]) >= 3
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What an attacker without payload has. x: its guess, [1, *shape] or one a sample. span: the range of values."""
+
+    x: Tensor
+    span: float
+
+
+def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str, Guess]:
+    """The attacker's guess of each piece of a sample: the mean of its own.
+
+    mine, there: pieces of its own samples and of the attacked ones. One of several that is the same in all is left out, for
+    everybody knows it.
+    """
+    by_name = dict[str, Guess]()
+    for name, x in there.items():
+        span = float(mine[name].max() - mine[name].min())
+        if span or len(there) == 1 or not bool((x == mine[name][0]).all()):
+            by_name[name] = Guess(mine[name].mean(0, keepdim=True), span or 1.0)
+    return by_name
+
+
+def likeness_scores(
+    payload: str, of: str, answers: Tensor, there: Tensor, guess: Guess, main: bool = True
+) -> list[Score]:
+    """MSE, PSNR and, for images, SSIM of what was made of payloads."""
+    span = guess.span
+    measures: dict[str, Any] = {
+        "MSE": (lambda a, b: mse(a, b), 0.0),
+        "PSNR, dB": (lambda a, b: psnr(a, b, span), math.inf),
+    }
+    if is_image(there.shape[1:]):
+        measures["SSIM"] = (lambda a, b: ssim(a, b, span), 1.0)
+    listed = []
+    for metric, (measure, ceiling) in measures.items():
+        value, low, high = mean_of(measure(answers, there).double().cpu().numpy())
+        without = float(measure(guess.x.expand_as(there), there).double().mean())
+        listed.append(
+            Score(payload, of, metric, value, low, high, without, ceiling, len(there), main=main and metric == "MSE")
+        )
+    return listed
+
+
+def image_sheet(rows: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A picture with a row of images for each name; {} where samples are no images of one or three channels."""
+    first = next(iter(rows.values()))
+    if first.dim() != 4 or first.shape[1] not in (1, 3) or max(first.shape[2:]) > SIDE:
+        return {}
+    shown = min(MOST_IMAGES, len(first))
+    images = [x[:shown].detach().cpu().float() for x in rows.values()]
+    low, high = float(images[0].min()), float(images[0].max())
+    lines = [row((x - low) / ((high - low) or 1), shown) for x in images]
+    return {"rows": list(rows), "columns": shown, "png": png(np.concatenate(lines))}
+
+
+POINTS = 200
+RESAMPLES = 200
+
+
+def auc(members_M: np.ndarray, others_N: np.ndarray) -> float:
+    """The chance that a member's score is above another's; ties count half."""
+    from scipy.stats import rankdata  # which takes a second to import
+
+    ranks = rankdata(np.concatenate([members_M, others_N]))
+    m, n = len(members_M), len(others_N)
+    return float((ranks[:m].sum() - m * (m + 1) / 2) / (m * n))
+
+
+def tpr_at(fpr: float, members_M: np.ndarray, others_N: np.ndarray) -> float:
+    """The largest share of members that a threshold catches while at most this share of the others is caught with them."""
+    allowed = _allowed(fpr, len(others_N))
+    threshold = np.sort(others_N)[::-1][allowed] if allowed < len(others_N) else -np.inf
+    return float((members_M > threshold).mean())
+
+
+def chance_of_tpr(fpr: float, n: int) -> float:
+    """What `tpr_at` comes to in the mean where n others are like members.
+
+    A threshold lies at another's score, above which a member is as likely as each of n + 1 scores: of 200 others no threshold
+    lets 0.1 % pass, and the highest lets 1 in 201.
+    """
+    return (_allowed(fpr, n) + 1) / (n + 1)
+
+
+def interval_of_tpr(
+    fpr: float, members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float]:
+    """The 95 % interval of `tpr_at`: Wilson's over members, widened by a bootstrap over those others that set the threshold."""
+    m = len(members_M)
+    _, *wilson = share_of(round(tpr_at(fpr, members_M, others_N) * m), m)
+    values = [tpr_at(fpr, rng.choice(members_M, m), rng.choice(others_N, len(others_N))) for _ in range(RESAMPLES)]
+    low, high = np.quantile(values, [0.025, 0.975])
+    return min(wilson[0], float(low)), max(wilson[1], float(high))
+
+
+def _allowed(fpr: float, n: int) -> int:
+    """How many of n others may pass."""
+    return int(fpr * n + 1e-9)
+
+
+def roc(members_M: np.ndarray, others_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(false positives, true positives) as shares, both [P] rising, for at most POINTS thresholds, dense where both are few."""
+    thresholds = np.unique(np.concatenate([members_M, others_N]))[::-1]
+    fpr = np.searchsorted(np.sort(-others_N), -thresholds, side="right") / len(others_N)
+    tpr = np.searchsorted(np.sort(-members_M), -thresholds, side="right") / len(members_M)
+    if len(thresholds) > POINTS:
+        steps = np.geomspace(1, len(thresholds), POINTS).round().astype(int) - 1
+        fpr, tpr = fpr[np.unique(steps)], tpr[np.unique(steps)]
+    return fpr, tpr
+
+
+def interval_of_auc(members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the area, over samples; Wilson's where resamples are told apart alike, as few ones are."""
+    values = [auc(rng.choice(members_M, len(members_M)), rng.choice(others_N, len(others_N))) for _ in range(RESAMPLES)]
+    low, high = np.quantile(values, [0.025, 0.975])
+    if low == high:
+        k = min(len(members_M), len(others_N))
+        return share_of(auc(members_M, others_N) * k, k)[1:]
+    return float(low), float(high)

@@ -1,0 +1,104 @@
+"""A dry run of a plan: every run is assembled once and released again, so that what cannot run is reported before any trains.
+
+Runs that have begun were assembled before; of these it is checked whether their data are still the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from unskew.comparison.progress import Cell
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.data.clients.federation import Federation
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import DataError, StateError, UnskewError, excerpt
+from unskew.measures import NONE
+from unskew.records.checkpoints import latest_facts
+from unskew.runs import resolve
+from unskew.runs.assemble import loop_of
+from unskew.runs.hardware import check_memory
+from unskew.runs.resolve import check_spelling, dataset_of, reserve_of
+from unskew.runs.run_folder import fingerprint
+
+
+def dry_run(cells: Iterable[Cell]) -> str:
+    """Look at one seed of every run that has not begun, and at the data of those that have.
+
+    Returns the main score of what it looked at; "" where all have begun.
+    Raises what the first of them that cannot run would raise itself, its name in front; StateError (E112) for a run that has
+    begun with other data than lie there now.
+    """
+    cells, seen, score = list(cells), set[str](), ""
+    stage = _DataCache()
+    check_data(cells, stage)
+    for cell in cells:
+        same = cell.settings.replace(seed=0).fingerprint()
+        if same in seen or (cell.path / "config.yaml").exists():
+            continue
+        seen.add(same)
+        try:
+            score = stage.play(cell.settings.replace(normalise="none", workers=1))
+        except UnskewError as error:
+            raise type(error)(error.code, f"{cell.method}: {error.text}") from None
+    return score
+
+
+def check_data(cells: Sequence[Cell], stage: _DataCache | None = None) -> None:
+    """Raises StateError (E112) where data have changed since a run began, whose scores would stand beside others of new data.
+
+    One run is asked for each set: data that changed did so for all. Where all runs are finished, they can be shown without
+    data, too.
+    """
+    asked, stage = set[str](), stage or _DataCache()
+    for cell in cells:
+        known = latest_facts(cell.path).get("data")
+        if known is None or cell.settings.data in asked:
+            continue
+        asked.add(cell.settings.data)
+        try:
+            now = fingerprint(stage.federation(cell.settings))
+        except DataError:
+            if all(one.ended for one in cells):
+                continue
+            raise
+        if now != known:
+            text = f"the data {excerpt(cell.settings.data, 60)} are not those that {cell.path} was trained on"
+            raise StateError("E112", f"{text}, beside which other runs would be compared; choose another --name.")
+
+
+class _DataCache:
+    """Holds the last data set and the last federation, which runs that follow each other mostly share."""
+
+    def __init__(self) -> None:
+        self._dataset: tuple[str, Dataset] | None = None
+        self._federation: tuple[Any, Federation] | None = None
+
+    def play(self, settings: Settings) -> str:
+        """Put a run together. Returns its main score."""
+        method = resolve.method_of(settings)
+        check_spelling(settings)
+        run = resolve.run_on(self._dealt_out(settings, method), settings, method)
+        check_memory(method, run.fed)
+        if settings.measure != NONE:
+            loop_of(run).trainer.close()
+        return run.task.main_score
+
+    def federation(self, settings: Settings) -> Federation:
+        """The federation of a run, with its samples scaled as it trains on them."""
+        return resolve.federation_of(settings, resolve.method_of(settings), self._read(settings))
+
+    def _dealt_out(self, settings: Settings, method: Method) -> Federation:
+        partition = (
+            *(settings.data, settings.skew, settings.clients, settings.samples, settings.seed_of_partition),
+            *(settings.validation, resolve.pools(settings), reserve_of(method)),
+        )
+        if self._federation is None or self._federation[0] != partition:
+            self._federation = partition, resolve.federation_of(settings, method, self._read(settings))
+        return self._federation[1]
+
+    def _read(self, settings: Settings) -> Dataset:
+        if self._dataset is None or self._dataset[0] != settings.data:
+            self._dataset = settings.data, dataset_of(settings)
+        return self._dataset[1]

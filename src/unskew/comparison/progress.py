@@ -1,0 +1,128 @@
+"""The runs of a comparison: their progress, read from the files that other processes write, their makers, and their removal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew.config import Settings
+from unskew.errors import NothingUsed, StateError, printable
+from unskew.records import client_lists, schema
+from unskew.records.run_lock import RunLock
+from unskew.runs.run_folder import recorded_revision
+from unskew.scores import MAIN
+from unskew.system import disk
+from unskew.version import revision
+
+CURRENT_TABLE = "now.json"
+
+
+@dataclass
+class Cell:
+    """One run of a comparison: a method with one seed, its folder, and how far it has come.
+
+    t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same model on the
+    clients' test rows; metric: the name of that score. megabytes: sent and received so far. losses: how often its process died. code: the exit code, None while it has none.
+    """
+
+    method: str
+    seed: int
+    path: Path
+    settings: Settings
+    t: int = 0
+    score: float = float("nan")
+    client_mean: float = float("nan")
+    client_worst: float = float("nan")
+    megabytes: float = 0.0
+    code: int | None = None
+    metric: str = "accuracy"
+    losses: int = 0
+    _read: tuple[int, int] = (0, 0)
+
+    @property
+    def done(self) -> bool:
+        """Whether it came to its end, with a score or (E316) without one."""
+        return self.code in (0, NothingUsed.exit_code)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its result is there, whichever process trained it."""
+        return (self.path / "model.safetensors").exists()
+
+    def look(self) -> None:
+        """Read what the run has written since the last look, or all of it if the run went back to an earlier round."""
+        files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
+        sizes = [f.stat().st_size if f.exists() else 0 for f in files]
+        if any(size < begin for size, begin in zip(sizes, self._read)):
+            self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+        marks = []
+        for path, size, begin in zip(files, sizes, self._read):
+            whole = b""
+            if size > begin:
+                with open(path, "rb") as lines:
+                    lines.seek(begin)
+                    whole, _, _ = lines.read().rpartition(b"\n")
+            try:
+                for line in whole.splitlines():
+                    self._take(schema.parse_row(path, 1, line))
+            except StateError:  # rewritten behind our mark: read all of it at the next look
+                self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+                return
+            marks.append(begin + len(whole) + (1 if whole else 0))
+        self._read = (marks[0], marks[1])
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if "way" in row:
+            self.megabytes += client_lists.total_bytes(row) / 1e6
+            return
+        self.t = max(self.t, row["t"])
+        if row["metric"] in MAIN.values():
+            self.metric = row["metric"]
+        if row["client"] is None:
+            match row["scope"], row["metric"]:
+                case "global", main if main in MAIN.values():
+                    self.score = row["value"]
+                case "global@client", "mean":
+                    self.client_mean = row["value"]
+                case "global@client", "worst":
+                    self.client_worst = row["value"]
+
+
+def announce(parent: Path, cells: Iterable[Cell]) -> None:
+    """Write now.json, which names the runs of the table that has just begun, for whoever watches this folder."""
+    parent.mkdir(parents=True, exist_ok=True)
+    runs = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in cells]
+    disk.replace(parent / CURRENT_TABLE, json.dumps(runs))
+
+
+def announced_cells(parent: Path) -> list[Cell]:
+    """The runs of the table that began last in this folder. Raises StateError (E111) for a damaged file."""
+    try:
+        runs = json.loads((parent / CURRENT_TABLE).read_text())
+        return [
+            Cell(printable(method), seed, parent / path, Settings(rounds=rounds)) for method, seed, path, rounds in runs
+        ]
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError("E111", f"{parent / CURRENT_TABLE} cannot be read: {error}.") from None
+
+
+def makers(paths: Iterable[Path]) -> dict[str, int]:
+    """How many of these runs each version of unskew began; runs that have not begun do not count."""
+    return dict(sorted(Counter(version for path in set(paths) if (version := recorded_revision(path))).items()))
+
+
+def runs_by_other_versions(paths: Iterable[Path]) -> list[Path]:
+    """Those of the runs that another version of unskew than this one began."""
+    return [path for path in paths if recorded_revision(path) not in ("", revision())]
+
+
+def discard(paths: Iterable[Path]) -> None:
+    """Remove runs, one after another. Raises StateError (E110) for one in use, which stays."""
+    for path in paths:
+        with RunLock(path):
+            shutil.rmtree(path)

@@ -1,0 +1,189 @@
+"""A search for settings: the same number of trials for every method, one trial of each at a time, and the samplers that choose them.
+
+Settings are chosen from a grid in random order, or by Optuna, which also searches ranges. Trial n of a method is chosen by what its
+trials before n have scored, and by nothing else, so neither the pace of processes nor a kill changes which settings are tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from unskew.errors import UsageError
+from unskew.scores import kind
+
+Point = dict[str, Any]
+"""One value for everything that is tuned, by name."""
+Curve = Sequence[tuple[int, float]]
+"""(round, score), rounds rising."""
+DIGITS = 3
+"""Significant digits of a number that is drawn from a range, so that the best one can be read, typed and cited."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from low to high, both included. log: drawn evenly by order of magnitude."""
+
+    low: float
+    high: float
+    log: bool
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}" + (", log scale" if self.log else "")
+
+    def written(self, value: float) -> float:
+        """The value in three digits, and still in the range."""
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+
+Space = Mapping[str, Range | Sequence[Any]]
+"""The range or the values to choose from, by name."""
+
+
+class Sampler(Protocol):
+    """Proposes points and is told what became of each."""
+
+    def ask(self) -> Point | None:
+        """The next point to try; None once every point of a grid has been proposed."""
+        ...
+
+    def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
+        """Report the score of a point that was proposed; higher is better, NaN is worse than all.
+
+        pruned: of a trial that was ended early, its curve until then.
+        """
+        ...
+
+
+class ShuffledGrid:
+    """The whole grid in a random order that never changes, beginning with `first`."""
+
+    def __init__(self, space: Mapping[str, Sequence[Any]], first: Point):
+        points = [dict(zip(space, values)) for values in itertools.product(*space.values())]
+        order = np.random.default_rng(0).permutation(len(points))
+        self._remaining = [first, *(points[i] for i in order if points[i] != first)]
+
+    def ask(self) -> Point | None:
+        return self._remaining.pop(0) if self._remaining else None
+
+    def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
+        pass
+
+
+class ParzenSampler:
+    """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), beginning with `first`.
+
+    drawn: how many points are drawn at random before the estimator chooses. The same answers give the same points.
+    """
+
+    def __init__(self, space: Space, first: Point, drawn: int = 10):
+        optuna = optuna_package("the sampler tpe")
+        self._space, self._first, self._pruned = space, first, optuna.trial.TrialState.PRUNED
+        self._open: list[tuple[Point, Any]] = []
+        sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=drawn)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._study.enqueue_trial(first)
+
+    def ask(self) -> Point | None:
+        trial = self._study.ask()
+        point = {name: _suggest(trial, name, axis) for name, axis in self._space.items()}
+        point = point if trial.number else dict(self._first)
+        self._open.append((point, trial))
+        return point
+
+    def tell(self, point: Point, score: float, pruned: Curve | None = None) -> None:
+        place = next(i for i, (asked, _) in enumerate(self._open) if asked == point)
+        trial = self._open.pop(place)[1]
+        if pruned is None and not math.isnan(score):
+            self._study.tell(trial, score)
+            return
+        for t, value in pruned or ():  # a pruned trial without any score counts as worse than all others
+            trial.report(value, t)
+        self._study.tell(trial, state=self._pruned)
+
+
+def _suggest(trial: Any, name: str, axis: Range | Sequence[Any]) -> Any:
+    if isinstance(axis, Range):
+        return axis.written(trial.suggest_float(name, axis.low, axis.high, log=axis.log))
+    return trial.suggest_categorical(name, list(axis))
+
+
+def optuna_package(what: str) -> ModuleType:
+    """Optuna. what: that needs it. Raises UsageError (E109) where it is not installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise UsageError("E109", f"{what} needs Optuna: pip install 'unskew[tune]'.") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+SAMPLERS: dict[str, Callable[[Mapping[str, Sequence[Any]], Point], Sampler]] = {
+    "random": ShuffledGrid,
+    "tpe": ParzenSampler,
+}
+"""By the name that the option `sampler` takes; each of a grid and its first point."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial that was trained. score: in the unit of `metric`, NaN if its training diverged. pruned: whether it was ended
+    early. curve: its score by round."""
+
+    point: Point
+    score: float
+    metric: str = "accuracy"
+    pruned: bool = False
+    curve: Curve = ()
+
+    @property
+    def ahead(self) -> float:
+        """The score, so that more is better."""
+        return kind(self.metric).ahead(self.score, 0.0)
+
+    @property
+    def curve_ahead(self) -> Curve:
+        """The curve, likewise."""
+        return [(t, kind(self.metric).ahead(value, 0.0)) for t, value in self.curve]
+
+
+@dataclass
+class Trials:
+    """The trials of one method, in their order."""
+
+    tried: list[Trial] = field(default_factory=list)
+
+    @property
+    def best(self) -> Point:
+        """The first point with the best score; one that was ended early or diverged is never chosen over another."""
+        return max(self.tried, key=_rank).point
+
+    @property
+    def lost(self) -> bool:
+        """Whether no trial has a score, so that `best` is what there was before."""
+        return all(_rank(trial) == -math.inf for trial in self.tried)
+
+
+def _rank(trial: Trial) -> float:
+    return -math.inf if trial.pruned or math.isnan(trial.score) else trial.ahead
+
+
+Train = Callable[[int, Mapping[str, Point], Mapping[str, Trials]], Mapping[str, Trial]]
+"""(the trial's number from 1, a point for each method, the trials so far) -> what became of it, for each method."""
+
+
+def search(samplers: Mapping[str, Sampler], trials: int, train: Train) -> dict[str, Trials]:
+    """Try so many points of every method, fewer only where its grid has no more."""
+    all_trials = {method: Trials() for method in samplers}
+    for number in range(1, trials + 1):
+        points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}
+        for method, trial in train(number, points, all_trials).items():
+            samplers[method].tell(trial.point, trial.ahead, trial.curve_ahead if trial.pruned else None)
+            all_trials[method].tried.append(trial)
+    return all_trials

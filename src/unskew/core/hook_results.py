@@ -1,0 +1,291 @@
+"""What hooks of users' own Parts return, compared with what the engine needs.
+
+Without these checks a gradient of another shape is broadcast over a weight, and a missing leaf is noticed rounds later.
+Each check returns the end of a sentence that begins "the hook ... returned", or None.
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+# What lies below vmap, torch tells in private functions alone.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unskew.core.client import Batch
+from unskew.core.shares import Noise, Share
+from unskew.core.trees import flat_tree
+from unskew.errors import suggestion
+
+Args = tuple[Any, ...]
+
+
+def problem(part: Any, hook: str, args: Args, result: Any) -> str | None:
+    """What is wrong with what this hook returned for these arguments."""
+    check = CHECKS.get(hook)
+    return check(part, args, result) if check else None
+
+
+def describe(value: Any) -> str:
+    """A value in few words: "nothing (None)", "a list", "a tensor [3]"."""
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    name = type(value).__name__
+    if isinstance(value, np.generic):
+        return f"a number of NumPy's ({name})"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, placed: bool = True) -> str | None:
+    """Why a result does not hold tensors of the names, shapes and types that were given, on their device. whole: all of
+    them. placed: whether the device counts."""
+    if not isinstance(result, Mapping):
+        return f"{describe(result)}; expected tensors by name, as they were given"
+    if extra := [n for n in result if n not in given]:
+        return f"'{extra[0]}', which it was not given.{suggestion(str(extra[0]), given)}".rstrip(".")
+    if whole and (missing := [n for n in given if n not in result]):
+        return f"no '{missing[0]}'; expected every one that it was given, changed or not"
+    for name, value in result.items():
+        if text := _tensor_mismatch(given[name], value, placed):
+            return f"'{name}' as {text}"
+    return None
+
+
+def _tensor_mismatch(given: Tensor, value: Any, placed: bool = True) -> str | None:
+    if not isinstance(value, Tensor) or value.shape != given.shape:
+        return f"{describe(value)}; expected {list(given.shape)}"
+    if value.dtype != given.dtype:
+        return f"{value.dtype}; expected {given.dtype}, so end with .to({given.dtype})"
+    if value.layout != given.layout:
+        return f"a tensor in the layout {value.layout}; expected {given.layout}, so end with .to_dense()"
+    return _device_mismatch(value, given) if placed else None
+
+
+def _device_mismatch(value: Tensor, given: Tensor) -> str | None:
+    if value.device == given.device:
+        return None
+    return f"a tensor on the device '{value.device}'; expected '{given.device}', where what it was given lies"
+
+
+def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | None:
+    """Why a result is no tree of named tensors."""
+    if not isinstance(result, Mapping):
+        return f"{describe(result)}; expected {what}"
+    for name, value in result.items():
+        if not isinstance(name, str) or "/" in name:
+            return f"a leaf called {name!r}; names are texts without '/'"
+        if isinstance(value, Mapping):
+            if text := tree_problem(value, what):
+                return text
+        elif not isinstance(value, Tensor):
+            return f"'{name}' as {describe(value)}; expected a tensor, such as torch.tensor(1.0)"
+        elif value.layout != torch.strided:
+            return f"'{name}' as a tensor in the layout {value.layout}, which is not kept; end with .to_dense()"
+        elif value.is_meta:
+            return f"'{name}' as a tensor on the device 'meta', which has no values"
+    return None
+
+
+def pair_problem(result: Any, first: str, second: str) -> str | None:
+    """Why a result is not two things."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return None
+    many = f"{len(result)} things" if isinstance(result, tuple) else describe(result)
+    return f"{many}; expected two: {first}, {second}"
+
+
+def share_problem(declared: Mapping[str, Share], tree: Mapping[str, Any], by: str = "`shares`") -> str | None:
+    """Why what a client is to share is not what its Shares declare; their bounds are for the gate. by: what declares them."""
+    sent = flat_tree(tree)
+    if extra := [n for n in sent if n not in declared]:
+        return f"'{extra[0]}' to share, which {by} does not declare.{suggestion(extra[0], declared)}".rstrip(".")
+    if missing := [n for n in declared if n not in sent]:
+        return f"no '{missing[0]}' to share, which {by} declares"
+    for name, share in declared.items():
+        shape = tuple(sent[name].shape)
+        if len(shape) != len(share.shape) or any(a not in (None, b) for a, b in zip(share.shape, shape)):
+            return f"'{name}' to share as {list(shape)}; {by} declares {list(share.shape)}"
+        if sent[name].dtype != share.dtype:
+            return f"'{name}' to share as {sent[name].dtype}; {by} declares {share.dtype}"
+    return None
+
+
+def merge_problem(w: Mapping[str, Tensor], result: Any) -> str | None:
+    """Why what a hook of the server returned is not the next weights and slice."""
+    text = pair_problem(result, "the next weights", "the next slice")
+    return text or mismatch(w, result[0]) or tree_problem(result[1], "a slice, a dictionary of tensors")
+
+
+def _loss(_part: Any, args: Args, result: Any) -> str | None:
+    if isinstance(result, Tensor):
+        if not result.dim():
+            return _loss_tensor(args[0], args[1].logits, result)
+        each = "a number for each sample" if result.dim() == 1 else "many numbers"
+        return f"{each} ({list(result.shape)}); expected one number, such as b.mean(...)"
+    return (
+        None if type(result) in (int, float) else f"{describe(result)}; expected one number of Python's or a tensor's"
+    )
+
+
+def _loss_tensor(w: Mapping[str, Tensor], logits: Tensor, result: Tensor) -> str | None:
+    if result.is_complex():
+        return f"{result.dtype}; expected a real number"
+    if result.device.type != "cpu":  # a number in this machine's memory may be added to one on a GPU
+        return _device_mismatch(result, logits)
+    inner = below_vmap(result)
+    learns = torch.is_grad_enabled() and any(below_vmap(t).requires_grad for t in w.values())
+    if not learns or inner.requires_grad or not inner.any():  # zeros mean that nothing is to be added
+        return None
+    text = "a number through which no gradient reaches a weight, so that it would change nothing"
+    return (
+        f"{text}; compute it from w or out without detach() and no_grad(), or return 0.0 where nothing is to be added"
+    )
+
+
+def below_vmap(t: Tensor) -> Tensor:
+    """The tensor of all clients of which a hook sees one client's part; itself where there is no vmap."""
+    while torch._C._functorch.is_batchedtensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
+def _batch_problem(given: Batch, result: Any) -> str | None:
+    if not isinstance(result, Batch):
+        return f"{describe(result)}; expected a batch, such as b.replace(x=...)"
+    rows = len(result.weight)
+    for name in ("x", "y"):
+        before, after = getattr(given, name), getattr(result, name)
+        if not isinstance(after, Tensor) or after.shape != (rows, *before.shape[1:]):
+            return f"a batch whose {name} is {describe(after)}; expected {[rows, *before.shape[1:]]}"
+        if after.dtype != before.dtype:
+            return f"a batch whose {name} is {after.dtype}; expected {before.dtype}, so end with .to({before.dtype})"
+        if text := _device_mismatch(after, before):
+            return f"a batch whose {name} is {text}"
+    return None
+
+
+def _batch(_part: Any, args: Args, result: Any) -> str | None:
+    return _batch_problem(args[0], result)
+
+
+def _tap(_part: Any, args: Args, result: Any) -> str | None:
+    if text := pair_problem(result, "the activation", "the batch to go on with"):
+        return text
+    h, b = result
+    if not isinstance(b, Batch):
+        return f"{describe(b)} for a batch"
+    if not isinstance(h, Tensor) or h.shape != (len(b.weight), *args[1].shape[1:]):
+        return f"{describe(h)}; expected {[len(b.weight), *args[1].shape[1:]]}, a row for each row of the batch"
+    return None if len(b.x) != len(b.weight) else _batch_problem(args[2], b)
+
+
+def _like_argument(place: int, whole: bool = True) -> Callable[[Any, Args, Any], str | None]:
+    """The result is like the argument in this place."""
+
+    def check(_part: Any, args: Args, result: Any) -> str | None:
+        given = args[place]
+        if isinstance(given, Tensor):
+            text = _tensor_mismatch(given, result)
+            return f"{text}, as it was given" if text else None
+        return mismatch(given, result, whole)
+
+    return check
+
+
+def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
+    """The result is like what was given, and holds numbers where that does: elsewhere the gate asks, but nothing passes it
+    here, and what is no number would count as a wrong answer."""
+    if text := _like_argument(0)(part, args, result):
+        return text
+    before, after = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
+    if any(below_vmap(after[n]).isnan().any() and not below_vmap(before[n]).isnan().any() for n in after):
+        return "values that are no numbers (the logarithm or the root of 0, say), though it was given numbers"
+    return None
+
+
+def _finish(part: Any, args: Args, result: Any) -> str | None:
+    c = args[1]
+    if text := pair_problem(result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"):
+        return text
+    shared, mine = result
+    if text := tree_problem(shared) or tree_problem(mine) or share_problem(part.shares(c.fed), shared):
+        return text
+    before, after = flat_tree(c.mine), flat_tree(mine)
+    if new := [n for n in after if n not in before]:
+        return f"'{new[0]}' to keep, which `client_init` did not make, so that no hook would find it in c.mine"
+    if gone := [n for n in before if n not in after]:
+        return f"no '{gone[0]}' to keep, which `client_init` made; return all of c.mine, changed or not"
+    for name, value in after.items():
+        if text := _tensor_mismatch(before[name], value):
+            return f"'{name}' to keep as {text}: a client's private tensors keep their shapes"
+    return None
+
+
+def _server(_part: Any, args: Args, result: Any) -> str | None:
+    if text := tree_problem(result, "the next slice, a dictionary of tensors"):
+        return text
+    after = flat_tree(result)
+    gone = [n for n in flat_tree(args[0]) if n not in after]
+    return f"no '{gone[0]}', which the slice had; return all of it, such as {{**s, ...}}" if gone else None
+
+
+def _dispatch(_part: Any, args: Args, result: Any) -> str | None:
+    text = pair_problem(result, "the client's weights", "what it finds in c.down")
+    return text or mismatch(args[0], result[0], whole=False, placed=False) or tree_problem(result[1])
+
+
+def _holds(_part: Any, args: Args, result: Any) -> str | None:
+    if text := tree_problem(result):
+        return text
+    trained = args[0].net.learnable
+    if extra := [n for n in result if n not in trained]:
+        return f"'{extra[0]}', which is no trained weight.{suggestion(extra[0], trained)}".rstrip(".")
+    odd = [n for n, v in result.items() if v.dim() or v.dtype != torch.bool]
+    return (
+        f"'{odd[0]}' as {describe(result[odd[0]])} of {result[odd[0]].dtype}; expected one truth value" if odd else None
+    )
+
+
+def _dictionary_of(of: type, word: str) -> Callable[[Any, Args, Any], str | None]:
+    def check(_part: Any, _args: Args, result: Any) -> str | None:
+        if not isinstance(result, Mapping):
+            return f"{describe(result)}; expected a dictionary of {word}"
+        odd = [n for n, v in result.items() if not isinstance(v, of)]
+        return f"'{odd[0]}' as {describe(result[odd[0]])}; expected {word}" if odd else None
+
+    return check
+
+
+def _weights(_part: Any, _args: Args, result: Any) -> str | None:
+    if text := tree_problem(result):
+        return text
+    odd = [n for n, t in result.items() if isinstance(t, Mapping) or t.dtype != torch.float32]
+    return f"'{odd[0]}', which is no tensor of torch.float32" if odd else None
+
+
+def _tree(_part: Any, _args: Args, result: Any) -> str | None:
+    return tree_problem(result)
+
+
+CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
+    "model": lambda p, a, r: None if isinstance(r, nn.Module) else f"{describe(r)}; expected a torch.nn.Module",
+    "weights": _weights,
+    "refuse": lambda p, a, r: None if r is None or isinstance(r, str) else f"{describe(r)}; expected a reason or None",
+    "shares": _dictionary_of(Share, "Shares"),
+    "encoded": _dictionary_of(Share, "Shares"),
+    "noise": _dictionary_of(Noise, "Noise"),
+    "server_init": _tree, "client_init": _tree, "begin": _tree, "carry": _tree,
+    "starts": _like_argument(0, whole=False), "perturb": _like_argument(1, whole=False), "sends": _like_argument(0),
+    "grad": _like_argument(0), "sample_grad": _like_argument(0), "logits": _like_argument(0),
+    "personalise": _at_test_time, "evaluate_with": _at_test_time, "scores": _at_test_time,
+    "batch": _batch, "tap": _tap, "loss": _loss, "finish": _finish, "holds": _holds,
+    "server": _server, "dispatch": _dispatch,
+    "merge": lambda p, a, r: merge_problem(a[0], r), "refine": lambda p, a, r: merge_problem(a[0], r),
+}  # fmt: skip
+"""By hook, what is held against what."""

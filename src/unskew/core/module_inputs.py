@@ -1,0 +1,193 @@
+"""How samples enter a module: token ids for embeddings, and several inputs that travel as one row of numbers.
+
+Samples travel as float32, and an `nn.Embedding` looks up whole numbers. Rows of several inputs are split by a hook before
+the module's forward: a dictionary's inputs become keyword arguments, a tuple's positional ones. The module, its names and
+its weights stay as they are. Letters: B batch, D numbers of a row.
+"""
+
+# pyright: reportPrivateUsage=false
+# A hook is taken off a copied module by its number, for which torch has no public way.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unskew.data.samples.input_layout import Input, Layout
+from unskew.errors import DataError, UsageError
+
+ROWS_AT_ONCE = 10_000
+"""Samples whose tokens are checked at once."""
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+TableExposure = Literal["", "kept", "sent"]
+"""Of a model's tables: there are none, none leaves a client, or some do."""
+
+
+def has_embedding(module: nn.Module) -> bool:
+    """Whether the module looks anything up, so that its samples may be whole numbers."""
+    return any(isinstance(layer, _TABLES) for layer in module.modules())
+
+
+def embedding_tables(module: nn.Module) -> dict[str, nn.Embedding | nn.EmbeddingBag]:
+    """The layers that look rows up, by the names of their weights."""
+    return {f"{name}.weight": layer for name, layer in module.named_modules() if isinstance(layer, _TABLES)}
+
+
+def table_exposure(module: nn.Module, sent: Collection[str]) -> TableExposure:
+    """Whether the model looks its samples up, and whether a table of it leaves the client. sent: weights that leave."""
+    names = embedding_tables(module)
+    return "" if not names else "sent" if names.keys() & set(sent) else "kept"
+
+
+def attach_lookup(module: nn.Module) -> None:
+    """Let every embedding read float32 as the whole numbers that they stand for, and its row of padding learn nothing also
+    where clients train side by side; once is as good as twice."""
+    detach_lookup(module)
+    for layer in module.modules():
+        if isinstance(layer, _TABLES):
+            layer.register_forward_pre_hook(_round_ids, with_kwargs=True)
+        if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+            layer.register_forward_hook(_freeze_padding_row, with_kwargs=True)
+
+
+def detach_lookup(module: nn.Module) -> None:
+    """Undo `attach_lookup`, also on a copy."""
+    for layer in module.modules():
+        for number in [n for n, hook in layer._forward_pre_hooks.items() if hook is _round_ids]:
+            del layer._forward_pre_hooks[number]
+            layer._forward_pre_hooks_with_kwargs.pop(number, None)
+        for number in [n for n, hook in layer._forward_hooks.items() if hook is _freeze_padding_row]:
+            del layer._forward_hooks[number]
+            layer._forward_hooks_with_kwargs.pop(number, None)
+
+
+@contextmanager
+def check_whole_numbers(module: nn.Module) -> Iterator[None]:
+    """Within it an embedding that is given anything but whole numbers raises ValueError; not inside vmap."""
+    layers = [layer for layer in module.modules() if isinstance(layer, _TABLES)]
+    handles = [layer.register_forward_pre_hook(_check_ids, prepend=True, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
+    """Raises DataError (E122), whose text quotes them, for samples [N, ...] that are no words of the module's vocabulary, if it names one.
+
+    A module says in `vocabulary` how many words it knows.
+    """
+    known = int(getattr(module, "vocabulary", 0))  # type: ignore[arg-type]
+    for x in samples if known else ():
+        for first in range(0, len(x), ROWS_AT_ONCE):
+            rows = np.asarray(x[first : first + ROWS_AT_ONCE])
+            low, high = float(rows.min()), float(rows.max())
+            if low < 0 or high >= known:
+                text = f"the samples hold token {low if low < 0 else high:g}, and the model's vocabulary has {known:,}"
+                raise DataError("E122", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer.")
+            if (fractions := rows != np.rint(rows)).any():
+                text = f"the model looks whole numbers up, and the samples hold {float(rows[fractions][0]):.4g}"
+                raise DataError("E122", f"{text}; give token ids.")
+
+
+def explain_lookup_error(error: IndexError) -> None:
+    """Raises UsageError (E122) if this is torch's error for a number that an embedding has no row for."""
+    if str(error) == "index out of range in self":
+        text = "a sample holds a whole number for which an nn.Embedding of the model has no row"
+        raise UsageError("E122", f"{text}; numbers go from 0 to num_embeddings - 1.") from error
+
+
+def lookup_ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a layer is to look up, which a model may give by its name."""
+    return args[0] if args else kwargs["input"]
+
+
+def _check_ids(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    given = lookup_ids(args, kwargs)
+    if bool((fractions := given != given.round()).any()):
+        raise ValueError(f"an embedding looks up whole numbers, and is given {float(given[fractions][0]):.4g}")
+
+
+def _round_ids(
+    _layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    given = lookup_ids(args, kwargs)
+    if not given.is_floating_point():
+        return None
+    whole = given.round().long()
+    return ((whole, *args[1:]), kwargs) if args else (args, kwargs | {"input": whole})
+
+
+def _freeze_padding_row(
+    layer: nn.Embedding, args: tuple[Any, ...], kwargs: dict[str, Any], rows: torch.Tensor
+) -> torch.Tensor:
+    """torch.func adds up the gradient of this row, too, which the layer alone leaves out."""
+    return torch.where((lookup_ids(args, kwargs) == layer.padding_idx)[..., None], rows.detach(), rows)
+
+
+class InputSplit:
+    """The hook. layout: of the rows."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def __call__(
+        self, _module: nn.Module, args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        (x,) = args
+        values = split_inputs(self.layout, x)
+        return ((), values) if self.layout.named else (tuple(values.values()), {})
+
+
+def split_inputs(layout: Layout, x: Tensor) -> dict[str, Tensor]:
+    """The inputs of rows [B, D], by name or number: [B, *shape] each. Whatever runs lanes side by side sees shapes alone."""
+    return {each.name: _restore_input(each, x[..., start:end]) for each, start, end in layout.places}
+
+
+def _restore_input(each: Input, x: Tensor) -> Tensor:
+    """An input [B, numbers] in its own shape and type."""
+    x = x.unflatten(-1, each.shape) if each.shape else x[..., 0]
+    if each.kind == "bool":
+        return x > 0.5
+    return x.round().to(torch.int64) if each.kind == "int64" else x
+
+
+def attach_layout(module: nn.Module, layout: Layout | None) -> None:
+    """Let the module read rows of this layout, in place of any it has read before; None: inputs as they are."""
+    detach_layout(module)
+    if layout:
+        module.register_forward_pre_hook(
+            InputSplit(layout), prepend=True, with_kwargs=True
+        )  # before hooks of the user's
+
+
+def detach_layout(module: nn.Module) -> None:
+    """Undo `attach_layout`, also on a copy."""
+    for number in [n for n, hook in module._forward_pre_hooks.items() if isinstance(hook, InputSplit)]:
+        del module._forward_pre_hooks[number]
+        module._forward_pre_hooks_with_kwargs.pop(number, None)
+
+
+def check_signature(module: nn.Module, layout: Layout) -> None:
+    """Raises UsageError (E123) unless the module's forward can be called with these inputs."""
+    inputs = [each.name for each in layout.inputs]
+    if isinstance(module, nn.Sequential):
+        raise UsageError(
+            "E123",
+            f"samples have several inputs ({layout}), and an nn.Sequential takes one; give a module whose forward takes each.",
+        )
+    args, kwargs = ([], dict.fromkeys(inputs)) if layout.named else (inputs, {})
+    taken = signature(module.forward)
+    try:
+        taken.bind(*args, **kwargs)
+    except TypeError as error:
+        how = f"keywords {', '.join(inputs)}" if layout.named else f"{len(inputs)} positional arguments"
+        text = f"the model's forward takes {taken}, and the inputs of samples come as {how}"
+        raise UsageError("E123", f"{text}: {error}.") from None

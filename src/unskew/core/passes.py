@@ -1,0 +1,219 @@
+"""How a forward pass through a module is run, stopped at a cut, and continued from one.
+
+A plain `nn.Sequential` runs block by block. Any other module runs as a whole, and forward hooks on its children see and
+change activations. Whether a pass can go on from a cut is found by trying it on the same inputs.
+"""
+
+# pyright: reportPrivateUsage=false
+# Hooks are taken off a copied module by their numbers, for which torch has no public way.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from unskew.core.modules import children, head_of
+from unskew.data.samples.input_layout import Layout
+from unskew.errors import UsageError
+
+Tap: TypeAlias = Callable[[str, Tensor], Tensor]
+"""Called with a cut's name and the activation there; returns what the pass goes on with."""
+Around: TypeAlias = Callable[[], AbstractContextManager[Any]]
+"""Makes the context in which a block runs; the engine puts its kernels there."""
+
+
+class SequentialPasses:
+    """A Sequential; its last block is the head."""
+
+    def __init__(self, module: nn.Sequential):
+        self.module = module
+        self.names = tuple(name for name, _ in children(module))
+        self.head = self.names[-1]
+        self.before_head = self.names[-2] if len(self.names) > 1 else "features"
+
+    def run(
+        self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap], around: Around
+    ) -> tuple[Tensor, Tensor]:
+        """(output, what the head received): `x` enters the first block, or the one that follows `since`.
+
+        `until` names the last block to run; the output is then its activation.
+        """
+        features = x
+        first = 0 if since is None else self.names.index(since) + 1
+        for name, block in children(self.module)[first:]:
+            if name == self.head:
+                features = x = _full_activation(x)
+            with around():
+                compact = getattr(
+                    block, "narrow", None
+                )  # a block may hand on a compact form, see models/time_convolution.py
+                x = compact(x) if compact else block(_full_activation(x))
+            if name in taps:
+                x = taps[name](name, _full_activation(x))
+            if name == until:
+                break
+        return _full_activation(x), features
+
+    def unhook(self, module: nn.Module) -> None:
+        """Nothing to take off a copy of the module: blocks are run from outside."""
+
+
+def _full_activation(x: Any) -> Tensor:
+    """The activation itself, of a compact form too."""
+    return x if isinstance(x, Tensor) else x.full()
+
+
+class HookedPasses:
+    """A module whose forward is its own; its cuts are its direct children, its head the last dense layer.
+
+    It can go on from a cut only by running from the start and replacing what the cut gave, which is a pass of that alone
+    where no other path passes the cut by (`CutPasses`). One pass at a time: the hooks read what `run` has set.
+    """
+
+    def __init__(self, module: nn.Module, shape: tuple[int, ...]):
+        self.module, self.shape = module, shape
+        self.head = head_of(module)
+        self.before_head = "features"
+        self.taps: dict[str, Tap] = {}
+        self.features: Tensor | None = None
+        self.called: set[str] = set()
+        self._handles: list[tuple[str, int]] = []
+        self._hook()
+
+    def run(
+        self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap], around: Around
+    ) -> tuple[Tensor, Tensor]:
+        """(output, what the head received), from the input or the cut `since` to the logits or the cut `until`.
+
+        Raises UsageError (E106) for a cut whose layer is not called.
+        """
+        if since == "features":
+            head = self.module.get_submodule(self.head)
+            with around():
+                return head(x), x
+        stopped: list[Tensor] = []
+        self.taps, self.called = dict(taps), set()
+        if since is not None:
+            given = x
+            x = given.new_zeros((given.shape[0], *self.shape))
+            self.taps[since] = lambda _, h: given
+        if until is not None:
+            self.taps[until] = lambda _, h: stopped.append(h) or h
+        with around():
+            z = self.module(x)
+        if missed := [cut for cut in self.taps if cut not in self.called]:
+            raise UsageError(
+                "E106",
+                f"the model cannot be cut after '{missed[0]}', which its forward does not call, or calls by another name.",
+            )
+        features = self.features if self.features is not None else z
+        self.taps, self.features = {}, None
+        return (stopped[0] if stopped else z), features
+
+    def unhook(self, module: nn.Module) -> None:
+        """Take the hooks off a copy of the module: its activations must not reach this one's taps."""
+        for child, number in self._handles:
+            layer = module.get_submodule(child)
+            layer._forward_hooks.pop(number, None)
+            layer._forward_pre_hooks.pop(number, None)
+
+    def _hook(self) -> None:
+        for name, child in self.module.named_children():
+            self._handles.append((name, child.register_forward_hook(self._tap_at(name)).id))
+
+        def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.features = args[0] if args else kwargs["input"]
+
+        head = self.module.get_submodule(self.head)
+        self._handles.append((self.head, head.register_forward_pre_hook(keep, with_kwargs=True).id))
+
+    def _tap_at(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
+        def tap(_module: nn.Module, _args: Any, h: Tensor) -> Tensor | None:
+            self.called.add(name)
+            return self.taps[name](name, h) if name in self.taps else None
+
+        return tap
+
+
+RunPass = Callable[..., tuple[Tensor, Tensor]]
+"""`run(w, x, since=, until=)`, in evaluation mode, gives (output, what the head received)."""
+NUDGE = 0.03
+"""How far weights are moved for the second try: a path that begins at 0, as an adapter's does, is open then."""
+
+
+class CutPasses:
+    """Where passes of a network and of all its copies can go on from, as far as it has been tried.
+
+    shape: of one input, or of the row of several. layout: how several inputs lie in it.
+    logits: by cut, the shape of one sample's logits where a pass from there ends in those of a whole pass; None where not.
+    A model that only lays the head's outputs out in another way, by nn.Flatten say, ends in the same numbers.
+    meeting: the first cut at which all inputs of a sample meet, once somebody asked.
+    """
+
+    def __init__(self, shape: tuple[int, ...], layout: Layout | None):
+        self.shape, self.layout = shape, layout
+        self.logits: dict[str, tuple[int, ...] | None] = {}
+        self.meeting = ""
+
+    def find(self, since: str, run: RunPass, weights: Mapping[str, Tensor], trainable: Iterable[str]) -> None:
+        """Try this cut. weights: those with which the model begins. trainable: the names of those that change."""
+        tried = [_continued_shape(run, w, self._samples(run, w), since) for w in _trial_weights(weights, trainable)]
+        self.logits[since] = tried[0] if None not in tried else None
+
+    def meet(self, cuts: Iterable[str], goes_on: Callable[[str], bool]) -> str:
+        """`meeting`, sought among these cuts in their order. Raises UsageError (E106) where they do not meet."""
+        self.meeting = self.meeting or next(filter(goes_on, cuts), "")
+        if not self.meeting:
+            text = "the inputs of a sample meet at none of the model's direct children"
+            raise UsageError("E106", f"{text}; let it have one, before its head, through which all of them go.")
+        return self.meeting
+
+    def why(self, since: str, head: str) -> str:
+        """Why no pass goes on from this cut, as the end of a sentence."""
+        if since == "features":
+            return f"what the model does after its head '{head}' would be left out; have the head's answer returned"
+        passing = "other inputs of a sample" if self.layout else "other paths of the model"
+        return f"{passing} pass it by; cut it where all of them meet"
+
+    def _samples(self, run: RunPass, w: dict[str, Tensor]) -> Tensor:
+        """Two inputs whose numbers differ from each other's and from the zeros on which layers before a cut run."""
+        x = torch.arange(2 * math.prod(self.shape)).sin().mul(0.5).add(0.5).reshape(2, *self.shape)
+        whole = (
+            [(start, end) for each, start, end in self.layout.places if each.kind != "float32"] if self.layout else []
+        )
+        for start, end in whole:
+            x[0, start:end], x[1, start:end] = 1, (torch.arange(end - start) + 1) % 2
+        try:
+            with torch.no_grad():
+                run(w, x)
+        except UsageError:  # an embedding with a single row
+            for start, end in whole:
+                x[:, start:end] = 0
+        except RuntimeError:  # said by whoever runs the samples next
+            pass
+        return x
+
+
+def _trial_weights(weights: Mapping[str, Tensor], trainable: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """The weights with which a model begins, and others near them."""
+    yield dict(weights)
+    moved = {n: torch.arange(weights[n].numel()).add(1.0).sin().reshape(weights[n].shape) for n in trainable}
+    yield {n: t + NUDGE * moved[n].to(t) if n in moved else t for n, t in weights.items()}
+
+
+def _continued_shape(run: RunPass, w: dict[str, Tensor], x: Tensor, since: str) -> tuple[int, ...] | None:
+    """The shape of one sample's logits, if both passes end in the same numbers."""
+    try:
+        with torch.no_grad():
+            z, h = run(w, x)
+            h = h if since == "features" else run(w, x, until=since)[0]
+            again = run(w, h, since=since)[0]
+    except RuntimeError:
+        return None
+    alike = again.numel() == z.numel() and torch.allclose(z, again.reshape(z.shape), 1e-3, 1e-5, equal_nan=True)
+    return tuple(z.shape[1:]) if alike else None

@@ -1,0 +1,398 @@
+"""Checks of users' own Parts: how a class is written, and how its hooks behave when they are called.
+
+A hook that Python accepts and the engine would never call, or call wrongly, is reported when the class is made or a Part of
+it goes into a Method (E121). A hook that fails, returns something else or changes its arguments is reported with the hook,
+the file and the line (E127). Parts that come with unskew are called as they are; tests hold them to the same rules.
+"""
+
+# pyright: reportPrivateUsage=false
+# Whether a tensor was changed in place, torch tells in its private version number alone.
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew.core import hook_results
+from unskew.core.client import Batch, Client, Fed, Out
+from unskew.core.keys import key
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights, leaves
+from unskew.core.trip import Trip
+from unskew.errors import UnskewError, UsageError, suggestion
+
+NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+RESERVED_NAMES = ("w", "kept", "slices", "previous")
+"""What checkpoints and private state call their own."""
+SWITCHES = {"merge": "merges", "personalise": "personal", "protect": "protects", "sample_grad": "samples_apart"}
+"""Hooks that are only called where the Part says so, with how it says so."""
+TRIP_ARGUMENTS = {"when": ("t", "T"), "client": ("w", "c"), "server": ("w", "s", "ups", "fed"), "shares": ("fed",)}
+"""The functions of a trip, with what they are called with."""
+_PLAIN_TYPES = (bool, int, float, str, tuple, dict)
+_BASE_CLASSES = ("Part", "Declared", "Configured", "object")
+
+
+def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises UsageError (E121) for hooks and attributes in the class's body that the engine would not find or could not call.
+
+    hooks: what Part defines, by name. known: whatever else a Part may define.
+    """
+    body = dict(vars(kind))
+    referred = {word for value in body.values() for word in _names_read(value)}
+    fields = body.get("__annotations__", {})
+    for name, value in body.items():
+        if name in hooks:
+            _check_hook(kind, name, _plain_function(value), hooks[name])
+        elif not name.startswith("_") and name not in known and name not in referred and name not in fields:
+            alike = (
+                hooks
+                if inspect.isfunction(_plain_function(value))
+                else known
+                if isinstance(value, _PLAIN_TYPES)
+                else ()
+            )
+            if near := suggestion(name, alike):
+                what = "hook" if alike is hooks else "attribute of a Part"
+                text = f"class {kind.__name__} defines '{name}', which is no {what} and which it does not use itself"
+                raise UsageError("E121", f"{text}.{near} A name of your own begins with '_'.")
+
+
+def _check_hook(kind: type, name: str, function: Any, ours: Any) -> None:
+    if not inspect.isfunction(function):
+        return
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        what = "async" if inspect.iscoroutinefunction(function) else "a generator (it says yield)"
+        raise UsageError("E121", f"the hook `{name}` of class {kind.__name__} is {what}; write a plain function.")
+    expected = [p.name for p in inspect.signature(ours).parameters.values()][1:]
+    own = list(inspect.signature(function).parameters.values())
+    bare = isinstance(vars(kind)[name], staticmethod)
+    try:
+        inspect.signature(function).bind(*(() if bare else ("self",)), *expected)
+    except TypeError:
+        takes = ", ".join(p.name for p in own)
+        text = f"the hook `{name}` of class {kind.__name__} takes ({takes})"
+        raise UsageError("E121", f"{text}, and is called with ({', '.join(['self', *expected])}).") from None
+    given = [p.name for p in own[0 if bare else 1 :]]
+    if given != expected and sorted(given) == sorted(expected):
+        text = f"the hook `{name}` of class {kind.__name__} takes ({', '.join(given)})"
+        raise UsageError("E121", f"{text} in another order than it is called with ({', '.join(expected)}).")
+
+
+def check_part(part: Any, overridden: Collection[str]) -> None:
+    """Raises UsageError (E121) for a Part that a Method cannot use as it says of itself. overridden: its own hooks."""
+    name, kind = part.name, type(part)
+    if not NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
+        text = f"class {kind.__name__} is called {name!r}" if name else f"class {kind.__name__} has no name"
+        raise UsageError("E121", f"{text}; give it one of letters, digits and '_', like name = 'mine'.")
+    mine = [k for k in kind.__mro__ if k.__name__ not in _BASE_CLASSES]
+    for hook, switch in SWITCHES.items():
+        if hook in overridden and not getattr(part, switch) and not any(switch in vars(k) for k in mine):
+            raise UsageError("E121", f"'{name}' defines `{hook}`, which is only called with {switch} = True; set it.")
+        if hook not in overridden and hook in ("merge", "protect") and getattr(part, switch):
+            raise UsageError("E121", f"'{name}' says {switch} = True and defines no `{hook}`.")
+    if (
+        not _list_length(part, "taps", str, "('cut',)")
+        and "tap" in overridden
+        and not any("taps" in vars(k) for k in mine)
+    ):
+        raise UsageError("E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',).")
+    if _list_length(part, "trips", Trip, "(Trip(...),)"):
+        _check_trips(part)
+    for trip in part.trips:
+        if trip.reads is not None and not _are_names(trip.reads):
+            text = f"'{name}' has a trip with reads={trip.reads!r}"
+            raise UsageError(
+                "E121", f"{text}; name the leaves of its slice in a tuple, like ('mean',), or () for none."
+            )
+    for place, value in {n: v for k in (*reversed(mine), part) for n, v in vars(k).items()}.items():
+        held = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(one, Tensor) and one.requires_grad for one in held):
+            text = f"'{name}' keeps weights on itself ('{place}'), which nobody trains, sends or saves"
+            raise UsageError("E121", f"{text}; name them in the hook `weights`, or freeze them: requires_grad_(False).")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(one, str) for one in value)
+
+
+def _check_trips(part: Any) -> None:
+    """Raises UsageError (E121) for functions of its trips that take other arguments than they are called with."""
+    for trip in part.trips:
+        for name, given in TRIP_ARGUMENTS.items():
+            function = getattr(trip, name)
+            try:
+                inspect.signature(function).bind(*given)
+            except TypeError:
+                text = f"a trip of '{part.name}' has a `{name}` that takes {_signature_text(function)}"
+                raise UsageError("E121", f"{text}, and is called with ({', '.join(given)}).") from None
+            except ValueError:  # of what is written in C nobody knows
+                continue
+
+
+def _signature_text(function: Any) -> str:
+    return str(inspect.signature(function)) if callable(function) else "no arguments, as it is no function"
+
+
+def _list_length(part: Any, attribute: str, of: type, like: str) -> int:
+    """How many things stand in a list that a Part gives. Raises UsageError (E121) if it is none."""
+    value = getattr(part, attribute)
+    if not isinstance(value, tuple | list) or not all(isinstance(one, of) for one in value):
+        how = "a property (@property)" if callable(value) and not isinstance(value, Trip) else like
+        raise UsageError("E121", f"'{part.name}': {attribute} has to be a tuple, like {like}; write {how}.")
+    return len(value)
+
+
+def check_frozen(kind: type) -> None:
+    """Raises UsageError (E121) for a class without @dataclass(frozen=True), whose settings would be lost or could change."""
+    if kind.__module__.partition(".")[0] == "unskew":
+        return
+    params = getattr(kind, "__dataclass_params__", None)
+    own = {n for n, text in vars(kind).get("__annotations__", {}).items() if "ClassVar" not in str(text)}
+    known = {f.name for f in dataclasses.fields(kind)} if params else set[str]()
+    if params is None or not params.frozen or own - known:
+        raise UsageError("E121", f"write @dataclass(frozen=True) above class {kind.__name__}.")
+
+
+def _plain_function(value: Any) -> Any:
+    return value.__func__ if isinstance(value, staticmethod | classmethod) else value
+
+
+def _names_read(value: Any) -> Iterator[str]:
+    """The names that a function reads, also those inside it."""
+    value = getattr(_plain_function(value), "fget", None) or _plain_function(value)
+    codes = [code] if isinstance(code := getattr(value, "__code__", None), CodeType) else []
+    while codes:
+        code = codes.pop()
+        yield from code.co_names
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+GUIDE = "docs/guides/method.md has the rules."
+_BY_VALUE = "decides by a tensor's value; hooks see many clients at once, so choose with torch.where"
+_BY_MASK = (
+    "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with torch.where"
+)
+_TRIP_CLIENT = "trip's `client`"
+_UNREAD_LEAF = "In a trip that says what it reads, c.down holds these leaves alone: name this one, too, in its `reads`."
+_HOOKS_WITHOUT_NOISE = ("hook `begin`", "hook `starts`", "hook `finish`", "hook `sends`", _TRIP_CLIENT)
+_NO_NOISE = (
+    "c.noise holds what `noise` asked for, drawn for a step: `begin`, `finish` and trips find nothing there, so hand a step's "
+    "draw on, with a leaf of `begin` that `carry` replaces and c.round holds."
+)
+RULES = {
+    "data-dependent control flow": _BY_VALUE,
+    "calling .item()": _BY_VALUE,
+    "random operation": "draws random numbers of its own; define `noise` and take them from c.noise",
+    "support dynamic shape": _BY_MASK,
+    "output dynamic shape": _BY_MASK,
+    "doesn't have storage": "leaves torch; hooks see many clients at once, so compute with torch's functions",
+    "accessing `data` under vmap": "reads .data; hooks return what they change, so compute new values, or .detach()",
+    "refers to a single memory location": "changes in place what it was given; return new values instead",
+}
+"""Words of an error of torch.func.vmap, and the rule that the hook breaks."""
+_OUR_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_OUR_ERRORS = (UnskewError, MemoryError, OSError, torch.OutOfMemoryError)
+_SERVER_HOOKS = ("merge", "server", "refine", "dispatch", "server_init", "client_init")
+_W, _S = "the weights it is given", "the slice it is given"
+_TREE_ARGUMENTS = {
+    **dict.fromkeys(
+        ("begin", "starts", "finish", "sends", "personalise", "server_init", "client_init", "carry"), (_W,)
+    ),
+    **dict.fromkeys(("merge", "refine", "dispatch"), (_W, _S)),
+    "server": (_S,),
+}
+"""By hook, what its first arguments are called; of `carry` its weights stand second."""
+
+
+SEEDED_HOOKS = ("weights", "server_init", "merge", "server", "refine", "dispatch")
+"""Hooks that may draw from torch's own generator, which is seeded for each: by the study, the Part, the round, the client."""
+
+
+class HookFailed(UsageError, RuntimeError):
+    """A hook ended in a RuntimeError: one to those who ask for that, such as a GPU's recording, which goes on without."""
+
+
+def wrap_hook(name: str, hook: Any) -> Callable[..., Any]:
+    """The hook of this name, as a class's body holds it, with care."""
+
+    @functools.wraps(hook)
+    def call(part: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = hook.__get__(part, type(part))
+        if kwargs:  # only people call hooks by their arguments' names
+            return bound(*args, **kwargs)
+        if name in _SERVER_HOOKS:
+            args = tuple(dict(a) if type(a) is dict else a for a in args)  # whose entries a hook may replace
+        held = list(_argument_trees(name, args))
+        drawing = seed_hook(part.name, name, args) if name in SEEDED_HOOKS else nullcontext()
+        with explain_errors(part.name, f"hook `{name}`"), drawing:
+            result = bound(*args)
+        for one in held:
+            if changed := one.changed():
+                _refuse(part.name, name, changed, hook)
+        with explain_errors(part.name, f"hook `{name}`"):
+            problem = hook_results.problem(part, name, args, result)
+        if problem:
+            _refuse(part.name, name, f"returned {problem}", hook)
+        return result
+
+    return call
+
+
+def is_own(part: Any) -> bool:
+    """Whether a Part is a user's own."""
+    return any(k.__module__.partition(".")[0] != "unskew" for k in type(part).__mro__[:-1])
+
+
+@contextmanager
+def seed_hook(part: str, hook: str, args: tuple[Any, ...]) -> Generator[None]:
+    """Within it torch's own generator is at a place that depends on the study's seed, the Part, the hook, round and client."""
+    seeds = [a.seed for a in args if isinstance(a, Fed)]
+    purpose = [a.t if isinstance(a, Ups) else a for a in args if isinstance(a, Ups | int)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(*seeds, "hook", part, hook, *purpose).initial_seed())
+        yield
+
+
+def _refuse(part: str, name: str, text: str, hook: Any, of: str = "hook") -> None:
+    code = getattr(hook, "__code__", None)
+    where = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+    raise UsageError("E127", f"the {of} `{name}` of '{part}'{where} {text if text.endswith('?') else f'{text}.'}")
+
+
+def trip_answer(trip: Trip, part: Any, w: Weights, c: Client) -> Tree:
+    """What the client side of a trip answers, of a user's own Part with care."""
+    if not is_own(part):
+        return trip.client(w, c)
+    held = _ArgumentTree(_W, dict(w), False)
+    with explain_errors(part.name, _TRIP_CLIENT):
+        tree = trip.client(w, c)
+    problem = hook_results.tree_problem(tree) or hook_results.share_problem(
+        trip.shares(c.fed), tree, "the trip's `shares`"
+    )
+    if text := held.changed() or (problem and f"returned {problem}"):
+        _refuse(part.name, "client", text, trip.client, "trip's")
+    return tree
+
+
+def trip_result(trip: Trip, part: Any, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+    """What the server side of a trip makes of its answers, likewise."""
+    if not is_own(part):
+        return trip.server(w, s, ups, fed)
+    held = [_ArgumentTree(_W, w, False), _ArgumentTree(_S, s, False)]
+    with explain_errors(part.name, "trip's `server`"), seed_hook(part.name, "trip", (ups, fed)):
+        result = trip.server(dict(w), dict(s), ups, fed)
+    problem = hook_results.merge_problem(w, result)
+    text = next((text for one in held if (text := one.changed())), "") or (problem and f"returned {problem}")
+    if text:
+        _refuse(part.name, "server", text, trip.server, "trip's")
+    return result
+
+
+@contextmanager
+def explain_errors(part: str, what: str) -> Generator[None]:
+    """Raises UsageError (E127), with the file and the line, for an error of a user's own code. what: "hook `loss`"."""
+    try:
+        yield
+    except _OUR_ERRORS:
+        raise
+    except Exception as error:
+        words = str(error)
+        if "can't allocate memory" in words:
+            raise
+        rule = next((rule for of_torch, rule in RULES.items() if of_torch in words), None)
+        failed = HookFailed if isinstance(error, RuntimeError) else UsageError
+        if rule:
+            raise failed("E127", f"{error_line(error)} {rule}. {GUIDE}") from error
+        if type(error).__name__ == "FrozenInstanceError":
+            text = (
+                f"the {what} of '{part}' remembers something on the Part or the client ({words}) in {error_line(error)}"
+            )
+            raise UsageError("E127", f"{text}; keep it in a slice. {GUIDE}") from error
+        first = words.strip().splitlines()[0].rstrip(".") if words.strip() else "no words"
+        place = error_line(error)
+        missed = isinstance(error, KeyError) and "c.noise[" in place and what in _HOOKS_WITHOUT_NOISE
+        unread = isinstance(error, KeyError) and "c.down[" in place and what == _TRIP_CLIENT
+        hint = f" {_NO_NOISE}" * missed + f" {_UNREAD_LEAF}" * unread
+        text = f"the {what} of '{part}' failed in {place}: {type(error).__name__}: {first[:300]}.{hint}"
+        raise failed("E127", text) from error
+
+
+def error_line(error: BaseException) -> str:
+    """The last line outside torch and unskew that led to an error: "my.py, line 3 (`return x`)"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith((*_OUR_FOLDERS, "<"))] or list(frames)
+    file, line = theirs[-1].filename, theirs[-1].lineno or 0
+    return f"{file}, line {line} (`{linecache.getline(file, line).strip()}`)"
+
+
+@dataclass
+class _ArgumentTree:
+    """A tree that a hook is given. place: what hooks call it. entries: whether they must not be replaced either, because
+    nobody would see it. tensors: (path, tensor, how often it was changed)."""
+
+    place: str
+    tree: Mapping[str, Any]
+    entries: bool
+    tensors: list[tuple[str, Any, int]] = field(init=False)
+
+    def __post_init__(self):
+        self.tensors = [(path, t, _tensor_version(t)) for path, t in leaves(self.tree)]
+
+    def changed(self) -> str:
+        """What a hook did to it, "" if nothing."""
+        for path, t, version in self.tensors:
+            if _tensor_version(t) != version:
+                which = f" ('{path}')" if path else ""
+                return f"changes {self.place}{which} in place; return new values instead"
+        now = list(leaves(self.tree)) if self.entries else []
+        if len(now) != len(self.tensors) * self.entries:
+            return f"puts entries into {self.place} or takes them out, which nobody would see; return what changes"
+        for (path, t), (_, before, _) in zip(now, self.tensors):
+            if t is not before:
+                return f"puts another '{path}' into {self.place}, which nobody would see; return what changes"
+        return ""
+
+
+def _argument_trees(name: str, args: tuple[Any, ...]) -> Iterator[_ArgumentTree]:
+    """The trees of others that a hook is given; not those that are made for this call alone, as gradients are."""
+    for arg in args:
+        if isinstance(arg, Client):
+            for place in ("start", "down", "mine", "round"):
+                yield _ArgumentTree(f"c.{place}", getattr(arg, place), place != "mine" or name != "finish")
+        elif isinstance(arg, Ups):
+            for tree in (tree for r in arg.replies for tree in (r.weights, r.shares) if type(tree) is dict):
+                yield _ArgumentTree("a reply", tree, True)
+        elif isinstance(arg, Batch):
+            yield _ArgumentTree("the batch it is given", _named_fields(arg), False)
+        elif isinstance(arg, Out):
+            yield _ArgumentTree("what the forward pass gave", _named_fields(arg), False)
+        elif isinstance(arg, Tensor):
+            yield _ArgumentTree("the tensor it is given", {"": arg}, False)
+    places = _TREE_ARGUMENTS.get(name, ())
+    for place, arg in zip(places, args[1:] if name == "carry" else args):
+        if type(arg) is dict:
+            yield _ArgumentTree(place, arg, name not in _SERVER_HOOKS)
+
+
+def _named_fields(value: Batch | Out) -> dict[str, Tensor]:
+    return {n: t for n, t in vars(value).items() if isinstance(t, Tensor)}
+
+
+def _tensor_version(t: Any) -> int:
+    if not isinstance(t, Tensor):
+        return 0
+    t = hook_results.below_vmap(t)
+    return 0 if t.is_inference() else t._version

@@ -1,0 +1,318 @@
+"""Which clients take part in a round, named by one text: `kind:value,option:value`.
+
+A kind says who is asked and who of them answers; options add drops, deadlines, quorums and new draws. Every
+method sees the same absences, and time is virtual.
+Letters: K clients, t the round.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, MinLen
+
+from unskew.errors import DataError, UsageError, excerpt
+from unskew.formats import arguments, specs
+
+Rng = Callable[[int], np.random.Generator]
+"""rng(t) is a new generator for round t, always the same one."""
+
+
+@dataclass(frozen=True)
+class PresenceDraw:
+    """Clients asked in a round, ascending. there: whether each answers, bool; seconds: after how long, or None."""
+
+    asked: np.ndarray
+    there: np.ndarray
+    seconds: np.ndarray | None = None
+
+
+class Presence:
+    """A kind of availability; subclasses are frozen dataclasses of their settings, see unskew.formats.specs."""
+
+    name: ClassVar[str] = ""
+    value: ClassVar[tuple[str, ...]] = ()
+    example: ClassVar[str] = ""
+
+    @property
+    def independent(self) -> float | None:
+        """The probability with which a client is asked, independently of all others and of other rounds; None where it is not."""
+        return None
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        """Who is there in round t of K clients. generator: round t's, from which later draws follow on."""
+        raise NotImplementedError
+
+    def check(self, K: int, rounds: int) -> None:
+        """Raises DataError (E408) where it speaks of other clients or rounds than a run of K clients and so many rounds has."""
+
+
+@dataclass(frozen=True)
+class Full(Presence):
+    """everybody"""
+
+    name = "full"
+    example = "full"
+
+    @property
+    def independent(self) -> float:
+        return 1.0
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        return PresenceDraw(np.arange(K), np.ones(K, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Sample(Presence):
+    """a random part of the clients, drawn afresh in every round"""
+
+    size: Annotated[float, Gt(0), "below 1: a share of the clients, at least one; from 1: how many, rounded down"]
+    name = "sample"
+    value = ("size",)
+    example = "sample:0.1"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        size = min(K, int(self.size) if self.size >= 1 else max(1, round(self.size * K)))
+        return PresenceDraw(draw_distinct(K, size, generator), np.ones(size, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Poisson(Presence):
+    """each client is asked with one probability, whatever becomes of the others: what differential privacy accounts for"""
+
+    probability: Annotated[float, Gt(0), Le(1), "of each client, in each round"]
+    name = "poisson"
+    value = ("probability",)
+    example = "poisson:0.1"
+
+    @property
+    def independent(self) -> float:
+        return self.probability
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        asked = np.flatnonzero(generator.random(K) < self.probability)
+        return PresenceDraw(asked, np.ones(len(asked), dtype=bool))
+
+
+@dataclass(frozen=True)
+class Bernoulli(Presence):
+    """everybody is asked and answers with one probability"""
+
+    probability: Annotated[float, Ge(0), Le(1), "of each client, in each round"]
+    name = "bernoulli"
+    value = ("probability",)
+    example = "bernoulli:0.2"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        return PresenceDraw(np.arange(K), generator.random(K) < np.full(K, self.probability))
+
+
+@dataclass(frozen=True)
+class Persistent(Presence):
+    """as bernoulli, but drawn once for several rounds"""
+
+    probability: Annotated[float, Ge(0), Le(1), "of each client, in each period"]
+    rounds: Annotated[int, Gt(0), "rounds of a period"]
+    name = "persistent"
+    value = ("probability", "rounds")
+    example = "persistent:0.2x10"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        first_of_period = (t - 1) // self.rounds * self.rounds + 1
+        # in the period's first round from that round's own, or what follows there (who fails, who is late) would be drawn from
+        # the same numbers again: with drop >= probability everybody who is there would fail
+        drawn_from = generator if t == first_of_period else rng(first_of_period)
+        return PresenceDraw(np.arange(K), drawn_from.random(K) < np.full(K, self.probability))
+
+
+@dataclass(frozen=True)
+class ClusteredPresence(Presence):
+    """as bernoulli, with one probability for each group of consecutive clients"""
+
+    probabilities: Annotated[
+        tuple[Annotated[float, Ge(0), Le(1)], ...], MinLen(1), "of each client of a group; groups are equally large"
+    ]
+    name = "clustered"
+    value = ("probabilities",)
+    example = "clustered:0.5-0.3-0.2"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        groups = np.array_split(np.arange(K), len(self.probabilities))
+        chances_K = np.concatenate([np.full(len(group), p) for p, group in zip(self.probabilities, groups)])
+        return PresenceDraw(np.arange(K), generator.random(K) < chances_K)
+
+
+@dataclass(frozen=True)
+class Trace(Presence):
+    """who answers, and after how long, is read from a CSV file with columns round,client[,seconds]"""
+
+    file: Annotated[str, "the path of the file"]
+    seconds: dict[int, dict[int, float]] = field(init=False, repr=False, compare=False)
+    """By round and client."""
+    name = "trace"
+    value = ("file",)
+    example = "trace:FILE.csv"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", read_trace(Path(self.file)))
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+        seconds = self.seconds.get(t, {})
+        asked = np.array(sorted(seconds), dtype=np.int64)
+        return PresenceDraw(asked, np.ones(len(asked), dtype=bool), np.array([seconds[k] for k in asked.tolist()]))
+
+    def check(self, K: int, rounds: int) -> None:
+        """A client that is counted from 1 would answer as the next one, and after the last line nobody trains any more."""
+        client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
+        if client >= K:
+            text = f"{self.file} names client {client} in round {t}, and the clients of the run are 0 to {K - 1}"
+            raise DataError("E408", f"{text}; count them from 0, or set clients.")
+        if (last := max(self.seconds)) < rounds:
+            text = f"{self.file} ends with round {last} of {rounds}, so nobody would answer after it"
+            raise DataError("E408", f"{text}; set rounds={last}, or say who answers in the other rounds.")
+
+
+def read_trace(path: Path) -> dict[int, dict[int, float]]:
+    """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it is no trace."""
+    rounds: dict[int, dict[int, float]] = {}
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file)
+            if missing := {"round", "client"} - set(rows.fieldnames or ()):
+                raise ValueError(f"it has no column {sorted(missing)[0]}")
+            for row in rows:
+                t, client, seconds = int(row["round"]), int(row["client"]), float(row.get("seconds") or 0)
+                if t < 1 or client < 0 or not 0 <= seconds < np.inf or None in row:
+                    raise ValueError(f"line {rows.line_num}: {excerpt(list(row.values()))}")
+                if client in rounds.setdefault(t, {}):
+                    raise ValueError(f"line {rows.line_num}: client {client} is in round {t} already")
+                rounds[t][client] = seconds
+        if not rounds:
+            raise ValueError("it has no rows")
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError)
+        why = f"there is no file {path}" if gone else f"cannot read {path} ({os.strerror(error.errno or 0)})"
+        raise UsageError("E111", f"{why}; a trace is a CSV with columns round,client[,seconds].") from None
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise DataError(
+            "E408", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."
+        ) from None
+    return rounds
+
+
+def draw_distinct(K: int, size: int, generator: np.random.Generator) -> np.ndarray:
+    """`size` distinct random numbers below K, ascending; O(size) where size is small beside K."""
+    if size * 4 > K:
+        return np.sort(generator.permutation(K)[:size])
+    numbers = np.unique(generator.integers(K, size=size))
+    while len(numbers) < size:
+        numbers = np.unique(np.concatenate([numbers, generator.integers(K, size=size - len(numbers))]))
+    return numbers
+
+
+PRESENCE_KINDS: dict[str, type[Presence]] = specs.by_name(
+    [Full, Sample, Poisson, Bernoulli, Persistent, ClusteredPresence, Trace]
+)
+"""The kinds by name."""
+
+
+REDRAWS = 1000
+"""Draws of a round at most, with `redraw`."""
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """Client ids, ascending, int64: who was asked, who answered in time, who answered too late."""
+
+    asked: np.ndarray
+    answered: np.ndarray
+    late: np.ndarray
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may follow every kind, after commas."""
+
+    drop: Annotated[float, Ge(0), Le(1), "probability that a client that was asked fails"] = 0.0
+    redraw: Annotated[bool, "draw again until somebody answers"] = False
+    deadline: Annotated[
+        float | None,
+        Ge(0),
+        "seconds after which an answer is late; a client takes a lognormal time with median 1, or the trace's",
+    ] = None
+    quorum: Annotated[int, Ge(0), "with fewer answers, none counts"] = 1
+
+
+@dataclass(frozen=True)
+class Availability:
+    """A kind of availability and its options."""
+
+    presence: Presence
+    options: Options = field(default_factory=Options)
+
+    @staticmethod
+    def parse(text: str) -> Availability:
+        """The availability that a text names; a text of options alone is `full` with these options.
+
+        Raises UsageError: E124 for what does not exist or does not fit, E111 for a trace that is not there; DataError
+        (E408) for a file that is no trace.
+        """
+        spec = specs.parse(text, "availability", "E124")
+        if spec.kind in {argument.name for argument in arguments.of(Options)}:
+            spec = specs.parse(f"{Full.name},{text}", "availability", "E124")
+        kind = specs.kind_of(spec, PRESENCE_KINDS, "availability", "E124")
+        options = Options(**arguments.check(Options, spec.options, "availability", "E124"))
+        return Availability(specs.make(kind, specs.Spec(spec.kind, spec.value, {}), "availability", "E124"), options)
+
+    @property
+    def independent(self) -> float | None:
+        """The probability with which a client is asked, whatever others do; None where whether it counts depends on others.
+
+        Clients that fail or come too late do so by themselves, so that it is an upper bound for them.
+        """
+        tied = self.options.redraw or self.options.quorum > 1
+        return None if tied else self.presence.independent
+
+    def who(self, t: int, K: int, rng: Rng) -> Attendance:
+        """Who takes part in round t of K clients. O(answers) for `sample`."""
+        attendance = self._once(t, K, rng)
+        for attempt in range(1, REDRAWS if self.options.redraw else 1):
+            if len(attendance.answered):
+                break
+            attendance = self._once(t, K, _next_draw(rng, attempt))
+        return attendance
+
+    def _once(self, t: int, K: int, rng: Rng) -> Attendance:
+        generator, options = rng(t), self.options
+        present = self.presence.draw(t, K, generator, rng)
+        asked, there = present.asked, present.there
+        seconds = present.seconds
+        if seconds is None:
+            none = options.deadline is None
+            seconds = np.zeros(len(asked)) if none else generator.lognormal(0.0, 0.5, len(asked))
+        if options.drop:
+            there = there & (generator.random(len(asked)) >= options.drop)
+        in_time = there if options.deadline is None else there & (seconds <= options.deadline)
+        answered = asked[in_time]
+        if len(answered) < options.quorum:
+            answered = answered[:0]
+        return Attendance(asked, answered, asked[there & ~in_time])
+
+
+def without_trace(text: str) -> str:
+    """The text, or that of `full` in place of a trace: of a file that somebody else has named, and that nobody here may open.
+
+    Raises UsageError (E124) for a text that cannot be taken apart.
+    """
+    return Full.name if specs.parse(text, "availability", "E124").kind == Trace.name else text
+
+
+def _next_draw(rng: Rng, attempt: int) -> Rng:
+    """Other generators for another draw of the same rounds."""
+    return lambda t: np.random.default_rng([int(rng(t).integers(2**62)), attempt])

@@ -1,0 +1,317 @@
+"""A data set dealt to clients, or what is known of one whose samples are elsewhere.
+
+All samples of a `Federation` are in one array, and a client is a list of row numbers: memory grows with the
+samples, not with the clients. A `RemoteFederation` has no samples; its clients are known by the counts that
+they report.
+Letters: N samples, K clients, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from unskew.data.clients.partition import Index
+from unskew.data.samples import scaling
+from unskew.data.samples.dataset import (
+    Target,
+    check_labels,
+    check_lengths,
+    check_rows,
+    check_targets,
+    strata,
+    tenth_edges,
+    tenth_names,
+)
+from unskew.data.samples.input_layout import Layout
+from unskew.data.samples.intake import Intake, Note
+from unskew.errors import DataError, printable
+
+SUMMARY_CLIENTS = 2000
+"""Clients that `summary` lists at most."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A set and which of its rows each client holds.
+
+    x, y, x_test, y_test, classes, target: as in `Dataset`.
+    train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty. val has
+    no clients at all if nothing is held back.
+    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on. Control characters in names are escaped.
+    natural: whether clients come from a column of the data and every test row belongs to one of them.
+    mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
+    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
+    intake, applied, layout: as in `Dataset`.
+
+    Raises DataError: E403 for rows and lengths, E404 for labels.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+    train: Index
+    test: Index
+    skew: str
+    natural: bool = False
+    names: tuple[str, ...] | None = None
+    val: Index = field(default_factory=lambda: Index.empty(0))
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    reserved: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    intake: Intake | None = None
+    applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    target: Target | None = None
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(str(self.name)))
+        object.__setattr__(self, "classes", tuple(map(printable, map(str, self.classes))))
+        if self.names:
+            object.__setattr__(self, "names", tuple(map(printable, map(str, self.names))))
+        check_lengths(self.name, "training", self.x, self.y, {})
+        check_lengths(self.name, "test", self.x_test, self.y_test, {})
+        if not self.clients or not len(self.train.rows):
+            raise DataError("E403", f"{self.name}: no client holds a training sample.")
+        check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
+        if self.target:
+            check_targets(self.name, self.y, self.y_test)
+        else:
+            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape, self.layout)
+        for part, index, n in (
+            ("train", self.train, len(self.y)),
+            ("val", self.val, len(self.y)),
+            ("test", self.test, len(self.y_test)),
+        ):
+            if len(index) not in ((0, self.clients) if part == "val" else (self.clients,)):
+                raise DataError(
+                    "E403",
+                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one per client.",
+                )
+            if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
+                raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
+
+    @property
+    def clients(self) -> int:
+        """K."""
+        return len(self.train)
+
+    @property
+    def K(self) -> int:
+        """The number of clients, by the letter that formulas use."""
+        return self.clients
+
+    @property
+    def n_classes(self) -> int:
+        """C, which is how many outputs a model has: 1 for a target."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Training samples of every client, int64 [K]."""
+        return self.train.sizes
+
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel or token has a label, instead of every sample."""
+        return self.y.ndim > 1 and not self.several
+
+    @property
+    def tokens(self) -> bool:
+        """Whether every token has a label, or -1: a case of masks."""
+        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
+
+    @property
+    def several(self) -> bool:
+        """Whether a sample has any number of labels, instead of one class."""
+        return self.y.dtype.kind == "b"
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """What labels are counted by: the classes, or the tenths of a target."""
+        return tenth_names(tenth_edges(self.y)) if self.target else self.classes
+
+    @cached_property
+    def label_counts(self) -> np.ndarray:
+        """Training samples of every client and class, int64 [K, C], or tenth of a target; with masks, their pixels. Of
+        several labels, the samples that have each, which may be more or fewer than there are."""
+        if self.masks:
+            return np.array([self._pixels(rows) for rows in self.train])
+        if self.several:
+            return np.array([self.y[rows].sum(0) for rows in self.train], dtype=np.int64)
+        groups = len(self.groups)
+        flat = self.train.owner * groups + strata(self.y)[self.train.rows]
+        return np.bincount(flat, minlength=self.clients * groups).reshape(self.clients, groups)
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        """Pixels, or tokens, of these samples by class, int64 [C]."""
+        counts = np.zeros(self.n_classes, np.int64)
+        for row in rows:
+            labels = self.y[row].ravel()
+            counts += np.bincount(labels[labels >= 0] if self.tokens else labels, minlength=self.n_classes)
+        return counts
+
+    @property
+    def test_sizes(self) -> np.ndarray:
+        """How many test samples each client has, int64 [K], also where they are not here."""
+        return self.test.sizes
+
+    @property
+    def common_test(self) -> int:
+        """How many samples the common test set has, also where they are not here; 0 where clients alone have some."""
+        return len(self.y_test)
+
+    def name_of(self, k: int) -> str:
+        """The name of client k."""
+        return self.names[k] if self.names else f"client-{k}"
+
+    def pooled(self) -> Federation:
+        """The federation with one client that holds all training rows, for centralised training."""
+        return replace(
+            self,
+            train=Index.of([np.unique(self.train.rows)]),
+            val=Index.of([np.unique(self.val.rows)]),
+            test=Index.of([np.arange(len(self.y_test))]),
+            skew="pooled",
+            natural=False,
+            names=("everything",),
+        )
+
+    def from_natural(self, x: np.ndarray) -> np.ndarray:
+        """Samples [N, ...] in natural units, scaled as this federation's are."""
+        return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
+
+    def summary(self) -> dict[str, Any]:
+        """What federation.json holds; its lists are of the first 2,000 clients at most."""
+        shown = slice(0, SUMMARY_CLIENTS)
+        return {
+            "name": self.name,
+            "classes": list(self.groups),
+            "clients": self.clients,
+            "names": [self.name_of(k) for k in range(min(self.clients, SUMMARY_CLIENTS))],
+            "sizes": {
+                "train": self.sizes[shown].tolist(),
+                "val": self.val.sizes[shown].tolist(),
+                "test": self.test_sizes[shown].tolist(),
+            },
+            "labels": self.label_counts[shown].tolist(),
+            "unit": "tokens" if self.tokens else "pixels" if self.masks else "samples",
+            "test": self.common_test,
+            "skew": self.skew,
+            "shape": list(self.shape),
+            **({"layout": self.layout.as_json()} if self.layout else {}),
+            **({"mean": list(self.applied[0]), "std": list(self.applied[1])} if self.applied else {}),
+            **({"task": "multilabel"} if self.several else {}),
+            **({"task": "regression", "target": asdict(self.target)} if self.target else {}),
+            **({"understood": [list(note) for note in self.intake.notes]} if self.intake else {}),
+        }
+
+
+@dataclass(frozen=True)
+class RemoteFederation(Federation):
+    """A federation without samples.
+
+    counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say. counted_by: what the
+    columns of counts are, where they are no classes. scaled_apart: whether clients standardised their samples by constants of
+    their own, which are not known here. common: samples of a common test set that is elsewhere.
+    """
+
+    counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    counted_by: tuple[str, ...] = ()
+    scaled_apart: bool = False
+    common: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.clients or not self.sizes.any():
+            raise DataError("E403", f"{self.name}: no client holds a training sample.")
+        if self.target:
+            check_targets(self.name, self.y, self.y_test)
+        else:
+            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape, self.layout)
+
+    @property
+    def groups(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.counted_by or self.classes
+
+    @property
+    def common_test(self) -> int:  # type: ignore[override]
+        return self.common or len(self.y_test)
+
+    @property
+    def label_counts(self) -> np.ndarray:  # type: ignore[override]
+        """int64 [K, C]; a client of whom nothing is known has zeros."""
+        counts = np.zeros((self.clients, len(self.groups)), np.int64)
+        if len(self.counts):
+            counts[: len(self.counts)] = self.counts
+        return counts
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What was remarked on the samples when they were read."""
+        return self.intake.notes if self.intake else ()
+
+    def counted(self, k: int) -> bool:
+        """Whether client k's samples of each class are known."""
+        return k < len(self.counts) and bool(self.counts[k].any())
+
+    @staticmethod
+    def from_facts(inputs: Mapping[str, Any], summary: Mapping[str, Any]) -> RemoteFederation:
+        """inputs: as `predictions.facts` gives them. summary: as `Federation.summary` gives it.
+
+        Raises KeyError, TypeError or ValueError where they hold something else.
+        """
+        shape, clients = tuple(map(int, inputs["shape"])), int(summary["clients"])
+        sizes = np.zeros((2, clients), np.int64)
+        for row, part in zip(sizes, ("train", "test")):
+            row[: len(summary["sizes"][part])] = summary["sizes"][part]
+        train, test = (Index(np.zeros(0, np.int64), np.concatenate([[0], np.cumsum(row)])) for row in sizes)
+        mean, std = inputs["mean"], inputs["std"]
+        names = tuple(map(str, summary["names"]))
+        notes = tuple((topic, str(text)) for topic, text in summary.get("understood", ()))
+        target = Target(**inputs["target"]) if "target" in inputs else None
+        layout = Layout.from_json(inputs["layout"], *shape) if "layout" in inputs else None
+        if mean or std:
+            scaling.check((mean, std), shape, layout)
+        pixels = {"pixels": shape[1:], "tokens": _label_shape(inputs, layout) if layout else shape}.get(
+            summary["unit"], ()
+        )
+        nothing = np.zeros((0, *shape), np.float32)
+        unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
+        if summary.get("task") == "multilabel":
+            unlabelled = np.zeros((0, len(inputs["classes"])), bool)
+        groups = tuple(map(str, summary["classes"]))
+        return RemoteFederation(
+            str(summary["name"]), nothing, unlabelled, nothing, unlabelled, tuple(map(str, inputs["classes"])),
+            train, test, str(summary["skew"]), names=names if len(names) == clients else None,
+            intake=Intake(str(inputs["dtype"]), notes, form=dict(inputs.get("form", {}))),
+            applied=(tuple(mean), tuple(std)) if mean else None,
+            counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
+            target=target, layout=layout, counted_by=groups if target else (),
+            scaled_apart=inputs.get("scaled_apart", False) is True, common=int(summary.get("test", 0)),
+        )  # fmt: skip
+
+
+def _label_shape(inputs: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    """The shape of a sample's labels, () where it has one; of several inputs, one of which has as many places.
+
+    Raises ValueError for another number of places.
+    """
+    places = inputs.get("places")
+    if places is None:
+        return ()
+    if type(places) is not int or places not in layout.lengths:
+        raise ValueError("labels of as many places as no input has")
+    return (places,)

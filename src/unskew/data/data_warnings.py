@@ -1,0 +1,257 @@
+"""Warnings about a data set that a user should read before training, and the statistics of each site behind
+them.
+
+alike       names of classes or sites that differ in capitals or spaces alone, such as `Yes` and `yes`
+leaks       columns of a table that give the label away: one value for each class, or the target in other units
+imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
+outliers    a few targets of a regression make up most of the squared error
+sites       two sites whose values lie in very different ranges
+
+A column counts as a leak only if every sample that is examined agrees; a good predictor is none.
+Letters: n samples that are examined, D columns, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.data.clients.federation import Federation
+from unskew.data.kinds.column_roles import site_column_in
+from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.intake import abbreviate
+from unskew.data.storage.sample_rows import is_streamed, select_samples
+from unskew.errors import excerpt
+
+SITE_SAMPLES = 200
+"""Samples of a site, evenly spaced, of which the range of values is taken."""
+RANGE_RATIO = 4.0
+"""Ratio of two sites' ranges above which they count as differently scaled."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Training samples of a site. low, high: of their values; spread: the median over samples of the range of one's values.
+
+    shares: of each class among the samples, or among the pixels of masks.
+    """
+
+    name: str
+    samples: int
+    low: float
+    high: float
+    spread: float
+    shares: tuple[float, ...]
+
+
+def site_column(dataset: Dataset | Federation) -> str:
+    """The column by which the set was divided, or else that a usual name says holds sites; "" without either."""
+    divided = dataset.intake.divided if dataset.intake else ""
+    return divided if divided in dataset.columns else site_column_in(dataset.columns)
+
+
+def sites_of(data: Dataset | Federation) -> list[Site]:
+    """The sites of a set that has a column of them, or of a federation whose clients are sites; else none."""
+    if isinstance(data, Federation):
+        return [_site_of(data, data.name_of(k), rows) for k, rows in enumerate(data.train)] if data.natural else []
+    column = site_column(data)
+    if not column:
+        return []
+    values, names = data.columns[column], data.labels.get(column)
+    known = np.unique(values).tolist()
+    return [_site_of(data, names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in known]
+
+
+def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
+    counts = np.zeros(len(data.classes), np.int64)
+    for row in range(0, 0 if data.target else len(rows), SITE_SAMPLES):
+        some = np.asarray(data.y[rows[row : row + SITE_SAMPLES]])
+        counts += some.sum(0) if data.several else np.bincount(some[some >= 0], minlength=len(counts))
+    some = np.asarray(data.x[rows[:: max(1, len(rows) // SITE_SAMPLES)]])
+    some = some.reshape(len(some), data.x[0].size)
+    low, high = (some.min(1), some.max(1)) if len(some) else (np.zeros(1), np.zeros(1))
+    shares = counts / max(1, counts.sum())
+    return Site(
+        name, len(rows), float(low.min()), float(high.max()), float(np.median(high - low)), tuple(shares.tolist())
+    )
+
+
+def different_ranges(sites: list[Site]) -> tuple[Site, Site] | None:
+    """The sites of the smallest and the largest range of values if these differ more than fourfold."""
+    varied = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
+    return (varied[0], varied[-1]) if varied and varied[-1].spread > RANGE_RATIO * varied[0].spread else None
+
+
+def similar_names(dataset: Dataset | Federation) -> list[str]:
+    """A warning for the classes and for the sites of which some differ in capitals and spaces alone."""
+    names: dict[str, Sequence[str]] = {} if dataset.target else {"classes": dataset.classes}
+    if isinstance(dataset, Dataset) and (column := site_column(dataset)):
+        names["sites"] = dataset.labels.get(column, ())
+    groups = {what: _first_similar(each) for what, each in names.items()}
+    return [
+        f"{what} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and count as "
+        f"{len(group)}; if they are one, give them one name"
+        for what, group in groups.items()
+        if group
+    ]
+
+
+def _first_similar(names: Sequence[str]) -> list[str]:
+    """The first names that are one without their capitals and spaces; none if all differ."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault("".join(str(name).casefold().split()), []).append(str(name))
+    return next((group for group in groups.values() if len(group) > 1), [])
+
+
+LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
+"""Samples, evenly spaced, and values of them that are looked at, at most."""
+LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
+"""Samples, or different targets, and samples outside the most frequent class, below which columns may agree by chance."""
+PLURALS = {"has": "have", "is": "are", "tells": "tell"}
+LINE_TOLERANCE = 1e-5
+"""How far from a line numbers may lie, as a share of their range; float32 keeps seven digits."""
+
+
+def leaks(dataset: Dataset | Federation) -> str:
+    """What to say of columns that tell the label, "" where none does, or where samples are not rows of numbers."""
+    if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
+        return ""
+    rows, columns = _leak_samples(dataset.x), list(_column_spans(dataset))
+    if not columns:
+        return ""
+    x_nD = np.stack(
+        [_column_codes(part) for _, part in _column_parts(select_samples(dataset.x, rows)[:], columns)], axis=1
+    )
+    telling = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
+    if not is_streamed(dataset.x) and telling.any():  # all samples, of the few columns that may be some
+        few = [column for column, tells in zip(columns, telling) if tells]
+        whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, few)], axis=1)
+        telling[telling] = _leaking(whole_nD, dataset.y, bool(dataset.target))
+    names = [name for (name, *_), tells in zip(columns, telling) if tells]
+    if not names:
+        return ""
+    has = "is the target in another unit" if dataset.target else "has a value of its own for each class"
+    of_label = "tells a label by itself" if dataset.several else has
+    verb, _, rest = of_label.partition(" ")
+    several = f"{PLURALS[verb]} {rest.replace('of its', 'of their').replace('itself', 'themselves')}"
+    text = f"{abbreviate(names)} {of_label if len(names) == 1 else several} in all training samples"
+    return f"{text}: leave out what was made from the labels, or scores mean nothing"
+
+
+def _leak_samples(x: np.ndarray) -> np.ndarray:
+    most = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, x.shape[1])))
+    return np.unique(np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64))
+
+
+def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
+    """(what a column is called, where its numbers begin in a sample, where they end)."""
+    form = dataset.intake.form if dataset.intake else {}
+    if dataset.layout:
+        yield from ((f"input {e.name}", start, end) for e, start, end in dataset.layout.places if e.size == 1)
+        return
+    if form.get("kind") != "table":
+        yield from ((f"column {i}", i, i + 1) for i in range(dataset.x.shape[1]))
+        return
+    start = 0
+    for column, kinds in form["columns"]:
+        end = start + column_width(kinds)
+        yield f"column {excerpt(column, 40)}", start, end
+        start = end
+
+
+def column_width(kinds: Sequence[str]) -> int:
+    """How many numbers a column of a table becomes. kinds: its words, none of a column of numbers; two of them make one."""
+    return 1 if len(kinds) in (0, 2) else len(kinds)
+
+
+def _column_parts(x: np.ndarray, columns: list[tuple[str, int, int]]) -> Iterator[tuple[str, np.ndarray]]:
+    return ((name, x[:, start:end]) for name, start, end in columns)
+
+
+def _column_codes(part: np.ndarray) -> np.ndarray:
+    """One number for each sample: that of a column of numbers, or which of a column's words it has, [n]."""
+    return part[:, 0] if part.shape[1] == 1 else part.argmax(1).astype(np.float32)
+
+
+def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
+    """Which columns tell the labels, bool [D]; of several labels a sample, any one of them."""
+    if numbers:
+        return _are_linear(x_nD, y)
+    tells = np.zeros(x_nD.shape[1], bool)
+    for labels in y.T if y.ndim > 1 else [y]:
+        tells |= _one_value_each(x_nD, labels)
+    return tells
+
+
+def _one_value_each(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which columns have the same value in all samples of a class, and another one in each class, bool [D]."""
+    _, first, place, count = np.unique(y, return_index=True, return_inverse=True, return_counts=True)
+    if len(count) < 2 or len(y) < LEAK_MINIMUM or len(y) - count.max() < MINORITY_MINIMUM:
+        return np.zeros(x_nD.shape[1], bool)
+    of_class_CD = x_nD[first]
+    tells = (x_nD == of_class_CD[place]).all(0)
+    tells[tells] = [len(np.unique(values)) == len(count) for values in of_class_CD[:, tells].T]
+    return tells
+
+
+def _are_linear(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which columns are a linear function of the target, bool [D]."""
+    if len(np.unique(y)) < LEAK_MINIMUM:
+        return np.zeros(x_nD.shape[1], bool)
+    low, high = int(y.argmin()), int(y.argmax())
+    begin_D = x_nD[low].astype(np.float64)
+    range_D = x_nD[high] - begin_D
+    line_nD = begin_D + range_D * ((y - y[low]) / (y[high] - y[low]))[:, None]
+    return (np.abs(x_nD - line_nD) <= LINE_TOLERANCE * np.abs(range_D)).all(0) & (range_D != 0)
+
+
+MAJORITY_SHARE = 0.9
+"""The share of samples of one class from which on a user is told."""
+IMBALANCE_METRICS = "auroc,balanced_accuracy"
+
+
+def class_imbalance(data: Dataset | Federation) -> str:
+    """What to say of such a set, "" of any other, and where samples have no single class each."""
+    if data.target or data.several or data.masks or not len(data.y):
+        return ""
+    counts = np.bincount(data.y, minlength=len(data.classes))
+    share = counts.max() / counts.sum()
+    if not MAJORITY_SHARE <= share < 1:
+        return ""
+    often, present = int(counts.argmax()), np.flatnonzero(counts)
+    rare = int(present[counts[present].argmin()])
+    return (
+        f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model that always answers "
+        f"so has that accuracy; {excerpt(data.classes[rare], 40)} has {counts[rare]:,}. Look at --metrics {IMBALANCE_METRICS} as well"
+    )
+
+
+OUTLIER_SHARE = 0.01
+"""The share of the values that are held against all others."""
+ERROR_SHARE = 0.9
+"""The share of the squared distances from the median from which on a user is told."""
+OUTLIER_MINIMUM = 50
+"""Of fewer values one may well be far from the others."""
+
+
+def target_outliers(data: Dataset | Federation) -> str:
+    """What to say of a regression whose farthest targets, one in a hundred, are nearly all of the spread; "" of any other."""
+    if not data.target or len(data.y) < OUTLIER_MINIMUM:
+        return ""
+    y = np.asarray(data.y, dtype=np.float64)
+    squared = (y - np.median(y)) ** 2
+    few = max(1, int(OUTLIER_SHARE * len(y)))
+    farthest = np.argsort(-squared, kind="stable")
+    share, others = squared[farthest[:few]].sum() / squared.sum(), y[farthest[few:]]
+    if not share > ERROR_SHARE:
+        return ""
+    which = "target" if few == 1 else f"{few:,} targets"
+    make = "makes" if few == 1 else "make"
+    return (
+        f"the {which} of {len(y):,} farthest from the median, such as {y[farthest[0]]:g} (the others are {others.min():g} to "
+        f"{others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are mostly about them; mend them if they are "
+        "mistakes, else look at --metrics median_error as well"
+    )

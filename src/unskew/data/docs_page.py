@@ -1,0 +1,114 @@
+"""The page docs/data-sets.md: the named sets, and every argument of a user's own data, partitions, feature
+shifts and availabilities.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+
+from unskew.data.clients.availability import PRESENCE_KINDS, Options
+from unskew.data.clients.shifts import SHIFTS
+from unskew.data.readers.from_folder import folder
+from unskew.data.readers.from_npz import npy, npz
+from unskew.data.readers.from_parquet import parquet, saved
+from unskew.data.readers.from_tables import csv_set
+from unskew.data.readers.from_volumes import volumes
+from unskew.data.registry import files, reader_of
+from unskew.data.samples.dataset import Dataset
+from unskew.data.skew import partitions
+from unskew.formats import arguments
+from unskew.formats.markdown import arguments_table, table
+from unskew.system import python_files
+
+READERS: dict[str, Callable[..., Dataset]] = {
+    "tables": csv_set,
+    "folders": folder,
+    "Parquet": parquet,
+    "saved sets": saved,
+    "volumes": volumes,
+    ".npz": npz,
+    ".npy": npy,
+}
+"""What reads data of one's own, by what a path names."""
+MEANINGS = {
+    "label": "the column of labels",
+    "site": "the column that says where rows are from",
+    "classes": "the names of all classes, in their order",
+    "target": "the number to predict, a column or what y is called; or several labels, 'fever,cough'",
+    "center": "what is taken from the target; the training samples' mean if left out",
+    "scale": "what the target is divided by; the training samples' deviation if left out",
+}
+"""Of the arguments that a reader takes without a word of its own."""
+
+
+def page() -> str:
+    """The page as Markdown."""
+    sections = [
+        "# Data sets, partitions, feature skews and availabilities",
+        "This page is made from the code; [data.md](data.md) explains how the pieces fit together.",
+        "## Named sets",
+        "Every set but `digits` is a NumPy archive, `NAME.npz`, in the folder that the environment variable "
+        "`UNSKEW_DATA` names; nothing is downloaded. Arguments follow the name: `office_caltech10(size=128)`.",
+        _set_table(),
+        arguments_table("set", {name: reader_of(name) for name in files()}),
+        "## Data of your own",
+        "Arguments follow the path in brackets, `scans/(size=128)`; [data.md](data.md) says what of your own is read, and how.",
+        "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; saved sets are those of "
+        "Hugging Face Datasets; volumes are NIfTI or DICOM.",
+        _reader_arguments(),
+        "## Partitions: `--skew`",
+        "Options follow after commas: `dirichlet:0.1,min=10`.",
+        table(("example", "how samples are dealt out"), _partition_rows()),
+        arguments_table("partition", partitions()),
+        "## Feature skews: `--skew iid+...`",
+        "A sample x of client k becomes what the table says, where s is the strength, u a level between -1 and 1 that "
+        "is spread evenly over clients, and v = (1 + u) / 2.",
+        table(("example", "what a sample x becomes"), ((f"`{k.example}`", _first_line(k)) for k in SHIFTS.values())),
+        arguments_table("feature skew", SHIFTS),
+        "## Availabilities: `--availability`",
+        table(("example", "who answers"), ((f"`{k.example}`", _first_line(k)) for k in PRESENCE_KINDS.values())),
+        arguments_table("availability", {**PRESENCE_KINDS, "every kind": Options}),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _set_table() -> str:
+    rows = []
+    for name, path in files().items():
+        summary, _, rest = python_files.docstring(path).partition("\n")
+        rows.append((f"`{name}`", summary, " ".join(rest.split()), python_files.constant(path, "SOURCE", "")))
+    return table(("set", "what it is", "arrays of its archive", "where to get it"), rows)
+
+
+def _reader_arguments() -> str:
+    """The arguments of data of one's own, each with the kinds of data that take it."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for kind, reader in READERS.items():
+        for a in arguments.of(reader):
+            default = f"`{a.default}`" if a.default else ""
+            row = (
+                f"`{a.name}`",
+                a.type.replace("Sequence", "list of texts"),
+                a.range,
+                default,
+                a.meaning or MEANINGS[a.name],
+            )
+            kinds.setdefault(row, []).append(kind)
+    rows = sorted((row[0], ", ".join(names), *row[1:]) for row, names in kinds.items())
+    return table(("argument", "of", "type", "range", "default", "meaning"), rows)
+
+
+def _partition_rows() -> list[tuple[str, str]]:
+    """The first lines of the files, which say what each partition does; of `domain`, the class's own."""
+    rows = []
+    for kind in partitions().values():
+        module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").split("\n")[0]
+        alone = kind.__module__.endswith(f".{kind.name}")
+        rows.append((f"`{kind.example}`", module if alone else _first_line(kind)))
+    return rows
+
+
+def _first_line(kind: type) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").split("\n")[0]

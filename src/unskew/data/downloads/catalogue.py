@@ -1,0 +1,168 @@
+"""The named sets that need an archive: how each is made of its original files, and where its archive lies.
+
+A recipe makes the samples of the files that a user has downloaded (`unskew data get`); the recipes are in
+`recipes/`, one file for each original format. Archives lie in the folder that the environment variable
+UNSKEW_DATA names.
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data.downloads import original_files
+from unskew.data.downloads.original_files import Files, Hub, open_files
+from unskew.data.files.archives import Archive, read_archive
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import DataError, UsageError, excerpt, suggestion
+from unskew.system import python_files
+
+
+@dataclass(frozen=True)
+class OriginalSamples:
+    """Samples as they are written to the file.
+
+    x, y: [N, ...] and int64 [N]. x_test, y_test: the set's own test part, or None. classes: names, by number.
+    columns: facts by which clients are formed, (of training, of test samples or None). notes: what was left out.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray | None
+    y_test: np.ndarray | None
+    classes: tuple[str, ...]
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray | None]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A data set. what, source, licence: for its card; licence "" where the source states none. expects: what --from takes.
+
+    read: makes the samples of its files. sizes: published numbers of training and test samples, None where there are several.
+    files: SHA-256 of original files by name, where one is published. takes_size: whether images are resized. hub: how
+    Hugging Face's hub calls what it holds, where its Parquet files are read, too.
+    """
+
+    what: str
+    source: str
+    licence: str
+    expects: str
+    read: Callable[[OriginalFiles], OriginalSamples]
+    sizes: tuple[int, int] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    takes_size: bool = False
+    hub: Hub | None = None
+
+    def samples(self, origin: OriginalFiles) -> OriginalSamples:
+        """The samples of the original files, or of the hub's. Raises DataError (E401, E402, E411)."""
+        if self.hub and origin.path.exists() and original_files.are_parquet(files := origin.files):
+            return _hub_samples(original_files.read_splits(files, self.hub, origin.size if self.takes_size else None))
+        return self.read(origin)
+
+
+def _hub_samples(splits: Mapping[str, original_files.HubSplit]) -> OriginalSamples:
+    train, test = splits["train"], splits.get("test")
+    most = max(int(split.y.max(initial=-1)) for split in splits.values())
+    classes = train.classes or tuple(map(str, range(most + 1)))
+    columns = {name: (values, test.columns[name] if test else None) for name, values in train.columns.items()}
+    return OriginalSamples(train.x, train.y, test.x if test else None, test.y if test else None, classes, columns)
+
+
+@dataclass(frozen=True)
+class OriginalFiles:
+    """What the user has downloaded. name: of the set that is asked for. size: side of images that are resized, in pixels."""
+
+    path: Path
+    name: str
+    size: int = 64
+
+    @property
+    def files(self) -> Files:
+        """Raises DataError as `files_of` does."""
+        return open_files(self.path)
+
+
+RECIPES_FOLDER = Path(__file__).parent / "recipes"
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """The recipe of every set, in the order of names."""
+    rooms = [
+        importlib.import_module(f"unskew.data.downloads.recipes.{path.stem}")
+        for path in python_files.module_files(RECIPES_FOLDER)
+    ]
+    return dict(sorted((name, recipe) for room in rooms for name, recipe in room.SETS.items()))
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe of a set. Raises UsageError (E125) for an unknown name."""
+    known = recipes()
+    if name not in known:
+        text = f"unskew data get knows no {excerpt(name)}.{suggestion(name, known)} Known: {', '.join(known)}."
+        raise UsageError("E125", text)
+    return known[name]
+
+
+class NamedArchive(Archive):
+    """The archive of a named set. source: where to get it.
+
+    `more` in both methods: further fields of `Dataset`.
+    """
+
+    def __init__(self, archive: Archive, source: str):
+        super().__init__(archive.path, archive)
+        self.source = source
+
+    def dataset(self, x: np.ndarray, x_test: np.ndarray, **more: Any) -> Dataset:
+        """A set that comes with a test part; labels are `y_train` and `y_test`."""
+        y, y_test = self.labels("y_train"), self.labels("y_test")
+        return Dataset(self.path.stem, x, y, x_test, y_test, self.words("classes"), source=self.source, **more)
+
+    def images(self, part: str, size: int) -> np.ndarray:
+        """The images of a part as `x_PART` holds them, or `PART_webp` as strips, uint8."""
+        return self[f"x_{part}"] if f"x_{part}" in self else self.pictures(f"{part}_webp", size)
+
+    def divided(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
+        """A set in one piece; test: which rows are the test part, bool [N]. Labels are `y`."""
+        y = self.labels("y")
+        train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
+        parts = (x[~test], y[~test], x[test], y[test])
+        classes = self.words("classes")
+        return Dataset(self.path.stem, *parts, classes, train_columns, test_columns, source=self.source, **more)
+
+
+def archive_path(name: str) -> Path | None:
+    """The archive of a named set on this machine, or None."""
+    folder = os.environ.get("UNSKEW_DATA")
+    path = Path(folder) / f"{name}.npz" if folder else None
+    return path if path and path.exists() else None
+
+
+def open_archive(name: str, source: str) -> NamedArchive:
+    """The archive of a named set. Raises DataError: E402, which says where to get it, or E401 if it is damaged."""
+    if path := archive_path(name):
+        return NamedArchive(read_archive(path), source)
+
+    folder = os.environ.get("UNSKEW_DATA")
+    why = (
+        f"there is no {Path(folder) / name}.npz"
+        if folder
+        else f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
+    )
+    packed = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
+    if name in recipes():
+        packed = f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
+    raise DataError(
+        "E402",
+        f"{why}. Get it from {source}, {packed}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no file.",
+    )

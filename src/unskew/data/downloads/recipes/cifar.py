@@ -1,0 +1,216 @@
+"""CIFAR-10 and CIFAR-100, the Python and the binary version.
+
+Python: pickles with `data` uint8 [n, 3072] and labels. Binary: records of one or two bytes of labels and
+3,072 of pixels.
+
+A pickle is a program. The reader here resolves three names only, each to an object of this file that records
+its arguments and refuses everything but arrays of numbers; no module of NumPy or any other package is
+imported for it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.downloads.original_files import Files, Hub
+from unskew.errors import DataError, excerpt
+
+BYTE_ORDERS = (b"|", b"<", b"=", "|", "<", "=")
+"""Of bytes, as a pickled type says it: there is none, or the usual one."""
+
+
+def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
+    """The dictionary of a pickle, its keys bytes. place: for messages.
+
+    Raises DataError: E411 for a pickle that asks for anything else, E401 for one that is damaged.
+    """
+    try:
+        value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+    except DataError as error:
+        raise DataError(error.code, f"{place}: {error.text}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise DataError("E401", f"{place} is no whole pickle: {excerpt(str(error))}. Download it again.") from error
+    if not isinstance(value, dict):
+        raise DataError("E401", f"{place} holds a {type(value).__name__}, not a dictionary. Download it again.")
+    return {key: v.values if isinstance(v, _Array) else v for key, v in value.items()}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Finds three names, whichever module of NumPy they were written with."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] == "numpy" and name in _PICKLE_NAMES:
+            return _PICKLE_NAMES[name]
+        raise _refusal(f"it asks for {excerpt(f'{module}.{name}')}")
+
+
+class _Name:
+    """What a name stands for: something to call with plain values, which a pickle cannot change."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]):
+        self._make = make
+
+    def __call__(self, *values: Any) -> Any:
+        return self._make(*values)
+
+    def __setstate__(self, state: Any) -> None:
+        raise _refusal("it changes what it is given")
+
+
+class _Type:
+    """A type of plain numbers. code: as NumPy writes it, such as `u1`."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, code: Any, *_: Any):
+        self.dtype = np.dtype(code.decode("ascii") if isinstance(code, bytes) else str(code))
+        if self.dtype.kind not in "biuf":
+            raise _refusal(f"it asks for values of type {self.dtype}")
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in BYTE_ORDERS:
+            raise _refusal("it asks for numbers in an unusual form")
+
+
+class _Array:
+    """An array that a pickle fills with its own bytes; empty before."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, *_: Any):
+        self.values = np.zeros(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, columns_first, content = state
+        counts = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+        if not counts or not isinstance(kind, _Type) or columns_first or not isinstance(content, bytes):
+            raise _refusal("it asks for an array of something else than numbers")
+        if len(content) != math.prod(shape) * kind.dtype.itemsize:
+            raise _refusal(f"an array of {list(shape)} has {len(content):,} bytes")
+        self.values = np.frombuffer(content, kind.dtype).reshape(shape)
+
+
+def _array_class(*_: Any) -> Any:
+    raise _refusal("it makes an array of something else than its own bytes")
+
+
+_PICKLE_NAMES = {"_reconstruct": _Name(_Array), "ndarray": _Name(_array_class), "dtype": _Name(_Type)}
+
+
+def _refusal(why: str) -> DataError:
+    return DataError("E411", f"this pickle is refused: {why}; only arrays of numbers are read. Download it again.")
+
+
+PIXELS = 3 * 32 * 32
+BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+CifarPart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""(images, labels, superclasses where there are such)."""
+
+
+def cifar10(origin: OriginalFiles) -> OriginalSamples:
+    """50,000 and 10,000 images of ten classes."""
+    files = origin.files
+    if files.named("test_batch.bin"):
+        train, test = (_binary_part(files, names, 1) for names in ([f"{b}.bin" for b in BATCHES], ["test_batch.bin"]))
+        return _cifar_samples(train, test, _text_lines(files, "batches.meta.txt"))
+    train, test = (_python_part(files, names, b"labels") for names in (BATCHES, ["test_batch"]))
+    return _cifar_samples(train, test, _class_words(files, "batches.meta", b"label_names"))
+
+
+def cifar100(origin: OriginalFiles) -> OriginalSamples:
+    """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
+    files = origin.files
+    if files.named("test.bin"):
+        train, test = (_binary_part(files, [name], 2) for name in ("train.bin", "test.bin"))
+        coarse = _text_lines(files, "coarse_label_names.txt")
+        return _cifar_samples(train, test, _text_lines(files, "fine_label_names.txt"), coarse)
+    train, test = (_python_part(files, [name], b"fine_labels") for name in ("train", "test"))
+    coarse = _class_words(files, "meta", b"coarse_label_names")
+    return _cifar_samples(train, test, _class_words(files, "meta", b"fine_label_names"), coarse)
+
+
+def _python_part(files: Files, names: list[str] | tuple[str, ...], labels: bytes) -> CifarPart:
+    parts = [(name, read_pickle(files.read(name), f"{files.place}: {name}")) for name in names]
+    x = [_check_part(batch.get(b"data"), f"{files.place}: {name}") for name, batch in parts]
+    y = [
+        _label_numbers(batch.get(labels), len(rows), f"{files.place}: {name}") for (name, batch), rows in zip(parts, x)
+    ]
+    if labels == b"labels":
+        return np.concatenate(x), np.concatenate(y), None
+    coarse = [_label_numbers(b.get(b"coarse_labels"), len(r), f"{files.place}: {n}") for (n, b), r in zip(parts, x)]
+    return np.concatenate(x), np.concatenate(y), np.concatenate(coarse)
+
+
+def _check_part(data: object, place: str) -> np.ndarray:
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise DataError("E411", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again.")
+    return data.reshape(-1, 3, 32, 32)
+
+
+def _label_numbers(labels: object, count: int, place: str) -> np.ndarray:
+    if not isinstance(labels, list) or len(labels) != count or not all(type(v) is int for v in labels):
+        raise DataError("E411", f"{place} does not hold one label for each of its {count:,} images. Download it again.")
+    return np.array(labels, np.int64)
+
+
+def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
+    """labels: bytes of them before each image; with two the first is the superclass."""
+    whole = []
+    for name in names:
+        content = files.read(name)
+        if not content or len(content) % (PIXELS + labels):
+            text = f"{files.place}: {name} has {len(content):,} bytes, which are no records of {PIXELS + labels:,}"
+            raise DataError("E411", f"{text}. Download it again.")
+        whole.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
+    rows = np.concatenate(whole)
+    coarse = rows[:, 0].astype(np.int64) if labels == 2 else None
+    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64), coarse
+
+
+def _class_words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
+    words = read_pickle(files.read(name), f"{files.place}: {name}").get(key)
+    if not isinstance(words, list) or not all(isinstance(w, bytes) for w in words):
+        raise DataError("E411", f"{files.place}: {name} does not name the classes. Download it again.")
+    return tuple(w.decode("utf-8", "replace") for w in words)
+
+
+def _text_lines(files: Files, name: str) -> tuple[str, ...]:
+    return tuple(line for line in files.read(name).decode("utf-8", "replace").split("\n") if line.strip())
+
+
+def _cifar_samples(
+    train: CifarPart, test: CifarPart, classes: tuple[str, ...], coarse: tuple[str, ...] = ()
+) -> OriginalSamples:
+    columns = {}
+    if train[2] is not None and test[2] is not None:
+        if max(train[2].max(), test[2].max()) >= len(coarse):
+            raise DataError("E411", f"a superclass has a number above {len(coarse) - 1}. Download the archive again.")
+        names = np.array(coarse)
+        columns = {"superclass": (names[train[2]], names[test[2]])}
+    return OriginalSamples(train[0], train[1], test[0], test[1], classes, columns)
+
+
+_ABOUT = ("www.cs.toronto.edu/~kriz/cifar.html", "")
+SETS = {
+    "cifar10": Recipe(
+        "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)", *_ABOUT,
+        "cifar-10-python.tar.gz or cifar-10-binary.tar.gz, or the folder it unpacks to", cifar10, (50_000, 10_000),
+        {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
+        hub=Hub("uoft-cs/cifar10", "img"),
+    ),
+    "cifar100": Recipe(
+        "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)", *_ABOUT,
+        "cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder it unpacks to", cifar100, (50_000, 10_000),
+        {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
+        hub=Hub("uoft-cs/cifar100", "img", "fine_label"),
+    ),
+}  # fmt: skip

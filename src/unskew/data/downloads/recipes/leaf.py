@@ -1,0 +1,142 @@
+"""LEAF's JSON files, `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`: FEMNIST by writer, Shakespeare by role.
+
+Shakespeare is also read from a plain text in which a line `ROLE:` comes before what that role says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from unskew.data.downloads.catalogue import OriginalFiles, OriginalSamples, Recipe
+from unskew.data.downloads.original_files import Files, Hub
+from unskew.errors import DataError
+
+CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+"""FEMNIST's classes, in their order."""
+WINDOW = 80
+"""Characters from which the next one is predicted."""
+ROLE = re.compile(r"\n\n(?=[A-Z][^\n:]{0,40}:\n)")
+TEST_SHARE = 0.2
+"""Of a role's characters, its last, where the text has no parts of its own."""
+Client = tuple[str, np.ndarray, list[Any]]
+"""(its name, its samples, their labels)."""
+
+
+def femnist(origin: OriginalFiles) -> OriginalSamples:
+    """uint8 [N, 1, 28, 28] of 62 classes, dark on white as LEAF has them; the column `writer`."""
+
+    def image(values: Any) -> np.ndarray:
+        pixels = np.asarray(values, np.float32)
+        if pixels.shape != (784,) or not ((pixels >= 0) & (pixels <= 1)).all():
+            raise ValueError("an image is not 784 numbers from 0 to 1")
+        return np.rint(pixels * 255).astype(np.uint8).reshape(1, 28, 28)
+
+    parts = _parts(origin.files, image)
+    return _samples(parts, CHARACTERS, lambda label: int(label), "writer")
+
+
+def shakespeare(origin: OriginalFiles) -> OriginalSamples:
+    """Codes of 80 characters, uint8 [N, 80], and the one after them; classes are the characters; the column `role`."""
+    files = origin.files
+    jsons = [name for name in files.reading if name.endswith(".json")]
+    if jsons:
+        texts = _parts(
+            files, lambda text: text if isinstance(text, str) and len(text) == WINDOW else _format_error(text)
+        )
+    else:
+        texts = _windows(files)
+    known = sorted({c for part in texts.values() for _, x, y in part for text in (*x, *y) for c in str(text)})
+    if len(known) > 256:
+        raise DataError("E411", f"{files.place} holds {len(known)} different characters; is it the right text?")
+    number = {c: i for i, c in enumerate(known)}
+    parts = {
+        part: [(who, np.array([[number[c] for c in str(t)] for t in x], np.uint8), y) for who, x, y in clients]
+        for part, clients in texts.items()
+    }
+    return _samples(parts, tuple(known), lambda label: number[label], "role")
+
+
+def _format_error(text: Any) -> Any:
+    raise ValueError(f"a sample is not a text of {WINDOW} characters")
+
+
+def _parts(files: Files, read: Callable[[Any], Any]) -> dict[str, list[Client]]:
+    """The clients of "train" and "test" where the files lie in folders of these names, else all in "train"."""
+    names = sorted(name for name in files.reading if name.endswith(".json"))
+    if not names:
+        raise DataError("E411", f"{files.place} holds no .json file; LEAF's preprocess.sh makes them.")
+    split = {part: [n for n in names if f"/{part}/" in f"/{n}"] for part in ("train", "test")}
+    split = split if all(split.values()) else {"train": names, "test": []}
+    return {part: [c for name in of for c in _clients(files, name, read)] for part, of in split.items()}
+
+
+def _clients(files: Files, name: str, read: Callable[[Any], Any]) -> Iterator[Client]:
+    try:
+        held = json.loads(files.read(name))["user_data"]
+        for who, rows in held.items():
+            if len(rows["x"]) != len(rows["y"]):
+                raise ValueError(f"{who} has {len(rows['x'])} samples and {len(rows['y'])} labels")
+            if rows["x"]:
+                yield str(who), np.stack([np.asarray(read(x)) for x in rows["x"]]), list(rows["y"])
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError("E411", f"{files.place}: {name} is no file of LEAF's: {error}.") from error
+
+
+def _windows(files: Files) -> dict[str, list[Client]]:
+    """Windows of each role's text, one after another; the last fifth of its text is its test part."""
+    name = next((n for n in files.reading if n.endswith(".txt")), "input.txt")
+    text = files.read(name).decode("utf-8", "replace")
+    said: dict[str, str] = {}
+    for block in ROLE.split(f"\n\n{text}"):
+        role, colon, words = block.strip("\n").partition(":\n")
+        if colon and len(role) <= 41:
+            said[role] = said.get(role, "") + words + "\n"
+    parts: dict[str, list[Client]] = {"train": [], "test": []}
+    for role, words in said.items():
+        cut = len(words) - int(len(words) * TEST_SHARE)
+        for part, piece in (("train", words[:cut]), ("test", words[cut:])):
+            starts = range(0, len(piece) - WINDOW, WINDOW)
+            if starts:
+                x = np.array([piece[i : i + WINDOW] for i in starts])
+                parts[part].append((role, x, [piece[i + WINDOW] for i in starts]))
+    if not parts["train"]:
+        raise DataError(
+            "E411", f"{files.place}: {name} holds no role with more than {WINDOW} characters, as 'ROLE:' lines."
+        )
+    return parts
+
+
+def _samples(
+    parts: dict[str, list[Client]], classes: tuple[str, ...], number: Callable[[Any], int], column: str
+) -> OriginalSamples:
+    joined: list[tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]] = []
+    for part in ("train", "test"):
+        if not (clients := parts[part]):
+            joined.append((None, None, None))
+            continue
+        y = np.array([number(label) for _, _, labels in clients for label in labels], np.int64)
+        who = np.array([name for name, x, _ in clients for _ in range(len(x))])
+        joined.append((np.concatenate([x for _, x, _ in clients]), y, who))
+    (x, y, who), (x_test, y_test, who_test) = joined
+    if x is None or y is None or who is None:
+        raise DataError("E411", "the files hold no training samples; is it the right archive?")
+    return OriginalSamples(x, y, x_test, y_test, classes, {column: (who, who_test)})
+
+
+SETS = {
+    "femnist": Recipe(
+        "handwritten characters of 62 classes, 28x28, with the writer of each (LEAF, Caldas et al., 2018; EMNIST)",
+        "github.com/TalwalkarLab/leaf", "", "the folder data/ that LEAF's preprocess.sh has made (JSON)", femnist,
+        hub=Hub("flwrlabs/femnist", label="character", columns={"writer_id": "writer"}),
+    ),
+    "shakespeare": Recipe(
+        "lines of Shakespeare's roles, to predict the next character (McMahan et al., 2017; LEAF)",
+        "github.com/TalwalkarLab/leaf, or github.com/karpathy/char-rnn (input.txt)", "the text is in the public domain",
+        "the folder data/ that LEAF's preprocess.sh has made (JSON), or a text with lines ROLE:", shakespeare,
+    ),
+}  # fmt: skip

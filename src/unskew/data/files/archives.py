@@ -1,0 +1,107 @@
+"""NumPy archives, and the pictures packed in them, read without pickle; an error names the damaged file."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data.files.tree import is_system_file
+from unskew.errors import DataError
+
+
+class Archive(dict[str, np.ndarray]):
+    """The arrays of one file by name; asking for one that it lacks raises DataError (E401). others: files in it that are none."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray], others: Sequence[str] = ()):
+        super().__init__(arrays)
+        self.path, self.others = path, tuple(others)
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {', '.join(self) or 'none'}.")
+
+    def labels(self, name: str) -> np.ndarray:
+        """An array of labels, int64."""
+        return self[name].astype(np.int64, copy=False)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """An array of names."""
+        return tuple(str(word) for word in self[name])
+
+    def pictures(self, name: str, size: int) -> np.ndarray:
+        """Pictures of size x size pixels, uint8 [N, size, size, 3].
+
+        They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` says where each strip begins.
+        Raises DataError (E401) for bytes that are no pictures.
+        """
+        from PIL import Image
+
+        stem = name.rpartition("_")[0]
+        buffer, offsets = self[name], self[f"{stem}_off"]
+        try:
+            strips = [
+                Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB") for a, b in pairwise(offsets.tolist())
+            ]
+            return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])
+        except (OSError, ValueError, SyntaxError) as error:
+            raise DataError(
+                "E401", f"{self.path}: pictures in '{name}' cannot be read: {error}. Copy it again."
+            ) from error
+
+
+def read_archive(path: Path) -> Archive:
+    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays that memory holds."""
+    try:
+        with np.load(path, allow_pickle=False) as z:
+            return _archive_of(z, path)
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {path}.") from None
+    except (DataError, PermissionError):
+        raise
+    except MemoryError as error:
+        why = f"{path} announces more than memory holds"
+        raise DataError(
+            "E401", f"{why}: {error}. Save large arrays as .npy files in a folder, or copy it again."
+        ) from error
+    except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
+        size = path.stat().st_size if path.is_file() else 0
+        pickled = "allow_pickle" in str(error)
+        why = "it begins like none, so it is perhaps another kind of file" if pickled else str(error).rstrip(".")
+        raise DataError(
+            "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again."
+        ) from error
+
+
+def _archive_of(z: Any, path: Path) -> Archive:
+    """The archive without what systems leave behind. Raises DataError (E401) for an array that stands there twice or is damaged."""
+    names = [name for name in z.files if not any(map(is_system_file, name.rstrip("/").split("/")))]
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
+        raise DataError("E401", f"{path} holds two arrays called '{twice[0]}'; save it again with one of them.")
+    arrays, others = dict[str, np.ndarray](), list[str]()
+    for name in names:
+        if isinstance(content := _plain_array(z, name, path), np.ndarray):
+            arrays[name] = content
+        elif name in z.zip.namelist():  # with its ending, which numpy takes from the names of arrays
+            others.append(name)
+        else:
+            raise DataError("E401", f"{path}: '{name}.npy' in it is no array; copy it, or save it, again.")
+    return Archive(path, arrays, others)
+
+
+def _plain_array(z: Any, name: str, path: Path) -> np.ndarray | bytes:
+    """An array of the archive, or what else is there. Raises DataError (E401) for Python objects, which are never unpickled."""
+    try:
+        return z[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            "E401",
+            f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers, or words as "
+            f"numpy.asarray({name}, dtype=str).",
+        ) from None

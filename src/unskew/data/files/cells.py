@@ -1,0 +1,97 @@
+"""Cells of tables: which are missing, which are numbers, and which only look like numbers.
+
+    12, -0.5, 1e3               numbers
+    1,5                         a number in a file that is separated by semicolons, where decimal commas are usual
+    1,234.50  45.1%  EUR 3      look like numbers; they are refused, because what they mean is a guess
+    NA, null, ?, empty          missing
+
+Letters: N rows.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+MISSING = frozenset(("", "na", "nan", "n/a", "null", "none", "?", "<na>", "nat", "#n/a"))
+"""How people write that a value is missing, in small letters."""
+PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|infinity)", re.I)
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
+CURRENCY = "([€$£¥]|EUR|USD|GBP|CHF)?"
+NUMBER_LIKE = re.compile(
+    CURRENCY
+    + r"\s*[+-]?([0-9]{1,3}([,.'\s][0-9]{3})+([.,][0-9]+)?|[0-9]+[.,]?[0-9]*|[0-9]+(_[0-9]+)+)\s*[%‰]?"
+    + CURRENCY
+)
+DECIMAL_COMMA = re.compile(r"[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+),[0-9]+([eE][+-]?[0-9]+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([.,][0-9]{3})+")
+"""Numbers in which a dot or comma may divide thousands as well as decimals."""
+DATE = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([T ].*)?")
+
+
+def word(text: Any) -> str:
+    """A value as a word: without spaces around it, and in one Unicode form."""
+    return unicodedata.normalize("NFC", str(text).strip())
+
+
+def words(values: np.ndarray) -> np.ndarray:
+    """The values as words, [N]."""
+    plain = values.astype(str) if values.dtype.kind == "S" else values
+    return np.array([word(v) for v in plain.tolist()], dtype=str).reshape(values.shape)
+
+
+def missing(values: np.ndarray) -> np.ndarray:
+    """Which values are missing, bool [N]."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind in "OUS":
+        return np.array([w.lower() in MISSING for w in words(values).tolist()], dtype=bool)
+    return np.zeros(len(values), dtype=bool)
+
+
+def are_plain(texts: Sequence[str]) -> np.ndarray:
+    """Which texts are numbers as computers write them, bool [N]."""
+    return np.array([bool(PLAIN_NUMBER.fullmatch(t)) for t in texts], dtype=bool)
+
+
+def look_like_numbers(texts: Sequence[str]) -> np.ndarray:
+    """Which texts are numbers or written like some, with signs for thousands, percent or currencies, bool [N]."""
+    return np.array([bool(PLAIN_NUMBER.fullmatch(t) or NUMBER_LIKE.fullmatch(t)) for t in texts], dtype=bool)
+
+
+def is_date(text: str) -> bool:
+    """Whether a text is a date such as 2021-01-31, 31.1.2021 or 2021-01-31T12:00."""
+    return bool(DATE.fullmatch(text))
+
+
+def has_decimal_commas(texts: Sequence[str]) -> bool:
+    """Whether a number among the texts has a comma that can only stand before decimals."""
+    return any("," in t and DECIMAL_COMMA.fullmatch(t) and not THOUSANDS.fullmatch(t) for t in texts)
+
+
+def with_decimal_points(texts: Sequence[str]) -> list[str]:
+    """A column of a file with decimal commas as computers write numbers; where commas stand, points divide thousands."""
+    commas = [bool(DECIMAL_COMMA.fullmatch(t)) for t in texts]
+    if not any(commas):
+        return list(texts)
+    return [
+        t.replace(".", "").replace(",", ".") if comma or THOUSANDS.fullmatch(t) else t
+        for t, comma in zip(texts, commas)
+    ]
+
+
+def thousands_or_decimals(texts: Sequence[str]) -> int | None:
+    """In a file with decimal commas, the first number such as 1.234 of a column that does not show which of both it means."""
+    if any(DECIMAL_COMMA.fullmatch(t) for t in texts):
+        return None
+    dotted = [i for i, t in enumerate(texts) if "." in t and PLAIN_NUMBER.fullmatch(t)]
+    return dotted[0] if dotted and all(THOUSANDS.fullmatch(texts[i]) for i in dotted) else None
+
+
+def canonical(label: str) -> str:
+    """A whole number in one spelling: `1` for `01`, `+1` and `1.0`; other words as they are."""
+    return str(int(label.split(".")[0])) if WHOLE_NUMBER.fullmatch(label) else label

@@ -1,0 +1,202 @@
+"""Tables in text files: a header line, and a row for each sample. Messages name the lines of the file, from 1."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from unskew.data.files import cells
+from unskew.data.samples.intake import abbreviate
+from unskew.errors import DataError, excerpt
+from unskew.system.machine import usable_memory
+
+DELIMITERS = ",;\t|"
+CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
+"""Bytes of memory that a character of a table takes while it is read, about; and what a column may take as an array of words."""
+NUMBER_NAMES, COUNTED_NAMES = 2, 3
+"""Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as pandas writes."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """columns: by name, [N] each; name: of the table, for messages.
+
+    places: where each row stands, such as `line 17`; empty for tables that are in memory. decimal_commas: whether `1,5` is
+    a number. test: which rows are the test part, bool [N], None where the table does not say; unused: which belong to no part.
+    """
+
+    name: str
+    columns: Mapping[str, np.ndarray]
+    places: Sequence[str] = ()
+    decimal_commas: bool = False
+    test: np.ndarray | None = None
+    unused: np.ndarray | None = None
+
+    def where(self, row: int) -> str:
+        """`at line 17`, or `in row 15` (from 0) of a table in memory."""
+        return f"at {self.places[row]}" if self.places else f"in row {row}"
+
+
+class ColumnSubset(Mapping[str, np.ndarray]):
+    """Some columns of a table, in this order; nothing is read before it is asked for."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray], names: Sequence[str]):
+        self._columns, self._names = columns, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def read_csv(path: Path) -> Sheet:
+    """A CSV with a header line, as it is or packed (.gz). Columns are separated by whichever of , ; tab | the header has
+    most of; in a file with semicolons, commas may stand before decimals.
+
+    Raises DataError: E402 if there is no file, E401 for one that is no table, E414 for one that memory does not hold.
+    """
+    try:
+        with _open_text(path) as file:
+            first = file.readline()
+            file.seek(0)
+            delimiter = max(DELIMITERS, key=first.count)
+            rows, lines = _text_rows(path, file, delimiter)
+    except (DataError, PermissionError):
+        raise
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {path}.") from None
+    except UnicodeDecodeError:
+        raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').") from None
+    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
+        raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
+    if "\0" in first:
+        raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').")
+    if len(rows) < 2:
+        raise DataError("E401", f"{path} holds no rows below its header line.")
+    _check_shape(path, first, rows, lines)
+    names = [cells.word(h) for h in rows[0]]
+    columns = {n: _text_column([row[j].strip() for row in rows[1:]]) for j, n in enumerate(names)}
+    if "" in columns and not columns[""].astype(bool).any():  # every line ends with a separator
+        del columns[""]
+    commas = delimiter == ";" and any(cells.has_decimal_commas(v.tolist()) for v in columns.values())
+    return Sheet(path.name, columns, tuple(f"line {n}" for n in lines[1:]), commas)
+
+
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
+    return open(path, newline="", encoding="utf-8-sig")
+
+
+def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+    """(rows that are not blank, the line at which each begins). Raises DataError (E414) where memory does not hold them."""
+    most = usable_memory() // CHARACTER_BYTES
+    reader = csv.reader(_limit_lines(path, file, most), delimiter=delimiter)
+    rows, lines, begin = [], [], 1
+    for row in reader:
+        if row:
+            rows.append(row)
+            lines.append(begin)
+        begin = reader.line_num + 1
+    return rows, lines
+
+
+def _limit_lines(path: Path, file: IO[str], most: int) -> Iterator[str]:
+    """The lines of a table, of so many characters at most."""
+    read = 0
+    for line in file:
+        read += len(line)
+        if read > most:
+            text = f"{path} holds more than {most:,} characters, and a table in text is read into memory, where it takes {CHARACTER_BYTES}"
+            raise DataError(
+                "E414", f"{text} times as much; save it as Parquet, which is read in pieces, or take fewer rows."
+            )
+        yield line
+
+
+def _text_column(texts: list[str]) -> np.ndarray:
+    """Cells as NumPy has them, each with the room of the longest; as objects where that is too much."""
+    wide = 4 * max(map(len, texts), default=0) * len(texts) > COLUMN_BYTES
+    return np.array(texts, dtype=object if wide else str)
+
+
+def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]) -> None:
+    """Raises DataError (E401) unless every row has a value for every name, and every name stands once."""
+    header = rows[0]
+    if first.startswith(("#", "sep=")) and len(rows[1]) != len(header):
+        raise DataError(
+            "E401", f"{path} line 1 is a remark, {excerpt(first.strip(), 40)}; remove it, so that names come first."
+        )
+    names = [cells.word(h) for h in header]
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        check_header(str(path), names)
+        raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
+    for line, row in zip(lines, rows):
+        if len(row) != len(header):
+            raise DataError("E401", f"{path} line {line} has {len(row)} values; the header has {len(header)}.")
+    if len(header) == 1 and len(header[0].split()) > 1:
+        raise DataError(
+            "E401",
+            f"{path} has one column, {excerpt(names[0], 40)}; separate columns by commas, semicolons, tabs or |.",
+        )
+
+
+def check_header(name: str, names: list[str]) -> None:
+    """Raises DataError (E401) where the names of columns look like values. Columns numbered in order are names.
+
+    name: of the table.
+    """
+    numbers = [n for n in names if cells.PLAIN_NUMBER.fullmatch(n)]
+    counted = len(numbers) >= COUNTED_NAMES and numbers == [str(i) for i in range(len(numbers))]
+    as_data = [n for n in names if not n or n in numbers or cells.is_date(n)]
+    if not counted and (len(numbers) >= NUMBER_NAMES or len(as_data) == len(names)):
+        raise DataError(
+            "E401",
+            f"{name}: the first line looks like data ({abbreviate([excerpt(n, 20)[1:-1] or 'an empty name' for n in as_data])}); put "
+            "the names of the columns above it.",
+        )
+
+
+def join_sheets(train: Sheet, test: Sheet) -> Sheet:
+    """Training and test rows as one table, with the columns of the first in its order.
+
+    Raises DataError: E403 for a column that the test part lacks, E405 for one with decimal commas in one part, and points
+    in the other that could then divide thousands.
+    """
+    if lacking := [c for c in train.columns if c not in test.columns]:
+        raise DataError(
+            "E403",
+            f"{test.name} has no column '{lacking[0]}', which {train.name} has; it has: {abbreviate(list(test.columns), 12)}.",
+        )
+    if train.decimal_commas != test.decimal_commas:
+        _check_points(*((train, test) if train.decimal_commas else (test, train)))
+    columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
+    places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
+    is_test = np.arange(len(places)) >= len(train.places)
+    return Sheet(train.name, columns, places, train.decimal_commas or test.decimal_commas, is_test)
+
+
+def _check_points(with_commas: Sheet, with_points: Sheet) -> None:
+    """Raises DataError (E405) for a number such as 1.234 in a column which the other table writes with decimal commas."""
+    for column, values in with_commas.columns.items():
+        texts = [str(v).strip() for v in with_points.columns[column].tolist()]
+        row = next((i for i, t in enumerate(texts) if "." in t and cells.THOUSANDS.fullmatch(t)), None)
+        if row is not None and cells.has_decimal_commas(values.tolist()):
+            raise DataError(
+                "E405",
+                f"{with_points.name}: column '{column}' holds {texts[row]} {with_points.where(row)}, and {with_commas.name} has "
+                "decimal commas there; write the numbers of both in one way.",
+            )

@@ -1,0 +1,314 @@
+"""Which column of a table holds the labels, the target, the sites, or the part of the set that a row belongs
+to.
+
+    labels   the column that is named; else the first one called label, target, class, y ...; else the last
+             column, unless it looks like dates, row numbers, or values to be predicted
+    sites    the first column with a usual name, such as site, hospital or client. Whole numbers stay as they
+             are, words are numbered in alphabetical order.
+    parts    a column `split` of train, test and val
+
+Letters: N rows, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unskew.data.files import cells
+from unskew.data.files.sheets import Sheet
+from unskew.data.files.tree import PART_NAMES
+from unskew.data.kinds.features import column_of_numbers, is_row_number
+from unskew.data.kinds.labels import SPELLINGS, label_names
+from unskew.data.samples.conversion import array_of, is_mapped
+from unskew.data.samples.dataset import Target
+from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.errors import DataError, excerpt, suggestion
+
+SITE_NAMES = (
+    *("site", "client", "domain", "hospital", "centre", "center", "institution"),
+    *("subject", "patient", "speaker", "user", "scanner", "device"),
+)
+"""Names of columns that say where a sample is from; the first that a set has is taken for its sites."""
+
+
+def site_column_in(columns: Mapping[str, Any]) -> str:
+    """The column that says where samples are from, "" if none does."""
+    lower = {name.lower(): name for name in columns}
+    return next((lower[name] for name in SITE_NAMES if name in lower), "")
+
+
+def number_columns(
+    name: str, columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
+    """(columns of the training samples, of the test samples, names of the values of those that hold words).
+
+    Raises DataError (E403) for a column with missing values or of another shape than [N].
+    """
+    train = {n: _check_column(name, n, v) for n, v in (columns or {}).items()}
+    test = {n: _check_column(name, n, v) for n, v in (test_columns or {}).items()}
+    words: dict[str, tuple[str, ...]] = {}
+    for column in train:
+        both = [part[column] for part in (train, test) if column in part]
+        if any(v.dtype.kind in "US" for v in both):
+            known, codes = np.unique(np.concatenate([v.astype(str) for v in both]), return_inverse=True)
+            words[column] = tuple(map(str, known))
+            train[column], rest = codes[: len(both[0])], codes[len(both[0]) :]
+            if len(both) > 1:
+                test[column] = rest
+    return train, test, words
+
+
+def _check_column(name: str, column: str, values: Any) -> np.ndarray:
+    v = array_of(values)
+    v = np.array(v) if is_mapped(v) else v
+    if v.ndim != 1:
+        raise DataError(
+            "E403", f"{name}: column '{column}' is {list(v.shape)}; it must hold one value per sample, [N]."
+        )
+    missing = cells.missing(v)
+    if missing.any():
+        raise DataError(
+            "E403",
+            f"{name}: column '{column}' has no value for sample {int(np.argmax(missing))} "
+            f"({int(missing.sum()):,} are missing); fill it, or leave these samples out.",
+        )
+    if v.dtype.kind == "f" and (v == np.round(v)).all():
+        return v.astype(np.int64)
+    return cells.words(v) if v.dtype.kind in "OUS" else v
+
+
+PART_COLUMNS = ("split", "part", "subset", "partition")
+
+
+def part_column(columns: Mapping[str, np.ndarray], taken: Iterable[str], name: str) -> tuple[str, np.ndarray | None]:
+    """(the column, its words train, test and val, [N]), or ("", None): a column of such a name that holds none of these
+    words is one like others.
+
+    taken: columns with another purpose. name: of the table. Raises DataError (E403) for further words beside these.
+    """
+    for column in (
+        c for c in columns if c.lower() in PART_COLUMNS and c not in taken and columns[c].dtype.kind in "OUS"
+    ):
+        words = cells.words(columns[column])
+        kinds = {word: PART_NAMES.get(word.strip().lower(), "") for word in set(words.tolist())}
+        if not any(kinds.values()):
+            continue
+        if unknown := sorted(word for word, part in kinds.items() if not part):
+            text = f"column '{column}' divides the rows, and holds {excerpt(unknown[0], 30)} beside train and test"
+            raise DataError("E403", f"{name}: {text}; write train, test or val.")
+        return column, np.array([kinds[word] for word in words.tolist()])
+    return "", None
+
+
+def validation_notes(validation: int) -> list[Note]:
+    """The note on so many rows that are for validation."""
+    return (
+        [("left out", f"{quantity(validation, 'row')} for validation: choose settings with validation=0.1")]
+        if validation
+        else []
+    )
+
+
+LABEL_NAMES = ("label", "target", "class", "y", "category", "labels", "diagnosis", "outcome")
+"""What a column of labels may be called, the likeliest first."""
+NEIGHBOURS = 50
+"""Columns before and behind the labels that are compared with them."""
+BINARY_WORDS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+
+
+def label_column_in(columns: Mapping[str, Any]) -> str:
+    """The column that usual names say holds the labels, "" if none does."""
+    lower = {str(c).lower(): c for c in columns}
+    return next((lower[n] for n in LABEL_NAMES if n in lower), "")
+
+
+def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
+    """The column itself. Raises DataError (E403) if there is none of this name."""
+    column = column if column in columns else cells.word(column)
+    if column not in columns:
+        known = abbreviate(list(map(str, columns)), 12)
+        raise DataError("E403", f"{name} has no column '{column}'; it has: {known}.{suggestion(column, columns)}")
+    return column
+
+
+def label_column(sheet: Sheet, label: str, classes: Sequence[str] | None, notes: list[Note]) -> tuple[str, np.ndarray]:
+    """(the column of labels, its values [N], whole numbers in one spelling).
+
+    label: the column if it is named, else "". classes: names of all classes if they are known. Adds to the notes.
+    Raises DataError: E403 for a column that is not there, E404 for values that cannot be classes.
+    """
+    columns = sheet.columns
+    column = column_named(columns, label, sheet.name) if label else label_column_in(columns) or list(columns)[-1]
+    values = columns[column]
+    _check_one_hot(sheet, column)
+    _check_missing(sheet, column, classes)
+    guessed = not label and not label_column_in(columns)
+    if values.dtype.kind in "US" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values.tolist())):
+        values = cells.words(values)
+        if classes is None:
+            values = _numbers_in_one_spelling(sheet, column, values, guessed, notes)
+    if guessed:
+        _check_guess(sheet, column, values)
+    others = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
+    for other in others:
+        if _are_equivalent(columns[other], values):
+            raise DataError(
+                "E404", f"{sheet.name}: columns '{column}' and '{other}' both hold the labels; remove one of them."
+            )
+    source = f"from the column '{column}'"
+    if guessed:
+        source += ", the last; label=NAME chooses another"
+    elif others:
+        source += f"; '{abbreviate(others)}' counts as a feature, label={others[0]} chooses it"
+    notes.append(("labels", source))
+    return column, values
+
+
+def _check_missing(sheet: Sheet, column: str, classes: Sequence[str] | None) -> None:
+    values = sheet.columns[column]
+    missing = cells.missing(values)
+    if missing.any():
+        missing &= ~np.isin(values.astype(str), list(map(str, classes or ())))
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise DataError(
+            "E404",
+            f"{sheet.name}: column '{column}' has no label {sheet.where(row)}{_cell_text(values[row])} ({int(missing.sum()):,} "
+            "are missing); fill it in, or leave these rows out.",
+        )
+
+
+def _cell_text(value: Any) -> str:
+    return f", only {excerpt(str(value), 20)}" if isinstance(value, str) and value.strip() else ""
+
+
+def _numbers_in_one_spelling(
+    sheet: Sheet, column: str, values: np.ndarray, guessed: bool, notes: list[Note]
+) -> np.ndarray:
+    """Labels that are words, `01` and `1.0` as `1` where all are numbers. Raises DataError (E404) for fractions."""
+    texts = values.tolist()
+    if sheet.decimal_commas:
+        texts = cells.with_decimal_points(texts)
+    if not cells.are_plain(texts).all():
+        return values
+    fraction = next((i for i, t in enumerate(texts) if float(t) % 1), None)
+    if fraction is not None:
+        other = (
+            f" Or name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}."
+            if guessed
+            else ""
+        )
+        raise DataError(
+            "E404",
+            f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is {excerpt(texts[fraction], 20)}; numbers "
+            f"with fractions ask for regression: name the column as the target, target={column}.{other}",
+        )
+    plain = np.array([cells.canonical(t) for t in texts])
+    if len(set(plain.tolist())) < len(set(texts)):
+        notes.append(("labels", SPELLINGS))
+    return plain
+
+
+def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
+    """Raises DataError (E404) where the last column cannot be one of labels."""
+    kinds = len(set(values.tolist()))
+    many = kinds > max(2, len(values) / 2)
+    dates = values.dtype.kind == "M" or all(cells.is_date(str(v)) for v in values.tolist())
+    if many or dates or is_row_number(column, values):
+        why = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
+        raise DataError(
+            "E404",
+            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}', {why}; name the column of "
+            f"labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}.",
+        )
+
+
+def _are_equivalent(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether each value of one column stands beside one of the other and the reverse."""
+    pairs = set(zip(map(str, one.tolist()), map(str, other.tolist())))
+    return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+def _check_one_hot(sheet: Sheet, column: str) -> None:
+    """Raises DataError (E404) where labels are one of several columns of 0 and 1 of which each row has a single 1."""
+    group = _one_hot_columns(sheet.columns, column)
+    if group:
+        raise DataError(
+            "E404",
+            f"{sheet.name}: '{column}' is one of {len(group)} columns ({abbreviate(group, 4)}) of which every row has a single 1, so "
+            "they hold one label together; put the name of the class into one column, in pandas: "
+            "frame['label'] = frame[COLUMNS].idxmax(axis=1), and remove them.",
+        )
+
+
+def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
+    """The neighbouring columns of 0 and 1, the labels among them, that sum to one in every row; [] if there are none."""
+    names = list(columns)
+    at = names.index(label)
+    first, last = at, at + 1
+    own = _binary_column(columns[label])
+    if own is None or len(np.unique(own)) < 2:
+        return []
+    bits = {at: own}
+    while first > max(0, at - NEIGHBOURS) and (b := _binary_column(columns[names[first - 1]])) is not None:
+        first -= 1
+        bits[first] = b
+    while last < min(len(names), at + NEIGHBOURS) and (b := _binary_column(columns[names[last]])) is not None:
+        bits[last] = b
+        last += 1
+    sums_CN = np.cumsum([np.zeros_like(own), *(bits[i] for i in range(first, last))], axis=0)
+    for begin in range(first, at + 1):
+        for end in range(last, max(at, begin + 1), -1):
+            few, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
+            if (few == 1).all() and (full == 1).all():
+                return names[begin:end]
+    return []
+
+
+def _binary_column(values: np.ndarray) -> np.ndarray | None:
+    """A column of 0 and 1, or of False and True, as int16 [N]; None for any other."""
+    if values.dtype.kind in "biuf":
+        plain = ((values == 0) | (values == 1)).all() and not (values.dtype.kind == "f" and np.signbit(values).any())
+        return values.astype(np.int16) if plain else None
+    bits = [BINARY_WORDS.get(str(v).lower()) for v in values.tolist()]
+    return None if None in bits else np.array(bits, dtype=np.int16)
+
+
+def names_columns(columns: Mapping[str, Any], target: str) -> bool:
+    """Whether a target names several columns of a table, and not one whose name has commas."""
+    return len(label_names(target)) > 1 and target not in columns
+
+
+def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """(the columns that a target names, their values, [N, L]).
+
+    Raises DataError: E403 for a column that is not there, E404 for one of words or named twice, E405 for missing values.
+    """
+    columns = tuple(column_named(sheet.columns, name, sheet.name) for name in label_names(target))
+    if twice := next((c for c in columns if columns.count(c) > 1), ""):
+        raise DataError("E404", f"{sheet.name}: the target names the column '{twice}' twice.")
+    values = [column_of_numbers(sheet, c, sheet.columns[c]) for c in columns]
+    if words := next((c for c, v in zip(columns, values) if v is None), ""):
+        raise DataError(
+            "E404", f"{sheet.name}: the label '{words}' holds words; write 1 where it is there and 0 elsewhere."
+        )
+    return columns, np.stack([v for v in values if v is not None], axis=1)
+
+
+def target_column(sheet: Sheet, target: Target) -> tuple[str, np.ndarray]:
+    """(the column that a target names, its numbers, float64 [N]).
+
+    Raises DataError: E403 for a column that is not there, E404 for one of words, E405 for missing and mistaken values.
+    """
+    column = column_named(sheet.columns, target.name, sheet.name)
+    values = column_of_numbers(sheet, column, sheet.columns[column])
+    if values is None:
+        raise DataError(
+            "E404",
+            f"{sheet.name}: the target '{column}' holds words, such as {excerpt(str(sheet.columns[column][0]), 30)}; a target is a number. "
+            f"Words are classes: label={column}.",
+        )
+    return column, values

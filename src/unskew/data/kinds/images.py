@@ -1,0 +1,321 @@
+"""Image files as samples: one size, any bit depth, values in [0, 1].
+
+8 bits are divided by 255, and 16 bits by 65,535 or by the largest value of the bits in use; floats stay as
+they are. An image that is not square is scaled until its longer side fits and padded with black, and its mask
+with it.
+
+Pillow keeps only the upper byte of colours of 16 bits, so such a file is read twice, once for each byte:
+Pillow's decoders take the order of bytes as an argument, such as `RGB;16B`, and in the other order they keep
+the lower byte.
+
+Arrays of images are resized by the mean over the area of each new pixel, and masks by the nearest pixel.
+Letters: N images, H height, W width, S the new side.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from unskew.data.samples.conversion import array_of
+from unskew.data.samples.dataset import check_numbers
+from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.errors import DataError, excerpt
+
+PLANES, BITS = 284, 258
+"""TIFF's tags for whether each colour lies by itself (2), and of how many bits it is."""
+BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
+
+
+def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
+    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for any other image, among
+    them those of which alpha has been multiplied in. Raises ValueError for a packed TIFF of which no lower byte can be had."""
+    from PIL import Image
+
+    if image.mode not in ("RGB", "RGBA"):
+        return None
+    apart = _plane_mode(image)
+    ways = [_raw_mode(tile) + apart for tile in image.tile]
+    if not ways or any(way[-4:] not in BYTE_SWAPS or way.startswith("RGBa") for way in ways):
+        return None
+    if ways[0] == "LA;16B":  # of PNG: four bytes a pixel, as RGBA has, but those of two numbers
+        bytes_ = _read_raw(image, ["RGBA"] * len(ways)).astype(np.uint16)
+        return np.repeat((bytes_[..., :1] << 8) | bytes_[..., 1:2], 3, axis=2)
+    upper = _read_raw(image, ways)
+    if not isinstance(file, Path):
+        file.seek(0)
+    with Image.open(file) as again:
+        lower = _read_raw(again, [way[:-4] + BYTE_SWAPS[way[-4:]] for way in ways])
+    return (upper[..., :3].astype(np.uint16) << 8) | lower[..., :3]
+
+
+def _raw_mode(tile: Any) -> str:
+    """How the numbers of a part of an image lie in its file."""
+    args = tile[3]
+    return str(args[0] if isinstance(args, tuple) and args else args)
+
+
+def _plane_mode(image: Any) -> str:
+    """How 16 bits of a colour lie in a TIFF whose colours lie one after another, for which Pillow takes 8; "" for other images."""
+    tags: Any = getattr(image, "tag_v2", {})
+    if tags.get(PLANES) != 2 or {*tags.get(BITS, ())} != {16}:
+        return ""
+    if any(tile[0] != "raw" for tile in image.tile):
+        raise ValueError("its colours of 16 bits lie one after another and are packed")
+    return ";16B" if tags.prefix == b"MM" else ";16L"
+
+
+def _read_raw(image: Any, ways: list[str]) -> np.ndarray:
+    """The bytes of an image whose numbers are taken to lie in these ways, [H, W, channels]."""
+    tiles = []
+    for tile, way in zip(image.tile, ways):
+        args = way if isinstance(tile[3], str) else (way, *tile[3][1:])
+        tiles.append(tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args))
+    image.tile = tiles
+    image.load()
+    return np.asarray(image)
+
+
+T = TypeVar("T")
+Fit: TypeAlias = Literal["pad", "crop", "squash"]
+ORIENTATION = 0x0112
+"""The number by which EXIF calls how a camera was held."""
+PHOTOMETRIC = 262
+"""TIFF's tag for what numbers stand for; 0: the largest is black."""
+SITES_WARNED = 4
+"""Sites that a warning names."""
+COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
+"""Pillow's modes whose numbers are not red, green and blue, and are read as these."""
+
+
+@dataclass(frozen=True)
+class ImageInfo:
+    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned: whether it says that it is to
+    be turned or mirrored before it is looked at. clear: whether a part of it is transparent."""
+
+    shape: tuple[int, int]
+    depth: str
+    frames: int = 1
+    turned: bool = False
+    clear: bool = False
+
+
+def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
+    """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use. Raises DataError
+    (E401) for one that cannot be read."""
+    return decode_image(file, str(file), size, fit, bits)
+
+
+def decode_image(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int) -> tuple[np.ndarray, ImageInfo]:
+    """As `picture`, also of a file in memory. name: of the file, for the message."""
+    from PIL import Image
+
+    if isinstance(file, Path) and not file.is_file():
+        raise DataError("E401", f"{name} is no file, or a link to none; take it away.")
+    try:
+        with Image.open(file) as image:
+            wide = deep_colours(file, image)
+            pixels, depth = (
+                pixels_of(image, size, fit, name, bits) if wide is None else _deep_pixels(wide, size, fit, name, bits)
+            )
+            turned = image.getexif().get(ORIENTATION, 1) in range(2, 9)
+            return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1), turned, _is_transparent(image))
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
+        raise image_error(name, error) from error
+
+
+def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
+    """(pixels, depth), as `picture` and `Form` have them, of an image of Pillow's. name: for the message. bits: that
+    whole numbers of more than 8 bits use.
+
+    Raises DataError (E401) for whole numbers of more bits.
+    """
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        values, depth = _deep_grey(image, name, bits)
+        grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+        pixels = np.asarray(grey, dtype=np.float32)
+        return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
+    if isinstance(image.info.get("transparency"), bytes):  # of a palette: Pillow warns unless alpha is asked for
+        image = image.convert("RGBA")
+    colours = np.asarray(fit_square(image.convert("RGB"), size, fit, None))
+    return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
+
+
+def channels_first(x: Any) -> np.ndarray:
+    """A sample as an array, channels first; an image of Pillow's in its own size."""
+    if not hasattr(x, "getbands"):
+        return array_of(x)
+    pixels = np.asarray(x.convert("RGB") if x.mode in COLOUR_MODES else x)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
+    """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot be read."""
+    read_files: list[T] = []
+    errors: list[tuple[object, DataError]] = []
+    for i, file in enumerate(files):
+        try:
+            read_files.append(read(i))
+        except DataError as error:
+            if error.code != "E401":
+                raise
+            errors.append((file, error))
+    if len(errors) == 1:
+        raise errors[0][1]
+    if errors:
+        others = abbreviate([str(file) for file, _ in errors[1:]])
+        raise DataError(
+            "E401", f"{errors[0][1].text} {len(errors):,} of {len(files):,} files cannot be read; also {others}."
+        )
+    return read_files
+
+
+def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> list[Note]:
+    """What became of the images' sizes, bit depths and further frames."""
+    shapes = Counter(f.shape for f in forms)
+    others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
+    notes: list[Note] = []
+    if others:
+        (width, height), also = others[0], f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else ""
+        notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
+    if n := sum(f.shape[0] != f.shape[1] for f in forms):
+        done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
+        notes.append(("scaled", f"{quantity(n, 'image')} not square, {done} (fit={fit})"))
+    for depth, n in Counter(f.depth for f in forms).items():
+        how = {"8 bit": "divided by 255", "16 bit": f"divided by {(1 << bits) - 1:,}", "float": "taken as they are"}[
+            depth
+        ]
+        notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how}"))
+    if n := sum(f.frames > 1 for f in forms):
+        notes.append(("left out", f"all frames but the first of {quantity(n, 'image')}"))
+    if n := sum(f.turned for f in forms):
+        text = (
+            f"{quantity(n, 'image')} taken as stored, though EXIF says to turn or mirror them before they are looked at"
+        )
+        notes.append(("note", f"{text} (Pillow's ImageOps.exif_transpose does it)"))
+    if n := sum(f.clear for f in forms):
+        notes.append(("note", f"{quantity(n, 'image')} with transparent parts, whose hidden colours are used"))
+    return notes
+
+
+def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits: int) -> list[Note]:
+    """A warning for each site, or for all of a folder without sites, whose images are of several depths; none where `bits` says
+    what those of 16 bits use. Sites of different depths are compared by their values."""
+    notes: list[Note] = []
+    for site in sorted({*sites}) if sites else [""]:
+        here = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
+        depths = Counter(f.depth for f in here)
+        if len(depths) < 2 or (bits < 16 and "float" not in depths):
+            continue
+        kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
+        at = f"{excerpt(site, 40)} has " if site else ""
+        text = f"{at}images of several kinds, {kinds}, and each is scaled by its own: what was stored otherwise is as much brighter"
+        notes.append(("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)"))
+    return notes[:SITES_WARNED]
+
+
+def _is_transparent(image: Any) -> bool:
+    """Whether a part of an image is transparent."""
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
+    return "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255
+
+
+def image_error(file: Path | str, error: Exception) -> DataError:
+    """What to say (E401) of an image file at which Pillow fails."""
+    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if why.startswith("cannot identify"):  # and what follows is the file again
+        why = "it is none of a kind that is known, or cut off"
+    return DataError("E401", f"{file} cannot be read as an image: {why}; save it again, as PNG, or take it away.")
+
+
+def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0, 1]."""
+    values = np.asarray(image)
+    if image.mode == "F":
+        check_numbers(values, name)
+        return values.astype(np.float32), "float"
+    values = _check_bits(values, name, bits)
+    if white_is_zero(image):  # which Pillow heeds in images of 8 bits alone
+        values = (1 << bits) - 1 - values
+    return _unit_values(values, bits), "16 bit"
+
+
+def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
+    """As `pixels_of`, of colours of 16 bits, [H, W, 3]."""
+    from PIL import Image
+
+    shares = _unit_values(_check_bits(colours, name, bits), bits).transpose(2, 0, 1)
+    planes = [fit_square(Image.fromarray(np.ascontiguousarray(c)), size, fit, Image.Resampling.BICUBIC) for c in shares]
+    return np.stack([np.asarray(c, dtype=np.float32) for c in planes]).clip(0, 1), "16 bit"
+
+
+def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
+    """Whole numbers that are so many bits long, int64. Raises DataError (E401) for others."""
+    most = (1 << bits) - 1
+    if values.min() < 0 or values.max() > most:
+        read = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
+        read = read if bits == 16 else f"bits={bits} allows {most:,} at most"
+        raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {read}.")
+    return values.astype(np.int64)
+
+
+def _unit_values(values: np.ndarray, bits: int) -> np.ndarray:
+    """Whole numbers of so many bits as float32 in [0, 1]."""
+    return values.astype(np.float32) / np.float32((1 << bits) - 1)
+
+
+def white_is_zero(image: Any) -> bool:
+    """Whether an image is a TIFF whose numbers say how black a pixel is."""
+    return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
+
+
+def fit_square(image: Any, size: int, fit: Fit, resample: Any) -> Any:
+    """The image as a square of this size. resample: Pillow's way to resize, None for its default."""
+    from PIL import Image
+
+    width, height = image.size
+    if width == height or fit == "squash":
+        return image.resize((size, size), resample)
+    if fit == "crop":
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        return image.crop((left, top, left + side, top + side)).resize((size, size), resample)
+    longer = max(width, height)
+    inner = (max(1, round(width * size / longer)), max(1, round(height * size / longer)))
+    square = Image.new(image.mode, (size, size))
+    square.paste(image.resize(inner, resample), ((size - inner[0]) // 2, (size - inner[1]) // 2))
+    return square
+
+
+def resize_images(x: np.ndarray, size: int) -> np.ndarray:
+    """Images [N, channels, H, W] as float32 [N, channels, size, size]; the mean of an image does not change."""
+    if x.shape[2:] == (size, size):
+        return x
+    rows_SH, columns_SW = (area_weights(n, size) for n in x.shape[2:])
+    return np.stack([rows_SH @ image @ columns_SW.T for image in x]).astype(np.float32)
+
+
+def resize_masks(y: np.ndarray, size: int) -> np.ndarray:
+    """Masks [N, H, W] as [N, size, size]; no new class appears."""
+    rows, columns = (((np.arange(size) + 0.5) * n / size).astype(np.int64) for n in y.shape[1:])
+    return np.ascontiguousarray(y[:, rows[:, None], columns])
+
+
+def area_weights(n: int, size: int) -> np.ndarray:
+    """The share of each new pixel that each of n old pixels makes up, float32 [size, n]; rows sum to 1."""
+    edges = np.linspace(0, n, size + 1)
+    low, high = edges[:-1, None], edges[1:, None]
+    pixels = np.arange(n)
+    inside = np.minimum(high, pixels + 1) - np.maximum(low, pixels)
+    return (np.clip(inside, 0, None) / (high - low)).astype(np.float32)

@@ -1,0 +1,396 @@
+"""Labels in the forms in which people store them, as whole numbers from 0, truth values, or numbers to
+predict.
+
+    words                   numbered in alphabetical order (whole numbers in theirs); they name the classes
+    True, False; 0.0, 1.0   as 0 and 1
+    one column per class    one-hot rows, as the number of the column that holds the 1
+    rows of zeros and ones  several labels a sample, if many rows hold none or more than one
+    1 to C                  as 0 to C-1, unless a sample has label 0
+    fractions               refused, unless they are named as the target of a regression
+    numbers far apart       refused above 10 classes for each that occurs
+
+Labels at every token of a sequence, y [N, T] for samples x [N, T], are whole numbers from 0:
+
+    -100 (as Hugging Face writes it) or -1   a token that does not count, such as padding
+    only zeros and ones                      read as labels of tokens if `classes` names another number than T
+                                             of them, or if some token does not count; else as one-hot rows,
+                                             or several labels a sample
+
+Letters: N samples, C classes, L labels of a sample, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unskew.data.files import cells
+from unskew.data.kinds.masks import MaskOrigin, as_masks, one_hot_masks
+from unskew.data.samples.conversion import array_of
+from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
+from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.storage.sample_rows import row_blocks
+from unskew.errors import DataError, excerpt, suggestion
+
+MOST_GAPS = 10
+"""Classes for each class that occurs at most."""
+SPELLINGS = "numbers in several spellings, such as 1, 01 and 1.0, are one class"
+ONE_HOT_SHARE = 0.95
+"""Rows of zeros and ones are classes, of which some are damaged, if more than this share of them hold a single one."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """y, y_test: int64 [N], or masks; classes: their names. target: of labels that are numbers, float64 [N].
+    unnamed: whether the classes are the numbers that the labels were, which nobody has named."""
+
+    y: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
+    target: Target | None = None
+    unnamed: bool = False
+
+
+def read_labels(
+    name: str,
+    ys: tuple[Any, Any],
+    ndim: int,
+    classes: Sequence[str] | None,
+    origins: Sequence[MaskOrigin] = (),
+) -> Labels:
+    """The labels of training and test samples, numbered together.
+
+    name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples' array.
+    classes: names of all classes if they are known. origins: of the samples of both, if they are known.
+    Raises DataError (E404) for labels that cannot be read.
+    """
+    parts = [_flat_labels(name, array_of(y), ndim) for y in ys if y is not None]
+    names = None if classes is None else tuple(str(c) for c in classes)
+    notes: list[Note] = []
+    if _are_several(name, parts, ndim):
+        y, *test = [part.astype(bool) for part in parts]
+        given = names or tuple(map(str, range(y.shape[1])))
+        text = f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has {y.sum(1).mean():.2f}"
+        return Labels(y, test[0] if test else y[:0], given, (("labels", text),))
+    width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
+    parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
+    if any(y.ndim > 1 for y in parts):
+        parts, names = as_masks(name, parts, names, notes, origins)
+    elif any(y.dtype.kind in "US" for y in parts):
+        parts, names = _word_labels(name, parts, names, notes)
+    else:
+        parts, counted = [_whole_labels(name, y, notes) for y in parts], not width
+        if names is None:
+            parts, names = (parts, tuple(map(str, range(width)))) if width else _number_labels(name, parts, notes)
+    y_test = parts[1] if len(parts) > 1 else parts[0][:0]
+    _note_missing(parts, names, notes)
+    return Labels(parts[0], y_test, names, tuple(notes), unnamed=classes is None and counted)
+
+
+def label_array(name: str, y: Any) -> np.ndarray:
+    """Labels as an array, as they are.
+
+    name: of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows without a column, E403
+    for what is no array.
+    """
+    rows = y if isinstance(y, list | tuple) else ()
+    if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
+        text = "the labels of some samples are more than of others"
+        raise DataError("E404", f"{name}: {text}; write a row of as many zeros and ones for each sample, [N, labels].")
+    values = array_of(y)
+    if values.ndim > 1 and len(values) and not values.shape[1]:
+        raise DataError(
+            "E404", f"{name}: labels are {list(values.shape)}, so no sample has any; give one column for each."
+        )
+    return values
+
+
+def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
+    """Without an axis of length 1 behind the samples' own; objects as words."""
+    if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
+        y = y.squeeze(1)
+    if y.dtype.kind == "O":
+        empty = next((i for i, v in enumerate(y.reshape(-1).tolist()) if v is None or v != v), None)
+        if empty is not None:
+            raise DataError("E404", f"{name}: sample {empty} has no label; fill it in, or leave the sample out.")
+        kinds = {type(v) for v in y.reshape(-1).tolist()}
+        y = y.astype(np.float64 if kinds <= {int, float, bool} else str)
+    if not y.size:
+        return y.astype(np.int64) if y.ndim == 1 else y
+    if y.dtype.kind not in "biufUS":
+        raise DataError("E404", f"{name}: labels are {y.dtype}; they must be whole numbers from 0, [N], or words.")
+    return y
+
+
+def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
+    """Whether rows [N, L] of zeros and ones say which of several labels a sample has: not every row has a single one.
+
+    Raises DataError (E404) for classes of which a few rows are damaged, and for two parts of different forms.
+    """
+    flags = [y for y in parts if _are_flags(y, ndim)]
+    single = np.concatenate([y.sum(1) == 1 for y in flags] or [np.ones(0, bool)])
+    if single.all():
+        return False
+    if len({y.shape[1:] for y in parts}) > 1 or len(flags) < len(parts):
+        forms = " and ".join(f"{y.dtype} {list(y.shape)}" for y in parts)
+        raise DataError("E404", f"{name}: labels are {forms}; give both as rows of as many zeros and ones.")
+    if single.mean() > ONE_HOT_SHARE:
+        row = int(np.argmin(single))
+        text = (
+            f"sample {row} has {int(np.concatenate(flags)[row].sum())} classes, and {single.mean():.1%} of all have one"
+        )
+        remedy = "mend it, or, where a sample may have several labels, name them with target, such as target='a,b,c'"
+        raise DataError("E404", f"{name}: {text}; {remedy}.")
+    return True
+
+
+def _are_flags(y: np.ndarray, ndim: int) -> bool:
+    return y.ndim == 2 and ndim != 3 and y.dtype.kind in "biuf" and bool(np.isin(y, (0, 1)).all())
+
+
+def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> np.ndarray:
+    """[N, C] of zeros with a single one in each row, as [N]; masks [N, C, H, W] likewise."""
+    if y.ndim == ndim and y.ndim > 2 and y.dtype.kind in "biuf":
+        return one_hot_masks(name, y, notes)
+    if y.ndim != 2 or ndim == 3:
+        if y.ndim not in (1, ndim - 1):
+            raise DataError(
+                "E404",
+                f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or masks "
+                "[N, H, W].",
+            )
+        return y
+    if y.dtype.kind in "US" or not np.isin(y, (0, 1)).all():
+        row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
+        value = excerpt(str(y[row, column])) if y.dtype.kind in "US" else f"{y[row, column]:g}"
+        raise DataError(
+            "E404",
+            f"{name}: labels are {y.dtype} {list(y.shape)}, but not zeros and ones: column {column} of sample {row} is {value}; "
+            "write 1 for each label that the sample has and 0 elsewhere, or give one class a sample, [N].",
+        )
+    notes.append(("labels", f"one-hot rows of {y.shape[1]} columns were read as classes"))
+    return y.argmax(1)
+
+
+def _word_labels(
+    name: str, parts: list[np.ndarray], classes: tuple[str, ...] | None, notes: list[Note]
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Words numbered by their class."""
+    texts = [cells.words(y.astype(str)) for y in parts]
+    if classes is not None:
+        classes = tuple(cells.word(c) for c in classes)
+    elif len(kinds := {w for y in texts for w in np.unique(y).tolist()}) and all(
+        map(cells.WHOLE_NUMBER.fullmatch, kinds)
+    ):
+        texts = [np.array([cells.canonical(w) for w in y.tolist()], dtype=str) for y in texts]
+        if len({w for y in texts for w in np.unique(y).tolist()}) < len(kinds):
+            notes.append(("labels", SPELLINGS))
+    known = classes if classes is not None else sort_classes({w for y in texts for w in np.unique(y).tolist()})
+    place = {word: i for i, word in enumerate(known)}
+    for y in texts:
+        for row, word in enumerate(y.tolist()):
+            if word.lower() in cells.MISSING and (classes is None or word not in classes):
+                written = f", only {excerpt(word)}" if word else ""
+                count = sum(w.lower() in cells.MISSING for w in y.tolist())
+                raise DataError(
+                    "E404",
+                    f"{name}: sample {row} has no label{written} ({count:,} are missing); fill it in, or leave the sample out.",
+                )
+            if word not in place:
+                near = suggestion(word, known)
+                raise DataError(
+                    "E404", f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the classes.{near}"
+                )
+    if len(known) > 50 and len(known) * 2 > sum(map(len, texts)):
+        raise DataError(
+            "E404",
+            f"{name}: {len(known):,} different labels for {sum(map(len, texts)):,} samples, such as "
+            f"{excerpt(known[0], 40)}; is this the column of labels? Name another, or give classes.",
+        )
+    if classes is None:
+        notes.append(("labels", f"labels that are words were numbered in this order: {abbreviate(list(known), 10)}"))
+    return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(known)
+
+
+def sort_classes(words: set[str]) -> tuple[str, ...]:
+    """Class names in alphabetical order; if all of them are whole numbers, in theirs."""
+    if all(w.lstrip("-").isdigit() and w.isascii() for w in words):
+        return tuple(sorted(words, key=int))
+    return tuple(sorted(words))
+
+
+def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
+    """int64 [N] from any kind of number that is whole."""
+    if y.dtype.kind == "u" and len(y) and int(y.max()) > np.iinfo(np.int64).max:
+        row = int(y.argmax())
+        text = f"the label of sample {row} is {y[row]}, which is no number of a class"
+        raise DataError("E404", f"{name}: {text}; number classes from 0, or write them as words.")
+    if y.dtype.kind != "f":
+        return y.astype(np.int64)
+    if not np.isfinite(y).all():
+        raise DataError(
+            "E404",
+            f"{name}: sample {int(np.argmin(np.isfinite(y)))} has no label; fill it in, or leave the sample out.",
+        )
+    fractions = y != np.round(y)
+    if fractions.any():
+        row = int(np.argmax(fractions))
+        raise DataError(
+            "E404",
+            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression: name the "
+            "target, target='price'. Classes are whole numbers from 0 or words.",
+        )
+    notes.append(("labels", f"{y.dtype} labels, all whole, were read as classes"))
+    return y.astype(np.int64)
+
+
+def _number_labels(name: str, parts: list[np.ndarray], notes: list[Note]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Whole numbers and the classes that they stand for."""
+    present = np.unique(np.concatenate(parts))
+    if not len(present):
+        return parts, ()
+    top = int(present.max())
+    if top < 0:
+        raise DataError("E404", f"{name}: all labels are below 0, such as {top}; number classes from 0.")
+    if len(present) == top > 1 and present.min() == 1:
+        notes.append(("labels", f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'"))
+        return [y - 1 for y in parts], tuple(map(str, range(1, top + 1)))
+    if top + 1 > MOST_GAPS * len(present):
+        raise DataError(
+            "E404",
+            f"{name}: only {len(present):,} different labels, but the largest is {top}, which would make {top + 1:,} "
+            "classes. Number them from 0: y = numpy.unique(y, return_inverse=True)[1]; or give classes.",
+        )
+    return parts, tuple(map(str, range(top + 1)))
+
+
+def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
+    """Notes on classes of which there are no training or no test samples, and on a single class."""
+    if len(classes) == 1 and parts[0].size:
+        notes.append(("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart"))
+    for part, y in zip(("training", "test"), parts):
+        if not y.size or y.min() < 0 or y.max() >= len(classes):
+            continue
+        absent = np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist()
+        if absent:
+            what = "pixel" if y.ndim > 1 else "sample"
+            notes.append(("labels", f"no {part} {what} of class {abbreviate([classes[c] for c in absent], 5)}"))
+
+
+IGNORE_INDEX = -100
+"""How the label of a place that has none may also be given."""
+
+
+def are_token_labels(y: Any, x: np.ndarray, classes: Sequence[str] | None) -> bool:
+    """Whether these labels are one for each token of the samples x."""
+    if x.ndim != 2 or np.shape(y) != x.shape or 0 in x.shape:
+        return False
+    labels = array_of(y)
+    if labels.dtype.kind not in "iu":
+        return False
+    known = None if classes is None else len(classes)
+    return int(labels.max()) > 1 or int(labels.min()) < 0 or (known is not None and known != x.shape[1])
+
+
+def read_token_labels(
+    name: str, xs: Sequence[np.ndarray], ys: tuple[Any, Any], classes: Sequence[str] | None
+) -> Labels:
+    """The labels of training and test samples, int64 [N, T] with -1 where there is none.
+
+    name: of the set, for messages. xs: the samples of both. ys: of both, the second None without a test set. classes: names.
+    Raises DataError (E404) for labels that cannot be read, and for those that repeat the samples.
+    """
+    parts = [_token_labels(name, array_of(y), x) for y, x in zip(ys, xs) if y is not None]
+    if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
+        text = "the label of every place is the token at that place; give the token that follows"
+        raise DataError("E404", f"{name}: {text}: x = ids[:, :-1] and y = ids[:, 1:].")
+    known, top = np.unique(np.concatenate([y[y != NO_LABEL] for y in parts])), max(int(y.max()) for y in parts)
+    if classes is None and top + 1 > MOST_GAPS * len(known):
+        text = f"only {len(known):,} different labels, but the largest is {top}"
+        raise DataError("E404", f"{name}: {text}; give classes, such as the model's whole vocabulary.")
+    names = tuple(map(str, range(top + 1) if classes is None else classes))
+    left_out = sum(int((y == NO_LABEL).sum()) for y in parts)
+    notes: list[Note] = [("labels", f"a label for each of {parts[0].shape[1]} places of a sample")]
+    if left_out:
+        notes.append(("labels", f"{quantity(left_out, 'place')} without a label, which count nowhere"))
+    return Labels(parts[0], parts[1] if len(parts) > 1 else parts[0][:0], names, tuple(notes))
+
+
+def _repeats_tokens(y: np.ndarray, x: np.ndarray) -> bool:
+    """Whether every label is the token at its place; of samples that are read when they are wanted, some at a time."""
+    return all(bool(((y[rows] == NO_LABEL) | (y[rows] == x[rows])).all()) for rows in row_blocks(x.shape))
+
+
+def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    if y.shape != x.shape or y.dtype.kind not in "iu":
+        text = f"labels are {y.dtype} {list(y.shape)} for samples {list(x.shape)}"
+        raise DataError("E404", f"{name}: {text}; give a whole number for every place of each sample.")
+    y = np.where(y == IGNORE_INDEX, NO_LABEL, y).astype(np.int64)
+    nothing = np.flatnonzero((y == NO_LABEL).all(1))
+    if len(nothing):
+        raise DataError("E404", f"{name}: no place of sample {int(nothing[0])} has a label; leave the sample out.")
+    return y
+
+
+def label_names(target: str) -> tuple[str, ...]:
+    """The labels that a target names: `fever, cough` -> ("fever", "cough"); one for a single name."""
+    return tuple(name.strip() for name in target.split(",") if name.strip())
+
+
+def read_multilabels(name: str, ys: tuple[Any, Any], names: Sequence[str]) -> Labels:
+    """The labels of training and test samples, bool [N, L].
+
+    name: of the set. ys: of both, the second None without a test set. Raises DataError (E404) for anything but zeros and
+    ones, and for another number of names.
+    """
+    y, *rest = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
+    lacking = [names[i] for i in np.flatnonzero(~y.any(axis=0)).tolist()]
+    texts = [f"{len(names)} labels, of which a sample has {y.sum(1).mean():.2f} on average"]
+    texts += [f"no training sample has the label '{n}'" for n in lacking]
+    notes: tuple[Note, ...] = tuple(("labels", text) for text in texts)
+    return Labels(y, rest[0] if rest else y[:0], tuple(names), notes)
+
+
+def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    if y.ndim != 2 or y.shape[1] != len(names):
+        what = f"labels are {y.dtype} {list(y.shape)}, and {len(names)} are named ({', '.join(names[:5])})"
+        raise DataError("E404", f"{name}: {what}; give one column for each, [N, {len(names)}].")
+    if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
+        row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
+        text = f"label '{names[column]}' of sample {row} is {y[row, column]}"
+        raise DataError("E404", f"{name}: {text}; write 1 where it is there and 0 elsewhere.")
+    return y.astype(bool)
+
+
+def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Target) -> Labels:
+    """The targets of training and test samples, float64 [N], from arrays [N] or [N, 1].
+
+    name: of the set. ys: of both, the second None without a test set. target: its name, or with constants of its own.
+    Raises DataError: E403 where classes are named, too, E404 for what is no number.
+    """
+    if classes is not None:
+        raise DataError("E403", f"{name}: classes name labels, and target a number; give one of them.")
+    y, *rest = [_target_numbers(name, array_of(part)) for part in ys if part is not None]
+    y_test = rest[0] if rest else y[:0]
+    check_targets(name, y, y_test)
+    wished = Target(target) if isinstance(target, str) else target
+    constants = "as given" if wished.given else "the mean and standard deviation of the training samples"
+    notes: list[Note] = [("labels", f"'{wished.name}' is predicted as a number; center and scale are {constants}")]
+    return Labels(y, y_test, (wished.name,), tuple(notes), wished)
+
+
+def _target_numbers(name: str, y: np.ndarray) -> np.ndarray:
+    """float64 [N]. Raises DataError (E404) for words and for several numbers a sample."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.dtype.kind == "O" and all(isinstance(v, int | float | np.number) or v is None for v in y.reshape(-1).tolist()):
+        y = y.astype(np.float64)  # None as NaN, which is refused by its row
+    if y.ndim != 1 or y.dtype.kind not in "biuf":
+        raise DataError(
+            "E404", f"{name}: targets are {y.dtype} {list(y.shape)}; a regression takes one number a sample, [N]."
+        )
+    return y.astype(np.float64)

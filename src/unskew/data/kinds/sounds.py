@@ -1,0 +1,272 @@
+"""Sound files as log-mel spectrograms of one shape, in decibels.
+
+    P_tf     |STFT|^2, Hann window, frames centred on multiples of the hop, the ends mirrored
+    mel(f)   2595 log10(1 + f / 700)                                               (HTK)
+    H_mf     triangles over f between neighbours among M + 2 points that are equally far apart in mel
+    dB_mt    10 log10(sum_f H_mf P_tf);   x_mt = max(dB_mt - (max dB - range), 0), so 0 to `range_db`
+
+Letters: N samples of a waveform, T frames = 1 + N // hop, F = window / 2 + 1 frequencies, M mel bands (low
+ones first).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import struct
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from unskew.data.samples.dataset import check_numbers
+from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.errors import DataError
+from unskew.system.machine import one_core
+
+if TYPE_CHECKING:
+    import torch
+
+RANGE_DB = 80.0
+"""How far below the loudest value of a sound the least one lies."""
+FLOOR = 1e-10
+"""Power that counts as silence; an audible frame of a waveform in [-1, 1] has more."""
+
+
+def log_mel(
+    waveform: np.ndarray | torch.Tensor,
+    rate: int,
+    mels: int = 64,
+    window: int = 1024,
+    hop: int | None = None,
+    *,
+    low_hz: float = 0.0,
+    high_hz: float | None = None,
+    range_db: float = RANGE_DB,
+) -> np.ndarray:
+    """The spectrogram of a mono waveform [N], float32 [mels, 1 + N // hop], in decibels from 0 to `range_db`.
+
+    0 is `range_db` below the loudest value; silence is 0 everywhere. rate: samples per second. window: samples in a
+    frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the bands, by default up to
+    half the rate. Raises DataError (E403) for a waveform shorter than half a window or of another shape.
+    """
+    import torch  # here, so that listing data sets need not load it
+
+    wave = torch.as_tensor(np.asarray(waveform), dtype=torch.float32)
+    if wave.dim() != 1 or len(wave) <= window // 2:
+        raise DataError(
+            "E403",
+            f"a waveform must be [N] with N above {window // 2} for a window of {window}; got {list(wave.shape)}.",
+        )
+    with one_core():  # products of matrices have other last bits on many
+        spectrum = torch.stft(
+            wave, window, hop or window, window=torch.hann_window(window), pad_mode="reflect", return_complex=True
+        )
+        bands_MF = torch.from_numpy(mel_bands(rate, window, mels, low_hz, high_hz or rate / 2))
+        power_MT = bands_MF @ spectrum.abs().pow(2)
+    loudest = float(power_MT.max())
+    if loudest <= FLOOR:
+        return np.zeros(power_MT.shape, dtype=np.float32)
+    db_MT = 10 * torch.log10(power_MT.clamp(min=FLOOR))
+    return (db_MT - (10 * math.log10(loudest) - range_db)).clamp(min=0).numpy()
+
+
+def mel_bands(rate: int, window: int, mels: int, low_hz: float, high_hz: float) -> np.ndarray:
+    """The bands' weights, float32 [mels, window // 2 + 1]: triangles of height 1.
+
+    A band that is narrower than a bin of the STFT may be empty.
+    """
+    f_F = np.arange(window // 2 + 1) * rate / window
+    edges = from_mel(np.linspace(to_mel(low_hz), to_mel(high_hz), mels + 2))
+    low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising, falling = (f_F - low) / (centre - low), (high - f_F) / (high - centre)
+    return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
+
+
+def to_mel(hz: float) -> float:
+    """A frequency in hertz on the mel scale."""
+    return 2595 * math.log10(1 + hz / 700)
+
+
+def from_mel(mel: np.ndarray) -> np.ndarray:
+    """Points of the mel scale in hertz."""
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+MOST_HZ = 22_050
+LOWEST_HZ, HIGHEST_HZ = 1_000, 1_000_000
+"""Of a file; outside, its header is damaged or it is no sound."""
+MOST_S = 4.0
+WINDOW_S = 1024 / 22_050
+MELS = 64
+RIFF = (b"RIFF", b"RIFX", b"RF64")
+"""How the content of .wav files begins."""
+
+
+@dataclass(frozen=True)
+class SoundFormat:
+    """What all files are converted to. rate: samples per second; seconds: kept of a file; window: samples in a frame."""
+
+    rate: int
+    seconds: float
+    window: int
+
+    def __str__(self) -> str:
+        return f"log-mel spectrograms of {self.seconds:g} s at {self.rate:,} Hz"
+
+
+def format_of(files: Sequence[Path]) -> SoundFormat:
+    """The format that fits these files.
+
+    The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the power of
+    two below 46 ms. Raises DataError as `waveform` does.
+    """
+    return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
+
+
+def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
+    """The same for sounds of these lengths: (samples of a waveform, samples per second)."""
+    rates = [rate for _, rate in lengths]
+    rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
+    seconds = min(max(n / r for n, r in lengths), MOST_S)
+    return SoundFormat(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What a file was. seconds: how long; rate: samples per second; silent: whether nothing is to be heard in what is kept."""
+
+    seconds: float
+    rate: int
+    silent: bool
+
+
+def spectrogram(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> np.ndarray:
+    """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its end.
+
+    name: of a file in memory. Raises DataError as `waveform` does.
+    """
+    return read_sound(file, format, name)[0]
+
+
+def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> tuple[np.ndarray, AudioInfo]:
+    """(the spectrogram of a file, what the file was); arguments as of `spectrogram`."""
+    from scipy.signal import resample_poly
+
+    wave, rate = waveform(file, name)
+    seconds = len(wave) / rate
+    if rate != format.rate:
+        common = math.gcd(rate, format.rate)
+        wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
+    size = waveform_length(format)
+    kept = np.pad(wave, (0, max(0, size - len(wave))))[:size]
+    pixels = log_mel(kept, format.rate, mels=MELS, window=format.window)
+    return pixels, AudioInfo(seconds, rate, not pixels.any())
+
+
+def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
+    """What became of sounds that are longer than others, of other rates, or silent."""
+    notes: list[Note] = [("scaled", f"sounds became {format}")]
+    if n := sum(one.seconds > format.seconds + 1 / format.rate for one in sounds):
+        longest = f"{'up to ' if n > 1 else ''}{max(one.seconds for one in sounds):.4g} s long"
+        notes.append(("left out", f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}"))
+    if others := Counter(one.rate for one in sounds if one.rate != format.rate):
+        rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in others.most_common()], 4)
+        low = "; those of a lower rate have nothing in the upper bands" if min(others) < format.rate else ""
+        notes.append(("note", f"sounds of other rates were resampled to {format.rate:,} Hz: {rates}{low}"))
+    if n := sum(one.silent for one in sounds):
+        notes.append(("note", f"{quantity(n, 'sound')} without anything to hear"))
+    return notes
+
+
+def spectrogram_shape(format: SoundFormat) -> tuple[int, int]:
+    """The shape of a file's spectrogram, [64, T]."""
+    return MELS, 1 + waveform_length(format) // format.window
+
+
+def waveform_length(format: SoundFormat) -> int:
+    """How many samples of a waveform are kept."""
+    return max(round(format.seconds * format.rate), format.window)
+
+
+def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
+    """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
+
+    file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that cannot be read or
+    is cut off, E403 for one without a sample.
+    """
+    if isinstance(file, Path) and not file.is_file():
+        raise DataError("E401", f"{file} is no file, or a link to none; take it away.")
+    if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
+        return _read_compressed(file, name)
+    from scipy.io import wavfile
+
+    name = name or str(file)
+    try:
+        with open(file, "rb") if isinstance(file, Path) else nullcontext(file) as content:
+            _check_chunks(content)
+        if not isinstance(file, Path):
+            file.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
+            warnings.filterwarnings("error", "Reached EOF prematurely")  # what is there would be taken for all of it
+            rate, wave = wavfile.read(file)
+    except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
+        why = str(error).partition(". ")[0].rstrip(".")
+        text = f"{name} cannot be read as a .wav file: {why}; save it again, as PCM of 16 bits, or take it away"
+        raise DataError("E401", f"{text}.") from error
+    if not LOWEST_HZ <= rate <= HIGHEST_HZ:
+        expected = f"expected {LOWEST_HZ:,} to {HIGHEST_HZ:,}"
+        raise DataError("E401", f"{name} cannot be read as a .wav file: {rate:,} samples per second, {expected}.")
+    if np.issubdtype(wave.dtype, np.integer):
+        info = np.iinfo(wave.dtype)
+        middle = 128 if info.min == 0 else 0  # bytes have no sign
+        wave = (wave.astype(np.float32) - middle) / (128 if info.min == 0 else -float(info.min))
+    if not wave.size:
+        raise DataError("E403", f"{name} holds no sound.")
+    check_numbers(wave, name)
+    return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
+
+
+def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
+    """As `waveform`, of a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
+    how = "save its sounds as .wav"
+    if isinstance(file, Path):
+        name, how = str(file), f"convert it (ffmpeg -i {file.name} {file.stem}.wav)"
+    try:
+        soundfile: Any = importlib.import_module("soundfile")
+    except ImportError:
+        raise DataError("E401", f"{name} is compressed; {how}, or pip install soundfile.") from None
+    try:
+        wave, rate = soundfile.read(file, dtype="float32", always_2d=True)
+    except Exception as error:  # soundfile raises errors of its own
+        raise DataError("E401", f"{name} cannot be read as a sound: {str(error).rstrip('.')}.") from error
+    if not wave.size:
+        raise DataError("E403", f"{name} holds no sound.")
+    return wave.mean(1), int(rate)
+
+
+def _check_chunks(wav: IO[bytes]) -> None:
+    """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises ValueError."""
+    kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
+    pieces = 0
+    order = ">" if kind == b"RIFX" else "<"
+    while kind != b"RF64" and len(head := wav.read(8)) == 8:
+        name, size = struct.unpack(f"{order}4sI", head)
+        if not name.decode("latin-1").isprintable():
+            raise ValueError("a chunk in it has no name")
+        pieces += name == b"data"
+        if pieces > 1:
+            raise ValueError("its sound is in several pieces, of which one would be read")
+        if name == b"fmt ":
+            _, channels, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", wav.read(16))
+            if not bits or frame != channels * ((bits + 7) // 8):
+                raise ValueError(f"{channels} channels of {bits} bits do not fill a frame of {frame} bytes")
+            size -= 16
+        wav.seek(size + size % 2, 1)

@@ -1,0 +1,434 @@
+"""How rows of Parquet become samples: columns of a table as numbers, lists of numbers, or a file in each row.
+
+The samples of a table are decoded in one pass and kept in memory; if they do not fit, they go to a scratch
+file or are decoded again whenever they are needed. Columns of a table are encoded as those of any table,
+without holding them. A column of files, {bytes, path}, is how the hub stores images and sounds. `raw_lists`
+and `raw_inputs` give columns before any scaling.
+Letters: N samples, n rows that are unpacked at once.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from unskew.data.files import cells
+from unskew.data.files.sheets import Sheet
+from unskew.data.kinds.features import (
+    LARGEST_FLOAT32,
+    Encoding,
+    Kinds,
+    encode_as,
+    encode_column,
+    encodings_of,
+    names_rows,
+)
+from unskew.data.kinds.images import Fit, decode_image, depth_warnings, read_each, size_notes
+from unskew.data.kinds.sounds import (
+    RIFF,
+    AudioInfo,
+    SoundFormat,
+    format_for,
+    read_sound,
+    sound_notes,
+    spectrogram_shape,
+    waveform,
+)
+from unskew.data.parquet.row_groups import ROWS_AT_ONCE, RowForm, RowGroups
+from unskew.data.parquet.shard import files_of, lists_of, values_of, widen
+from unskew.data.parquet.table import RowNames, ShardTable
+from unskew.data.samples.conversion import DEPTHS
+from unskew.data.samples.intake import Note, prefix_notes
+from unskew.data.samples.memory_budget import fits_memory, float32_bytes, streaming_note
+from unskew.data.storage.sample_rows import Survey, as_rows, checksums
+from unskew.data.storage.scratch import ScratchFile
+from unskew.errors import DataError, excerpt
+
+AxisOrder = Literal["auto", "channels first", "channels last"]
+FILES_AT_ONCE = 32
+"""Files that are unpacked at once, at most: what each takes is known only then."""
+
+
+class TableForm(RowForm):
+    """The columns that are features, as the whole table turned each into numbers. used: see `numbers_as`."""
+
+    at_once = ROWS_AT_ONCE
+
+    def __init__(self, table: ShardTable, used: Kinds):
+        self.table, self.used, self.columns = table, used, tuple(used)
+        width = sum(1 if len(kinds) in (0, 2) else len(kinds) for kinds in used.values())
+        self.shape, self.row_bytes = (width,), 4 * width
+
+    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+        values = {name: widen(self.table.converted(values_of, array, begin)) for name, array in columns.items()}
+        return encode_as(Sheet(self.table.name, values, RowNames(self.table, begin)), self.used)
+
+    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+        return held[rows]
+
+
+class ListForm(RowForm):
+    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are (unskew.data.samples.conversion), unless
+    they are taken as they are.
+
+    Raises DataError (E403) where the first row holds no list of numbers.
+    """
+
+    at_once = ROWS_AT_ONCE
+
+    def __init__(self, table: ShardTable, column: str, layout: AxisOrder, as_they_are: bool = False):
+        self.table, self.columns, self.layout = table, (column,), layout
+        first = next((batch for _, batch in table.batches([column], 1)), None)
+        if first is None:
+            raise DataError("E403", f"{table.name} has no rows.")
+        values = table.converted(lists_of, first.column(table.columns[column].name), 0)
+        if values is None or not values.size:
+            raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
+        self.inner, self.kind = values.shape[1:], values.dtype
+        self.shape = self.turned(values).shape[1:]
+        bits = DEPTHS.get(self.kind) if len(self.shape) > 1 and not as_they_are else None
+        self.came = self.kind if as_they_are else RowForm.came
+        self.full = (1 << bits) - 1 if bits else None
+        self.row_bytes = values[0].nbytes
+
+    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+        array = columns[self.columns[0]]
+        values = self.table.converted(lists_of, array, begin)
+        if values is None or values.shape[1:] != self.inner:
+            row = next((i for i in range(len(array)) if self._differs(array, i)), 0)
+            one = lists_of(array.slice(row, 1))
+            what = "lacks a value" if one is None else f"is {list(one.shape[1:])}"
+            raise DataError(
+                "E403",
+                f"{self.table.name}: column '{self.columns[0]}' is {list(self.inner)} in {self.table.where(0)} and {what} in "
+                f"{self.table.where(begin + row)}; cut or pad lists to one shape.",
+            )
+        return values
+
+    def _differs(self, array: Any, row: int) -> bool:
+        values = lists_of(array.slice(row, 1))
+        return values is None or values.shape[1:] != self.inner
+
+    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            x = self.turned(held[rows]).astype(np.float32)
+        return x if self.full is None else x / np.float32(self.full)
+
+    def turned(self, x: np.ndarray) -> np.ndarray:
+        """Lists with their channels first."""
+        if self.layout != "channels last" or x.ndim not in (3, 4):
+            return x
+        return x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+
+
+Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]
+"""What makes a sample of the content of a file, and tells what else was seen of it. Raises DataError for what it cannot read."""
+
+
+class FileForm(RowForm):
+    """A column with a file in each row. shape: of the sample that `decode` makes of one."""
+
+    at_once = FILES_AT_ONCE
+
+    def __init__(self, table: ShardTable, column: str, shape: tuple[int, ...], decode: Decode):
+        self.table, self.columns, self.shape, self.decode = table, (column,), shape, decode
+        self.row_bytes = table.row_bytes
+
+    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+        return self.table.converted(files_of, columns[self.columns[0]], begin)
+
+    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+        x = np.empty((len(rows), *self.shape), np.float32)
+        for place, row in enumerate(rows.tolist()):
+            content: Any = held[row]
+            x[place], _ = self.one(content, begin + row)
+        return x
+
+    def one(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
+        """The sample in a file, and what else was seen of it. row: of the table. Raises DataError (E401) for one without."""
+        where = self.table.where(row)
+        if content is None:
+            raise DataError("E401", f"{where} holds no file of its own in column '{self.columns[0]}'.")
+        return self.decode(io.BytesIO(content), f"{where[0].upper()}{where[1:]}")
+
+
+class _SampleSink:
+    """Where a pass puts samples: into memory, or, where they do not fit, what it saw of each."""
+
+    def __init__(self, source: RowGroups, in_memory: bool | None):
+        self.source, rows = source, len(source.table)
+        in_memory = fits_memory(rows, source.form.shape) if in_memory is None else in_memory
+        self.x = np.empty(source.shape, np.float32) if in_memory else None
+        self.scratch = ScratchFile(source.shape) if self.x is None else None
+        self.crc, self.low_high = np.empty(rows, np.uint32), np.empty((2, rows), np.float32)
+
+    def put(self, begin: int, x: np.ndarray) -> None:
+        """Samples [n, ...] from this row on."""
+        here = slice(begin, begin + len(x))
+        if self.scratch is None:
+            assert self.x is not None
+            self.x[here] = x
+            return
+        self.scratch.put(begin, x)
+        flat = x.reshape(len(x), -1)
+        self.crc[here], self.low_high[:, here] = checksums(x), (flat.min(1), flat.max(1))
+
+    def samples(self, notes: list[Note]) -> np.ndarray:
+        """All samples, or what stands in for them, which is told."""
+        if self.scratch is None:
+            assert self.x is not None
+            return self.x
+        notes.append(streaming_note(len(self.crc), self.source.form.shape, self.scratch.told("unpacked")))
+        self.source.checks(Survey(self.crc, *self.low_high))
+        self.source.let_go()
+        return as_rows(self.scratch.samples(self.source))
+
+
+def read_samples(table: ShardTable, form: RowForm, notes: list[Note], in_memory: bool | None = None) -> np.ndarray:
+    """The samples of a table, float32 [N, ...], in one pass over its rows. in_memory: whether they are kept there; None where
+    that follows from their size. Adds to the notes; raises the DataError of `form`."""
+    source = RowGroups(table, form)
+    taken = _SampleSink(source, in_memory)
+    for begin, held in source.passed():
+        taken.put(begin, form.samples(held, np.arange(len(held)), begin))
+    return taken.samples(notes)
+
+
+def read_files(
+    table: ShardTable, form: FileForm, notes: list[Note], in_memory: bool | None = None
+) -> tuple[np.ndarray, list[Any]]:
+    """(the same of files, what else was seen of each). Raises DataError (E401), with all files that cannot be read."""
+    source = RowGroups(table, form)
+    taken = _SampleSink(source, in_memory)
+
+    def look(row: int) -> Any:
+        sample, seen = form.one(source.one(row), row)
+        taken.put(row, sample[None])
+        return seen
+
+    seen = read_each(RowNames(table), look)
+    return taken.samples(notes), seen
+
+
+@dataclass
+class ColumnExtent:
+    """What was seen of a column of numbers. whole: whether its numbers are whole ones. plain: whether none is missing or too large."""
+
+    whole: bool = True
+    plain: bool = True
+    low: float = np.inf
+    high: float = -np.inf
+
+    def add(self, values: np.ndarray) -> None:
+        """Look at further values, in the column's own type, or objects where some are missing."""
+        if values.dtype.kind == "O":
+            self.plain = False
+        if not self.plain or not len(values):
+            return
+        self.whole = self.whole and values.dtype.kind in "iu"
+        low, high = values.min(), values.max()
+        self.plain = bool(
+            np.isfinite(low) and np.isfinite(high) and max(abs(float(low)), abs(float(high))) <= LARGEST_FLOAT32
+        )
+        self.low, self.high = (
+            min(self.low, int(low) if self.whole else float(low)),
+            max(self.high, int(high) if self.whole else float(high)),
+        )
+
+    def counts(self, rows: int) -> bool:
+        """Whether these may be so many whole numbers without a gap."""
+        return self.whole and self.high - self.low == rows - 1
+
+
+def encode_table(
+    table: ShardTable, sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
+) -> tuple[np.ndarray, Kinds]:
+    """As `numbers_of`, of the columns of a table, which are read row group by row group."""
+    numbers = [column for column in columns if table.columns[column].kind == "number"]
+    extents = _column_extents(table, numbers, sheet.test)
+    rows = (len(table), len(table) if sheet.test is None else int((~sheet.test).sum()))
+
+    def judge(column: str) -> Encoding:
+        if column in extents:
+            whole, train = extents[column]
+            suspect = names_rows(column) or whole.counts(rows[0]) or train.counts(rows[1])
+            if whole.plain and not suspect:
+                return Encoding([])
+        return encode_column(sheet, column, columns[column])[0]
+
+    readable = [c for c in columns if table.columns[c].kind in ("number", "text", "value")]
+    if others := [c for c in columns if c not in readable]:
+        notes.append(("left out", f"column '{others[0]}' of {table.columns[others[0]].form}"))
+    used = encodings_of(sheet, readable, judge, notes)
+    return read_samples(table, TableForm(table, used), notes), used
+
+
+def _column_extents(
+    table: ShardTable, names: Sequence[str], test: np.ndarray | None
+) -> dict[str, tuple[ColumnExtent, ColumnExtent]]:
+    """(of all rows, of the training rows) of every column of numbers, in one pass."""
+    extents = {name: (ColumnExtent(), ColumnExtent()) for name in names}
+    for begin, batch in table.batches(names) if names else ():
+        train = None if test is None else ~test[begin : begin + batch.num_rows]
+        for name, (whole, trained) in extents.items():
+            values = table.converted(values_of, batch.column(table.columns[name].name), begin)
+            whole.add(values)
+            trained.add(values if train is None else values[train])
+    return extents
+
+
+SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
+"""How the content of files of sounds begins."""
+ANY_IMAGE = partial(decode_image, size=1, fit="pad", bits=16)
+"""What makes samples where only the content of files is read."""
+FileSettings = Mapping[str, Any]
+"""What files are turned into, as JSON: `kind`, "images" or "sounds", and the fields of `Images` or of `wav.Format`."""
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """How images become samples, as `folder` has it."""
+
+    size: int
+    fit: Fit
+    bits: int
+
+
+def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
+    """What the files of a column are turned into. images: what images are. Raises DataError (E401) for sounds that cannot be read."""
+    content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).one(0) if len(table) else None
+    if content is not None and content.startswith(SOUND_MARKS):
+        return {"kind": "sounds", **asdict(_sound_format(table, column))}
+    return {"kind": "images", **asdict(images)}
+
+
+def file_form(table: ShardTable, column: str, into: FileSettings) -> FileForm:
+    """How a row of the column becomes a sample: [3, size, size] of an image, [1, 64, T] of a sound."""
+    settings = {name: value for name, value in into.items() if name != "kind"}
+    if into["kind"] == "images":
+        images = ImageSettings(**settings)
+        return FileForm(table, column, (3, images.size, images.size), partial(decode_image, **asdict(images)))
+    format = SoundFormat(**settings)
+    return FileForm(table, column, (1, *spectrogram_shape(format)), partial(_decode_sound, format=format))
+
+
+def read_file_column(
+    table: ShardTable, column: str, into: FileSettings, notes: list[Note], in_memory: bool | None = None
+) -> np.ndarray:
+    """The samples of a column of files, or what stands in for them; adds to the notes what was done to them.
+
+    in_memory: whether they are kept there; None where that follows from their size.
+    Raises DataError (E401), with all files that cannot be read.
+    """
+    x, seen = read_files(table, file_form(table, column, into), notes, in_memory)
+    if into["kind"] == "images":
+        notes += size_notes(seen, into["size"], into["fit"], into["bits"])
+        notes += depth_warnings(seen, None, into["bits"])
+    else:
+        notes += sound_notes(seen, SoundFormat(into["rate"], into["seconds"], into["window"]))
+    return x
+
+
+def _sound_format(table: ShardTable, column: str) -> SoundFormat:
+    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot be read."""
+    source = RowGroups(table, FileForm(table, column, (), ANY_IMAGE))
+
+    def look(row: int) -> tuple[int, int]:
+        content = source.one(row)
+        if content is None:
+            raise DataError("E401", f"{table.where(row)} holds no file of its own in column '{column}'.")
+        wave, rate = waveform(io.BytesIO(content), table.where(row))
+        return len(wave), rate
+
+    return format_for(read_each(range(table.trained), look))
+
+
+def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
+    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
+    pixels, what = read_sound(file, format, name)
+    return pixels[None], what
+
+
+def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
+    """A column of lists, in the type that they have in the file, with their channels first.
+
+    Raises DataError: E414 for more than memory holds, E403 for lists of unequal length.
+    """
+    form = ListForm(table, column, layout)
+    if not fits_memory(len(table), form.shape):
+        text = f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
+        raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
+    return np.concatenate([form.turned(held) for _, held in RowGroups(table, form).passed()])
+
+
+def raw_inputs(
+    table: ShardTable,
+    columns: Sequence[str],
+    layout: AxisOrder,
+    files: Mapping[str, FileSettings],
+    notes: list[Note] | None = None,
+) -> dict[str, np.ndarray]:
+    """Several inputs, each a column of lists, of numbers or of files, by the columns' names.
+
+    files: what those of every column of files are turned into. notes: to which it is added what was done; inputs that memory
+    does not hold together are then read when they are wanted, and refused where it is None.
+    Raises DataError: E403 for a column that holds none of these, E405 for missing numbers, E401 for files that cannot be read,
+    E414 for more than memory holds.
+    """
+    shapes = {column: _input_shape(table, column, layout, files) for column in columns}
+    width = sum(map(math.prod, shapes.values()))
+    in_memory = fits_memory(len(table), (width,))
+    if not in_memory and notes is None:
+        text = f"its inputs would take {float32_bytes(len(table), (width,)) / 2**30:,.1f} GiB of memory"
+        raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
+    values = dict[str, np.ndarray]()
+    for column in columns:
+        remarks, kind = list[Note](), table.columns[column].kind
+        if kind == "number":
+            values[column] = _number_column(table, column)
+        elif kind == "packed":
+            values[column] = read_file_column(table, column, files[column], remarks, in_memory)
+        elif in_memory:
+            values[column] = raw_lists(table, column, layout)
+        else:
+            values[column] = read_samples(
+                table, ListForm(table, column, layout, as_they_are=True), remarks, in_memory=False
+            )
+        if notes is not None:
+            notes += prefix_notes(f"column '{column}'", remarks)
+    return values
+
+
+def _input_shape(
+    table: ShardTable, column: str, layout: AxisOrder, files: Mapping[str, FileSettings]
+) -> tuple[int, ...]:
+    """Of an input in one sample. Raises DataError (E403) for a column that holds none."""
+    kind, form = table.columns[column].kind, excerpt(table.columns[column].form, 40)[1:-1]
+    if kind == "number":
+        return ()
+    if kind == "list":
+        return ListForm(table, column, layout).shape
+    if kind == "packed" and column in files:
+        return file_form(table, column, files[column]).shape
+    if kind == "packed":
+        text = f"column '{column}' holds files, and held numbers where the model was trained; give it as it was there"
+        raise DataError("E403", f"{table.name}: {text}.")
+    text = f"column '{column}' is of {form}, and an input is a column of numbers, of lists of numbers or of files"
+    raise DataError("E403", f"{table.name}: {text}; leave it out of x.")
+
+
+def _number_column(table: ShardTable, column: str) -> np.ndarray:
+    """A column of numbers. Raises DataError (E405) where one is missing."""
+    values = table.whole(column)
+    if (missing := cells.missing(values)).any():
+        where = table.where(int(np.argmax(missing)))
+        raise DataError(
+            "E405", f"{table.name}: column '{column}' has no value in {where}; fill it or leave the row out."
+        )
+    return values

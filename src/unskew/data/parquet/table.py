@@ -1,0 +1,336 @@
+"""Several Parquet files as one table: the rows of the first file, then those of the second, and so on.
+
+x.parquet                         all rows
+a folder with any *.parquet       all rows, the files in the order of their paths
+train-*.parquet, test-*.parquet   training and test rows by the first word of the name, as on the hub
+train/*.parquet, test/*.parquet   the same by folder
+shards/part-*.parquet             the files that the pattern matches
+
+Letters: N rows of all files together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from unskew.data.files import cells
+from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS
+from unskew.data.parquet.shard import Column, Shard, read_shard, values_of, widen
+from unskew.data.samples.memory_budget import MEMORY_SHARE
+from unskew.errors import DataError, excerpt
+from unskew.system.machine import usable_memory
+
+PARQUET_ENDING = ".parquet"
+HIDDEN_PREFIXES = (".", "_")
+"""How names begin of files that are hidden, or that engines write beside their shards and into which they are still writing."""
+FIRST_WORD = re.compile(r"[A-Za-z]+")
+
+
+def files_by_part(path: Path) -> dict[str, list[Path]]:
+    """The files below a path by what their rows are for: "train", and maybe "test" and "val".
+
+    Raises DataError: E402 where there are none, E403 where it cannot be told what the rows of each are for.
+    """
+    files = [path] if path.is_file() else sorted(_files_below(path) if path.is_dir() else _matching_files(path))
+    if not files:
+        raise DataError("E402", f"there is no {PARQUET_ENDING} file at {excerpt(str(path))[1:-1]}.")
+    _check_duplicates(files)
+    if path.is_file():
+        return {"train": files}
+    root = path if path.is_dir() else path.parent
+    named = {file: _part_of(file.relative_to(root)) for file in files}
+    if not any(named.values()):
+        return {"train": files}
+    if lacking := next((file for file, part in named.items() if not part), None):
+        other = next(file for file, part in named.items() if part)
+        raise DataError(
+            "E403",
+            f"{other} names what its rows are for, and {lacking} does not; begin every name with train or test, or none.",
+        )
+    _check_one_set(root, files)
+    parts = {part: [file for file in files if named[file] == part] for part in ("train", "test", "val")}
+    if not parts["train"]:
+        raise DataError("E403", f"{root} holds no training rows; begin the name of a file with train.")
+    return {part: several for part, several in parts.items() if several}
+
+
+def holds_parquet(path: Path) -> bool:
+    """Whether a folder holds Parquet files, and neither images, sounds nor volumes beside them."""
+    there = False
+    for _, _, names in os.walk(path):
+        endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
+        if endings & (IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS):
+            return False
+        there = there or PARQUET_ENDING in endings
+    return there
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text names Parquet files by a pattern that some match, such as `shards/part-*.parquet`."""
+    return "*" in text and text.endswith(PARQUET_ENDING) and next(_matching_files(Path(text)), None) is not None
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The Parquet files of a folder, without what is hidden or, as engines write beside their shards, begins with _."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN_PREFIXES))
+        yield from (
+            Path(place, n) for n in names if n.lower().endswith(PARQUET_ENDING) and not n.startswith(HIDDEN_PREFIXES)
+        )
+
+
+def _matching_files(pattern: Path) -> Iterator[Path]:
+    """The files of one folder whose names match; those that a folder is read without only where the pattern begins as they do."""
+    beside = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
+    return (file for file in pattern.parent.glob(pattern.name) if file.is_file() and not file.name.startswith(beside))
+
+
+def _part_of(file: Path) -> str:
+    """What a file's rows are for, by a folder of that name or by the first word of its own; "" where neither says so."""
+    word = FIRST_WORD.match(file.name)
+    names = [*file.parts[:-1], word[0] if word else ""]
+    return next((PART_NAMES[name.lower()] for name in names if name.lower() in PART_NAMES), "")
+
+
+def _check_duplicates(files: list[Path]) -> None:
+    """Raises DataError (E403) for one file under two names, such as two snapshots of the hub's cache."""
+    real: dict[str, Path] = {}
+    for file in files:
+        if (other := real.setdefault(os.path.realpath(file), file)) is not file:
+            raise DataError("E403", f"{other} and {file} are one file; name the folder that holds each once.")
+
+
+def _check_one_set(root: Path, files: list[Path]) -> None:
+    """Raises DataError (E403) where folders hold a whole set each, as the configurations of a repository of the hub do."""
+    folders = sorted({str(file.parent) for file in files if not any(_names_part(n) for n in _folder_names(root, file))})
+    if len(folders) > 1:
+        raise DataError("E403", f"{root} holds several sets, {folders[0]} and {folders[1]}; name one of these folders.")
+
+
+def _folder_names(root: Path, file: Path) -> tuple[str, ...]:
+    return file.relative_to(root).parts[:-1]
+
+
+def _names_part(name: str) -> bool:
+    return name.lower() in PART_NAMES
+
+
+T = TypeVar("T")
+ROW_OVERHEAD = 32
+"""Bytes of memory that a row takes whatever it holds: its label, its checksum, its places in lists of rows."""
+COLUMN_ROWS = 1 << 12
+"""Rows that are read at once where a whole column is."""
+EXACT_FLOAT64 = 1 << 53
+"""The largest whole number up to which float64 holds all of them."""
+WORDS_SHARE = 0.5
+"""Of what samples may take together, what the words of a single column may take that is in memory as a whole."""
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """name: of the set. shards: at least one, the training rows first. trained: how many of them are training rows.
+
+    more: columns that only some files have, and validation files, which are left out, in words.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    trained: int
+    more: tuple[str, ...] = ()
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """By name, without spaces around it."""
+        return {cells.word(name): column for name, column in self.shards[0].columns.items()}
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The number of the first row of each file, and N behind them, int64 [files + 1]."""
+        return np.cumsum([0, *(sum(one.groups) for one in self.shards)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def test(self) -> np.ndarray | None:
+        """Which rows are test rows, bool [N]; None where the files do not say."""
+        return np.arange(len(self)) >= self.trained if self.trained < len(self) else None
+
+    def classes(self, column: str) -> tuple[str, ...] | None:
+        """The names of the classes of a column, where its files give them."""
+        name = self.columns[column].name
+        return next((one.classes[name] for one in self.shards if name in one.classes), None)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row unpacks to, about, as the footers say."""
+        return max(1, sum(one.size for one in self.shards) // max(1, len(self)))
+
+    def heavy(self, column: str) -> bool:
+        """Whether words take more memory than a single column should that is in memory as a whole."""
+        if self.columns[column].kind != "text" or sum(one.size for one in self.shards) <= _words_limit():
+            return False
+        taken = 0
+        for _, batch in self.batches([column]):
+            taken += int(batch.nbytes)
+            if taken > _words_limit():
+                return True
+        return False
+
+    def where(self, row: int) -> str:
+        """`row 3 of part-1.parquet`, from 0."""
+        number = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"row {row - int(self.starts[number])} of {self.shards[number].path}"
+
+    def batches(self, names: Sequence[str], at_once: int = COLUMN_ROWS) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, some rows as Arrow has them), in their order, of these columns."""
+        begin = 0
+        raw = [self.columns[name].name for name in names]
+        for one in self.shards:
+            for group in range(len(one.groups)):
+                for batch in one.batches(group, raw, at_once):
+                    yield begin, batch
+                    begin += batch.num_rows
+
+    def converted(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
+        """What `convert` makes of a part of a column. begin: the number of its first row.
+
+        Raises DataError (E401) for bytes that are no values of the column's type, such as words that are not UTF-8.
+        """
+        try:
+            return convert(array)
+        except Exception as error:  # whatever pyarrow and NumPy raise on damaged values
+            why = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
+            text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
+            raise DataError("E401", f"{text}: {why}.") from error
+
+    def whole(self, column: str) -> np.ndarray:
+        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that take too much memory."""
+        parts, taken, raw = list[np.ndarray](), 0, self.columns[column].name
+        for begin, batch in self.batches([column]):
+            taken += int(batch.nbytes)
+            if taken > _words_limit():
+                raise DataError(
+                    "E414",
+                    f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and takes more than "
+                    f"{taken - int(batch.nbytes):,} bytes; leave it out, or write less into it.",
+                )
+            parts.append(widen(self.converted(values_of, batch.column(raw), begin)))
+        _check_exact(self.name, column, parts)
+        values = widen(np.concatenate(parts)) if parts else np.zeros(0)
+        return _word_array(values) if self.columns[column].kind == "text" else values
+
+
+class LazyColumns(Mapping[str, np.ndarray]):
+    """The columns of a table, each read when it is asked for; the last one is kept."""
+
+    def __init__(self, table: ShardTable, names: Sequence[str]):
+        self.table, self.names, self._last = table, list(names), ("", np.zeros(0))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.names:
+            raise KeyError(name)
+        if self._last[0] != name:
+            self._last = (name, self.table.whole(name))
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class RowNames(Sequence[str]):
+    """Where each row of a table stands, in words. begin: the row from which on they are counted."""
+
+    def __init__(self, table: ShardTable, begin: int = 0):
+        self.table, self.begin = table, begin
+
+    def __getitem__(self, row: Any) -> Any:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        return self.table.where(self.begin + int(row))
+
+    def __len__(self) -> int:
+        return len(self.table) - self.begin
+
+
+def read_table(path: Path) -> ShardTable:
+    """The table of the files at a path.
+
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files whose columns differ, E414 for more rows than
+    memory holds numbers for.
+    """
+    parts = files_by_part(path)
+    more = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
+    if folders:
+        more += (f"what names of folders say, such as {folders[0]}: write it into a column",)
+    known = {part: [read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
+    return join_shards(path, known["train"], known.get("test", ()), more)
+
+
+def join_shards(path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]) -> ShardTable:
+    """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as `shards_at` does."""
+    shards = (*train, *test)
+    rows = sum(sum(one.groups) for one in shards)
+    if rows * ROW_OVERHEAD > MEMORY_SHARE * usable_memory():
+        text = f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of memory"
+        raise DataError("E414", f"{path} {text}; take fewer rows.")
+    name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
+    return ShardTable(name, shards, sum(sum(one.groups) for one in train), (*_further_columns(shards), *more))
+
+
+def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
+    """Raises DataError (E403) for whole numbers that are not kept beside fractions, which other files have in their place."""
+    if len({part.dtype.kind for part in parts} & {*"iuf"}) < 2:
+        return
+    for part in parts:
+        if part.dtype.kind in "iu" and len(part) and max(abs(int(part.min())), abs(int(part.max()))) > EXACT_FLOAT64:
+            text = f"column {excerpt(column, 40)} holds whole numbers beyond {EXACT_FLOAT64:,} in some files, and numbers of another type in others"
+            raise DataError("E403", f"{name}: {text}, which makes different ones equal; write one type into all files.")
+
+
+def _words_limit() -> float:
+    """Bytes that the words of a column may take."""
+    return WORDS_SHARE * MEMORY_SHARE * usable_memory()
+
+
+def _word_array(values: np.ndarray) -> np.ndarray:
+    """Words as NumPy has them, each with the room of the longest; as objects where a word is missing, or where that is too much."""
+    kinds = {type(value) for value in values}
+    longest = max(map(len, values), default=0) if kinds == {str} else 0
+    return values.astype(str) if kinds == {str} and 4 * longest * len(values) <= _words_limit() else values
+
+
+def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
+    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one lacks or has otherwise, also with classes numbered otherwise."""
+    first, more = shards[0], list[str]()
+    for one in shards[1:]:
+        for name, column in first.columns.items():
+            other = one.columns.get(name)
+            if other is None:
+                raise DataError("E403", f"{one.path} has no column {excerpt(name, 40)}, which {first.path} has.")
+            if other.kind != column.kind or (column.kind == "list" and _number_type(other) != _number_type(column)):
+                forms = f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(other.form, 40)[1:-1]} in {one.path}"
+                raise DataError("E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files.")
+        for name, classes in one.classes.items():
+            if classes != first.classes.get(name, classes):
+                text = f"{first.path} and {one.path} number the classes of column {excerpt(name, 40)} differently"
+                raise DataError("E403", f"{text}; write one list of names into all files, and the numbers that fit it.")
+        if extra := [name for name in one.columns if name not in first.columns]:
+            more.append(f"column {excerpt(extra[0], 40)}, which only {one.path.name} has")
+    return tuple(dict.fromkeys(more))
+
+
+def _number_type(column: Column) -> str:
+    """The type of the numbers in lists."""
+    return column.form.replace("element: ", "").replace("item: ", "").replace("large_", "").replace("fixed_size_", "")

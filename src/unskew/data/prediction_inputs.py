@@ -1,0 +1,264 @@
+"""Samples without labels, read from files in the way the training samples were: the inputs of a model that
+predicts.
+
+x.npy, or an .npz with x or one array      samples [N, ...] of the kind that the model was trained on
+a table                                    columns found by name, words encoded as in training
+images, or a folder of them                size and fit as in training; with the columns of a CSV that lists
+                                           them if these are further inputs
+a Parquet file, or a folder of them        a table or lists: columns found by name
+sounds, or a folder of them                spectrograms with the rate and length of the training files
+a medical volume, or a folder of them      its slices, cut and resized as the training volumes were
+
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data.files.archives import read_archive
+from unskew.data.files.sheets import Sheet, read_csv
+from unskew.data.files.tree import (
+    IMAGE_ENDINGS,
+    SOUND_ENDINGS,
+    VOLUME_ENDINGS,
+    File,
+    FolderTree,
+    file_ending,
+    has_mask_folders,
+    read_tree,
+)
+from unskew.data.kinds.column_roles import column_named
+from unskew.data.kinds.features import encode_as, encode_inputs_as
+from unskew.data.kinds.images import read_each, read_image
+from unskew.data.kinds.sounds import SoundFormat, spectrogram
+from unskew.data.parquet.row_decoding import raw_inputs, raw_lists, read_file_column
+from unskew.data.parquet.table import PARQUET_ENDING, LazyColumns, RowNames, ShardTable, holds_parquet, read_table
+from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
+from unskew.data.readers.from_volumes import prediction_slices
+from unskew.data.readers.listing import find_listing
+from unskew.data.samples import input_layout as layouts
+from unskew.data.samples.conversion import map_npy
+from unskew.data.samples.input_layout import Layout
+from unskew.data.samples.intake import abbreviate
+from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
+from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folder, is_mask_name
+from unskew.errors import DataError, excerpt
+
+PARQUET_KINDS = ("table", "arrays", "images", "sounds")
+TABLE_KINDS = ("number", "text", "value")
+
+
+def read_parquet(path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None) -> tuple[list[str], Any]:
+    """(where each sample stands, the samples [N, ...], or a dictionary of several inputs).
+
+    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs, which columns of
+    their names hold. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing values, E414 for more
+    than memory holds.
+    """
+    table = read_table(path)
+    names, turned = list(RowNames(table)), form.get("layout", "auto")
+    if layout:
+        if not layout.named:
+            raise DataError("E403", f"{path} names its columns, and this model takes inputs by place; give an .npz.")
+        columns = [column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs]
+        words = {column: list(kinds) for column, kinds in form.get("beside", ())}
+        words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
+        sheet = Sheet(table.name, LazyColumns(table, [c for c in columns if c in words]), RowNames(table))
+        rest = raw_inputs(table, [c for c in columns if c not in words], turned, form.get("files", {}))
+        return names, rest | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
+    kind = str(form.get("kind", "arrays"))
+    if kind == "table":
+        if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
+            raise DataError(
+                "E403", f"this run does not say in which order its columns were; train it again to use {path}."
+            )
+        plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
+        sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
+        return names, encode_as(sheet, dict(form["columns"]))
+    trained = str(form.get("column", ""))
+    if kind in ("images", "sounds"):
+        into = {name: value for name, value in form.items() if name != "column"}
+        return names, read_file_column(table, _sample_column(table, trained, "packed"), into, [], in_memory=True)
+    return names, raw_lists(table, _sample_column(table, trained, "list"), turned)
+
+
+def _sample_column(table: ShardTable, trained: str, kind: str) -> str:
+    """The column of lists, or of files, that holds the samples: that of training, or the only one."""
+    usable = [n for n, column in table.columns.items() if column.kind == kind]
+    if trained in usable:
+        return trained
+    if len(usable) != 1:
+        text = f"{abbreviate(usable, 8) or 'none'}; the samples of training were in '{trained or 'x'}'"
+        what = {"list": "lists", "packed": "files"}[kind]
+        raise DataError("E403", f"{table.name} has as columns of {what} {text}: give that column its name.")
+    return usable[0]
+
+
+NamedSamples = tuple[list[str], Any]
+"""(what each sample is called, the samples [N, ...], or a dictionary or tuple of them where each has several inputs)."""
+
+
+def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
+    """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of samples with
+    several inputs, which an .npz holds by their names, as `x.NAME` or `NAME`, or in their order as `numpy.savez(file, a, b)`
+    writes them.
+
+    An array's samples are called by their numbers from 0, a table's rows by their lines, files by their paths.
+    Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained on, E401 and
+    E405 for what cannot be read.
+    """
+    if not path.exists():
+        raise DataError("E402", f"there is no {path}.")
+    if layout:
+        return _pack_inputs(path, layout, form)
+    kind = str(form.get("kind", "arrays"))
+    came = _kind_of(path)
+    if came not in ("arrays", kind) and not (came == "parquet" and kind in PARQUET_KINDS):
+        expects = {"table": "a table"}.get(kind, kind)
+        what = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(came, came)
+        raise DataError(
+            "E403", f"{path} holds {what}; the model was trained on {expects}, and also reads .npy and .npz."
+        )
+    return READERS[came](path, form)
+
+
+def _kind_of(path: Path) -> str:
+    """arrays, table, parquet, images or sounds; "" for none of them."""
+    if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
+        return "parquet"
+    if path.is_dir():
+        kinds = {f.kind for f in read_tree(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS, validation=True).files}
+        if not kinds & VOLUME_ENDINGS and holds_dicom(path):
+            return "volumes"
+        return "sounds" if kinds & SOUND_ENDINGS else "images" if kinds & IMAGE_ENDINGS else "volumes" if kinds else ""
+    suffix = file_ending(path)
+    if suffix in (".npy", ".npz"):
+        return "arrays"
+    if table_ending(path) in CSV_ENDINGS:
+        return "table"
+    kinds = {"images": IMAGE_ENDINGS, "sounds": SOUND_ENDINGS, "volumes": VOLUME_ENDINGS}
+    return next((kind for kind, endings in kinds.items() if suffix in endings), "volumes" if holds_dicom(path) else "")
+
+
+def _read_arrays(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    if path.suffix.lower() == ".npy":
+        x = map_npy(path)
+    else:
+        archive = read_archive(path)
+        archive_inputs(archive, "x", path)
+        names = [name for name in ("x", "x_test") if name in archive] or list(archive)
+        if len(names) != 1 and "x" not in names:
+            raise DataError(
+                "E403", f"{path} holds {abbreviate(names, 8) or 'no arrays'}; call the one to predict from 'x'."
+            )
+        x = archive[names[0]]
+    if not x.ndim:
+        raise DataError("E403", f"{path} holds a single value; samples are [N, ...].")
+    return [str(i) for i in range(len(x))], x
+
+
+def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSamples:
+    """Samples with several inputs, by name or place."""
+    if _kind_of(path) == "parquet":
+        return read_parquet(path, form, layout)
+    listed = "beside" in form and form["kind"] in DECODERS
+    if path.is_dir() and listed:
+        return _read_with_columns(path, form)
+    if path.suffix.lower() != ".npz":
+        lacks = "no folder with a CSV that lists files" if listed else "no .npz"
+        raise DataError(
+            "E403", f"{path} is {lacks}; samples with several inputs are read from one that holds {layout}."
+        )
+    archive = dict(read_archive(path))
+    x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
+    return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x
+
+
+def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    """Images or sounds with columns of the CSV that lists them, by name."""
+    tree = read_tree(path, SOUND_ENDINGS if form["kind"] == "sounds" else IMAGE_ENDINGS, validation=True)
+    columns = {column: list(kinds) for column, kinds in form["beside"]}
+    listing = find_listing(tree, tree.files, list(columns))
+    if listing is None:
+        text = f"{path} holds no CSV that lists its files, beside which the model takes {abbreviate(list(columns), 8)}"
+        raise DataError("E403", f"{text}; write one, as in training.")
+    names = [str(file.path.relative_to(path)) for file in listing.files]
+    pixels = DECODERS[form["kind"]]([file.path for file in listing.files], form)
+    key = {"images": "image", "sounds": "sound"}[form["kind"]]
+    return names, {key: pixels, **encode_inputs_as(listing.sheet, columns)}
+
+
+def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
+        raise DataError("E403", f"this run does not say in which order its columns were; train it again to use {path}.")
+    sheet = read_csv(path)
+    return [place.removeprefix("line ") for place in sheet.places], encode_as(sheet, dict(form["columns"]))
+
+
+def _read_images(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    files, names = _files_below(path, IMAGE_ENDINGS)
+    return names, _decode_images(files, form)
+
+
+def _decode_images(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
+    pictures = read_each(files, lambda i: read_image(files[i], int(form["size"]), form["fit"], int(form["bits"])))
+    return np.stack([pixels for pixels, _ in pictures])
+
+
+def _read_sounds(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    files, names = _files_below(path, SOUND_ENDINGS)
+    return names, _decode_sounds(files, form)
+
+
+def _decode_sounds(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
+    format = SoundFormat(int(form["rate"]), float(form["seconds"]), int(form["window"]))
+    return np.stack(read_each(files, lambda i: spectrogram(files[i], format)))[:, None]
+
+
+def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
+    dicom = file_ending(path) not in VOLUME_ENDINGS and not (
+        path.is_dir() and read_tree(path, VOLUME_ENDINGS, validation=True).files
+    )
+    series = [one.series for one in find_series(path)[0]] if dicom else []
+    sources, called = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
+    read = read_each(sources, lambda i: prediction_slices(sources[i], called[i], form["axis"], int(form["size"])))
+    return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
+
+
+def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[str]]:
+    """(the files of these kinds without masks, each one's path below the folder)."""
+    if path.is_file():
+        return [path], [path.name]
+    files = [f.path for f in _without_masks(read_tree(path, kinds, validation=True))]
+    if not files:
+        raise DataError("E403", f"{excerpt(str(path))} holds no file to predict from.")
+    return files, [str(file.relative_to(path)) for file in files]
+
+
+def _without_masks(tree: FolderTree) -> Sequence[File]:
+    """The files of a folder without masks that lie beside images as in training; all of them where no other is left."""
+    beside = has_mask_folders(tree)
+    images = [
+        file
+        for file in tree.files
+        if not (beside and is_in_mask_folder(file)) and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
+    ]
+    return images or tree.files
+
+
+READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], NamedSamples]] = {
+    "arrays": _read_arrays,
+    "table": _read_table,
+    "parquet": read_parquet,
+    "images": _read_images,
+    "sounds": _read_sounds,
+    "volumes": _read_volumes,
+}
+"""What reads each kind of input."""
+DECODERS = {"images": _decode_images, "sounds": _decode_sounds}
+"""What makes samples of files."""

@@ -1,0 +1,337 @@
+"""Any Python object that stands for data, as a Dataset or a Federation.
+
+`run`, `compare` and the sites of a deployment all call `take`. It accepts arrays, DataFrames, datasets of
+torch and Hugging Face, DataLoaders, texts that name data, and lists or dictionaries with one of these for
+each client.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unskew.data.clients.federation import Federation
+from unskew.data.files.tree import PART_NAMES
+from unskew.data.kinds.column_roles import column_named, label_column_in
+from unskew.data.readers.from_items import from_items, has_several_inputs, is_loader, loader_dataset
+from unskew.data.readers.from_tables import add_labels, frame_columns, is_frame, read_frames, read_table
+from unskew.data.readers.raw_samples import (
+    RawSamples,
+    check_columns,
+    from_clients,
+    raw_samples_of,
+    read_class_names,
+    share_numbering,
+    split_parts,
+)
+from unskew.data.registry import divided_by, place_of, read
+from unskew.data.samples.conversion import array_of
+from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.intake import abbreviate
+from unskew.data.samples.packing import PackedSamples, are_inputs
+from unskew.data.storage.sample_rows import is_streamed
+from unskew.errors import DataError, excerpt
+from unskew.formats import calls
+from unskew.system.python_files import GIVEN_OBJECT
+
+ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
+
+
+def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
+    """The set or federation that an object stands for.
+
+    data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test)); a
+    dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a list of
+    pairs of a sample and its label, or of dictionaries that name both; a pair (train, test) or a dictionary of train and test; or a list or dictionary of
+    clients, each with any of these, which is then divided as it came, also as (clients, test).
+    label, site: columns of a table. target: the number to predict: a column of a table, or what the labels are called.
+    Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
+    """
+    if isinstance(data, Federation | Dataset):
+        return _check_named_columns(data, label or target, site)
+    if isinstance(data, str | os.PathLike):
+        named = (("label", label), ("site", site), ("target", target))
+        return read(os.fspath(data), **{k: v for k, v in named if v})
+    check_instance(data)
+    if is_frame(data):
+        return read_table(frame_columns(data), "table", label, site, target=target)
+    if label and target:
+        raise DataError("E403", f"label='{label}' names classes, and target='{target}' a number; give one of them.")
+    wish = LabelSpec(label, target)
+    clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
+    if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
+        named = _named_sets(clients)
+        raws = _read_sets([*named, *([("the test set", data[1])] if clients is not data else [])], wish)
+        test = raws.pop() if clients is not data else None
+        return _check_named_columns(from_clients({name: raw for (name, _), raw in zip(named, raws)}, test), "", site)
+    column = "" if _has_columns(data) or target else label
+    return _check_named_columns(_read_sets([("", data)], wish)[0].dataset("arrays"), column, site)
+
+
+class LabelSpec(NamedTuple):
+    """What is named: the column of labels, or what is predicted as a number."""
+
+    label: str
+    target: str
+
+    @property
+    def column(self) -> str:
+        return self.label or self.target
+
+
+def _read_sets(named: Sequence[tuple[str, Any]], wish: LabelSpec, beside: int = 0) -> list[RawSamples]:
+    """The samples of sets, each with its name; tables among them are read together. beside: bytes that others take in memory."""
+    frames = {name: frame_columns(one, name) for name, one in named if is_frame(one)}
+    tables = read_frames(frames, *wish) if frames else {}
+    raws, held = list[RawSamples](), beside
+    for name, one in named:
+        raw = tables[name] if is_frame(one) else _read_set(one, wish, held)
+        raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
+        held += sum(map(_memory_of, (raw.x, raw.x_test)))
+    return raws
+
+
+def _has_columns(data: Any) -> bool:
+    """Whether samples, or those of the training part, have columns by which labels can be named."""
+    if isinstance(data, Mapping) and _is_split(data):
+        return any(_has_columns(one) for one in data.values())
+    if isinstance(data, tuple):
+        return any(map(_has_columns, data))
+    return is_frame(data) or _is_set(data) or isinstance(data, list | str | os.PathLike)
+
+
+def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
+    """The data. Raises DataError (E403) for a label or site that is named and is no column of theirs."""
+    if label:
+        raise DataError(
+            "E403", f"label='{label}' names a column of a table, and these data come with their labels; leave it out."
+        )
+    if site and isinstance(data, Federation):
+        raise DataError("E403", f"site='{site}' was given, but a Federation is dealt out already; leave site out.")
+    if site:
+        column_named(data.columns, site, data.name)
+    return data
+
+
+def settings_of(
+    data: Any, label: str = "", site: str = "", target: str = ""
+) -> tuple[Dataset | Federation | str, dict[str, str]]:
+    """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew` if divided).
+
+    Raises as `take` does.
+    """
+    if isinstance(data, str | os.PathLike):
+        named = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
+        place, given = place_of(os.fspath(data)) if named else (os.fspath(data), {})
+        text = calls.call_text(place, given | named)
+        divided = divided_by(text)
+        return text, {"data": text, **({"skew": f"column:{divided}"} if divided else {})}
+    dataset = take(data, label=label, site=site, target=target)
+    divided = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
+    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{divided}"} if divided else {})}
+
+
+def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
+    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is none."""
+    data: Any = loader_dataset(given) if is_loader(given) else given
+    check_instance(data)
+    if isinstance(data, RawSamples):
+        return data
+    if isinstance(data, tuple):
+        return _read_tuple(data, wish, beside)
+    if isinstance(data, Mapping) and set(data) <= ARRAYS:
+        return _read_archive(data)
+    if isinstance(data, Mapping) and _is_split(data):
+        return _read_split(data, wish, beside)
+    if isinstance(data, Dataset | str | os.PathLike):
+        taken = data if isinstance(data, Dataset) else take(data, **wish._asdict())
+        assert isinstance(taken, Dataset)
+        return raw_samples_of(taken)
+    if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
+        return from_items(data, wish.column, beside)
+    if (shape := getattr(data, "shape", None)) is not None:
+        raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
+    raise DataError(
+        "E403",
+        f"cannot read a {type(data).__name__} as data: {excerpt(data)}. Give (x, y), a path, a DataFrame, a Dataset, or a "
+        "list or dictionary of clients.",
+    )
+
+
+def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSamples:
+    """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
+    if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
+        return _labelled_tables(data, wish)
+    if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
+        return split_parts(data, "data")
+    sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
+    if not any(sets):
+        return split_parts(data, "data")
+    if len(data) != 2 or not all(sets):
+        raise DataError(
+            "E403",
+            f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test), or name them: "
+            '{"train": ..., "val": ..., "test": ...}.',
+        )
+    return _read_split({"train": data[0], "test": data[1]}, wish, beside)
+
+
+def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
+    """(x, y) or (x, y, x_test, y_test), of which x are DataFrames. Raises DataError (E403) for labels that are named as well."""
+    if wish.label:
+        raise DataError("E403", f"label='{wish.label}' names a column, and y is given as well; give one of them.")
+    label = wish.target or str(getattr(data[1], "name", None) or "label")
+    pairs = zip(("x", "x_test"), data[::2], data[1::2])
+    raws = read_frames(
+        {name: add_labels(x, y, name, label) for name, x, y in pairs}, "" if wish.target else label, wish.target
+    )
+    train, *test = raws.values()
+    return train.tested_on(test[0]) if test else train
+
+
+def _is_labelled(x: Any, y: Any) -> bool:
+    """Whether it is several inputs with their labels, not a training and a test set."""
+    return not isinstance(y, tuple | Mapping) and not _is_set(y) and not is_frame(y) and are_inputs(x, y)
+
+
+def _are_clients(data: Any) -> bool:
+    """Whether it is a list or dictionary of sets, not of samples or arrays."""
+    ones = data if isinstance(data, list) else list(data.values()) if _names_clients(data) else []
+    return bool(ones) and all(_is_set(one) or is_frame(one) or is_pair(one) for one in ones)
+
+
+def _names_clients(data: Any) -> bool:
+    return isinstance(data, Mapping) and not set(map(str, data)) <= ARRAYS and not _is_split(data)
+
+
+def _are_samples(data: list[Any]) -> bool:
+    """Whether it is a list of samples, each with its label."""
+    return bool(data) and all(map(is_sample, data))
+
+
+def _named_sets(data: Any) -> list[tuple[str, Any]]:
+    """The sets of clients, each with its name."""
+    if isinstance(data, list):
+        return [(f"client-{i}", one) for i, one in enumerate(_numbered_clients(data))]
+    names = list(map(str, _read_clients(data)))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError("E403", f"two clients are called '{twice}'; give each a name of its own.")
+    return list(zip(names, data.values()))
+
+
+def _memory_of(x: Any) -> int:
+    if isinstance(x, Mapping | tuple):
+        return sum(map(_memory_of, x.values() if isinstance(x, Mapping) else x))
+    if isinstance(x, PackedSamples):
+        return x.x.nbytes
+    return 0 if x is None or is_streamed(x) else 4 * array_of(x).size
+
+
+def _is_set(data: Any) -> bool:
+    """Whether it hands out samples: it has items but is neither an array nor a collection of values."""
+    if is_loader(data):
+        return True
+    return (
+        hasattr(data, "__getitem__")
+        and not (hasattr(data, "shape") and hasattr(data, "dtype"))  # a Dataset of Hugging Face has a shape, too
+        and not isinstance(data, str | list | tuple | Mapping)
+    )
+
+
+def _is_split(data: Mapping[str, Any]) -> bool:
+    """Whether it is the parts of one set. Raises DataError (E403) for parts of which none is the training part, or two are one."""
+    parts = [PART_NAMES.get(str(name).lower(), "") for name in data]
+    if parts and all(parts) and "train" not in parts:
+        raise DataError(
+            "E403",
+            f"of the parts {abbreviate(list(map(str, data)))} none is called train; name the one to train on so.",
+        )
+    if all(parts) and (twice := next((part for part in ("train", "test") if parts.count(part) > 1), "")):
+        names = [str(name) for name, part in zip(data, parts) if part == twice]
+        raise DataError("E403", f"both {names[0]} and {names[1]} name the {twice} part; give one of them.")
+    return {PART_NAMES.get(str(name).lower()) for name in data} >= {"train"} and all(
+        str(n).lower() in PART_NAMES for n in data
+    )
+
+
+def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSamples:
+    """Train and test as one; validation samples are left out and told. Raises DataError (E403) for two kinds of test samples."""
+    used = {PART_NAMES[str(name).lower()]: one for name, one in data.items() if PART_NAMES[str(name).lower()] != "val"}
+    raws = share_numbering(list(zip(used, _read_sets(list(used.items()), wish, beside))))
+    named = list(zip(used, raws))
+    form, parts = check_columns(named), dict(named)
+    train, test = replace(parts["train"], form=form), parts.get("test")
+    left = [str(n) for n in data if PART_NAMES[str(n).lower()] == "val"]
+    notes = (
+        *train.notes,
+        *((("left out", f"{abbreviate(left)}: choose settings with validation=0.1"),) if left else ()),
+    )
+    if test is None:
+        return replace(train, notes=notes)
+    if owner := next((name for name, raw in named if raw.x_test is not None), ""):
+        raise DataError(
+            "E403", f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind."
+        )
+    return replace(train.tested_on(test), notes=notes)
+
+
+def _read_archive(data: Mapping[str, Any]) -> RawSamples:
+    """Arrays by the names that an archive gives them."""
+    if not data:
+        raise DataError("E403", "an empty dictionary was given as data; give (x, y), or a set for each client.")
+    x, y = (data.get(n, data.get(f"{n}_train")) for n in ("x", "y"))
+    if x is None or y is None:
+        raise DataError(
+            "E403", f"a dictionary of arrays needs x and y, or x_train and y_train; it has {abbreviate(list(data))}."
+        )
+    return RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
+
+
+def _read_clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Clients by name. Raises DataError (E403) for values that are no sets."""
+    for name, one in data.items():
+        if not (isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)):
+            raise DataError(
+                "E403",
+                f"a dictionary of clients should hold a set for each, such as (x, y); '{name}' is a {type(one).__name__}. "
+                "Arrays by name are called x and y; of scikit-learn's data give (data.data, data.target).",
+            )
+    return data
+
+
+def _numbered_clients(data: list[Any]) -> list[Any]:
+    if not data:
+        raise DataError("E403", "an empty list was given as data; give (x, y), or a set for each client.")
+    return list(_read_clients(dict(enumerate(data))).values())
+
+
+def is_pair(data: Any) -> bool:
+    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be several inputs."""
+    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple):
+        return len(getattr(data[1], "shape", ())) > 0 and are_inputs(*data)
+    if not (isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data)):
+        return False
+    x, y = (tuple(part.shape) for part in data)
+    return len(x) > 1 and bool(y) and x[0] == y[0] and x != y
+
+
+def is_sample(data: Any) -> bool:
+    """Whether it is a sample with its label, one number or word: a pair, or a dictionary that names them."""
+    if isinstance(data, Mapping):
+        label = data.get(label_column_in(data))
+        return len(data) > 1 and label is not None and np.ndim(label) == 0
+    if not (isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 0):
+        return False
+    return hasattr(data[0], "shape") or has_several_inputs(data[0])
+
+
+def check_instance(data: Any) -> None:
+    """Raises DataError (E403) for a class where a set of that class is needed."""
+    if isinstance(data, type):
+        raise DataError(
+            "E403", f"{data.__name__} is a class, not a set of samples; create it first: {data.__name__}(...)."
+        )

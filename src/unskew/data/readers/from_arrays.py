@@ -1,0 +1,282 @@
+"""A data set from a user's arrays, tensors or memory-mapped files, with one input a sample or several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from unskew.data.kinds.column_roles import number_columns, site_column_in
+from unskew.data.kinds.labels import (
+    Labels,
+    are_token_labels,
+    label_array,
+    label_names,
+    read_labels,
+    read_multilabels,
+    read_targets,
+    read_token_labels,
+)
+from unskew.data.kinds.masks import MaskOrigin
+from unskew.data.samples import conversion
+from unskew.data.samples.conversion import LARGE, array_of, bits_of, check_axes, sample_array, scale_samples
+from unskew.data.samples.dataset import Dataset, Target, with_test_set
+from unskew.data.samples.input_layout import Layout
+from unskew.data.samples.intake import Intake, Note, prefix_notes, quantity
+from unskew.data.samples.packing import are_inputs, layout_difference, pack
+from unskew.data.storage.duplicates import are_among, first_duplicates
+from unskew.errors import DataError
+
+COMPARED_SCALES, SCALE_RATIO = 1_000, 10.0
+"""Samples whose mean sizes are compared, and how many times apart those of training and test samples may be."""
+
+
+def arrays(
+    x: Any,
+    y: Any,
+    x_test: Any = None,
+    y_test: Any = None,
+    *,
+    classes: Sequence[str] | None = None,
+    columns: Mapping[str, Any] | None = None,
+    test_columns: Mapping[str, Any] | None = None,
+    name: str = "arrays",
+    test: float = 0.2,
+    layout: Literal["auto", "channels first"] = "auto",
+    notes: Sequence[Note] = (),
+    target: str | Target | None = None,
+) -> Dataset:
+    """A set from arrays, tensors or lists.
+
+    x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
+    stay. Also the path of a .npy file. Of several inputs, a dictionary or a tuple of such arrays, see unskew.data.samples.packing.
+    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see unskew.data.kinds.labels, masks.
+    Rows [N, L] of zeros and ones, of which some have none or several ones, say which of L labels a sample has.
+    Labels [N, T] for samples [N, T] are one for each token, see unskew.data.kinds.labels; -100 where one does not count.
+    target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard deviation are
+    taken out before training, or the constants of a `Target`; "fever,cough": what the columns of y are called, [N, 2] of zeros and ones.
+    x_test, y_test: the same; without them the share `test` of every class (at every site) is held out.
+    columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the same for
+    x_test, which gives clients test rows of their own.
+    layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the source.
+    Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
+    """
+    _check_parts(name, (x, y), (x_test, y_test), test)
+    given, inputs, done = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
+    y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
+    layout = "channels first" if inputs else layout  # each input has been looked at
+    if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
+        check_axes(name, given[0], masks=True)
+    places = [token_input(part, inputs, y) for part in given] if inputs else given
+    labels = _read_labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
+    if layout == "auto":
+        for part in given:
+            check_axes(name, part, masks=labels.y.ndim == 3)
+    x, *rest = [scale_samples(part, name) for part in given]
+    y, facts = labels.y, number_columns(name, columns, test_columns)
+    came = "" if inputs else str(given[0].dtype.newbyteorder("="))
+    intake = _intake_of(came, (*notes, *done, *_scaling_notes(given)), labels)
+    if rest:
+        intake = intake.noted(*_duplicate_notes(x, rest[0]), *_scale_notes(x, rest[0], inputs))
+        parts = (x, y, rest[0], labels.y_test)
+        return Dataset(name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs)
+    return _hold_out(_without_test_set(name, x, labels, facts, intake, layout=inputs), test)
+
+
+def _intake_of(dtype: str, notes: tuple[Note, ...], labels: Labels) -> Intake:
+    return Intake(dtype, (*notes, *labels.notes), unnamed=labels.unnamed)
+
+
+def _without_test_set(
+    name: str,
+    x: np.ndarray,
+    labels: Labels,
+    facts: tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]],
+    intake: Intake,
+    *,
+    layout: Layout | None,
+) -> Dataset:
+    """The set without a test part. Raises DataError (E403) for unequal lengths."""
+    if len(x) != len(labels.y):
+        raise DataError("E403", f"{name}: {len(x)} samples but {len(labels.y)} labels; give one label per sample.")
+    columns, _, words = facts
+    nothing = {n: v[:0] for n, v in columns.items()}
+    parts = (x, labels.y, x[:0], labels.y[:0])
+    return Dataset(
+        name, *parts, labels.classes, columns, nothing, words, intake=intake, target=labels.target, layout=layout
+    )
+
+
+def _read_labels(
+    name: str,
+    ys: tuple[Any, Any],
+    xs: Sequence[np.ndarray],
+    classes: Sequence[str] | None,
+    target: str | Target | None,
+    origins: tuple[MaskOrigin, MaskOrigin],
+) -> Labels:
+    """The labels, which are numbers where a target is named, and several a sample where it names several."""
+    if target is None:
+        if are_token_labels(ys[0], xs[0], classes):
+            return read_token_labels(name, xs, ys, classes)
+        return read_labels(name, ys, xs[0].ndim, classes, origins)
+    named = label_names(target if isinstance(target, str) else target.name)
+    if len(named) > 1 and np.ndim(ys[0]) == 2:
+        return read_multilabels(name, ys, named)
+    return read_targets(name, ys, classes, target)
+
+
+def _hold_out(whole: Dataset, share: float) -> Dataset:
+    """The set with a share of it held out, unless that is 0; identical images stay on one side, and other identical samples are told."""
+    if not share:
+        return whole
+    _check_copy(whole.name, whole.x)
+    site = site_column_in(whole.columns)
+    if whole.x.ndim == 2 and not (whole.layout and any(len(each.shape) > 1 for each in whole.layout.inputs)):
+        divided = with_test_set(whole, share, site)
+        return divided.noted(*_duplicate_notes(divided.x, divided.x_test))
+    same = first_duplicates(whole.x)
+    whole = whole.noted(*_label_conflict_note(whole.y, same))
+    divided = with_test_set(whole, share, site, same)
+    copies, notes = int((same != np.arange(len(same))).sum()), _duplicate_notes(divided.x, divided.x_test)
+    if copies and not notes:
+        text = f"{quantity(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the test split"
+        return divided.noted(("note", text))
+    return divided.noted(*notes)
+
+
+def _label_conflict_note(y: np.ndarray, same: np.ndarray) -> list[Note]:
+    """A note on identical samples of different classes. same: of each sample, the first that equals it, int64 [N]."""
+    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[same]).sum())):
+        return []
+    return [("note", f"{quantity(wrong, 'sample')} identical to one of another class: which of both is right?")]
+
+
+def _origins(
+    columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
+) -> tuple[MaskOrigin, MaskOrigin]:
+    """Where the training and the test samples are from, as far as a column says so."""
+    site = site_column_in(columns or {})
+    train, test = (array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {}))
+    return MaskOrigin(train, "training sample {}".format), MaskOrigin(test, "test sample {}".format)
+
+
+def _check_copy(name: str, x: np.ndarray) -> None:
+    """Raises DataError (E403) for samples that are too large to hold out a test set of them."""
+    if isinstance(x, np.memmap) and x.nbytes > LARGE:
+        raise DataError(
+            "E403",
+            f"{name}: {x.nbytes:,} bytes are mapped from a file, and holding out a test set would copy them; "
+            "give x_test and y_test, or test=0.",
+        )
+
+
+def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any], test: float) -> None:
+    """Raises DataError (E403) for half a set, and for a share out of range."""
+    if any(part is None for part in train):
+        raise DataError("E403", f"{name}: x and y are both needed, and {'x' if train[0] is None else 'y'} is None.")
+    if (given_test[0] is None) != (given_test[1] is None):
+        raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
+    if not 0 <= test < 1:
+        raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
+
+
+def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
+    """What scaling did to samples of these types."""
+    depths = {bits: None for x in parts if (bits := bits_of(x))}
+    notes: list[Note] = [("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths]
+    if len(kinds := {str(x.dtype.newbyteorder("=")) for x in parts}) > 1:
+        notes.append(("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}"))
+    return [*notes, *conversion.precision_notes(parts)]
+
+
+def _duplicate_notes(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
+    """A note on test samples that occur in training too."""
+    if not len(x_test) or x.shape[1:] != x_test.shape[1:]:
+        return []
+    twice = int(are_among(x_test, x).sum())
+    return (
+        [("note", f"{quantity(twice, 'test sample')} of {len(x_test):,} also among the training samples")]
+        if twice
+        else []
+    )
+
+
+def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> list[Note]:
+    """The note of `_other_scale`, of several inputs for each that is made of floats."""
+    if inputs is None:
+        return _scale_note(x, x_test)
+    floats = [i for i, each in enumerate(inputs.inputs) if each.kind == "float32"]
+    two = _evenly_spaced(x), _evenly_spaced(x_test)
+    columns = ((inputs.inputs[i].name, *(inputs.column(part, i) for part in two)) for i in floats)
+    return [note for name, *both in columns for note in prefix_notes(f"input {name}", _scale_note(*both))]
+
+
+def _scale_note(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
+    """A note on test samples of far larger or smaller numbers than the training samples; evenly spaced ones are compared."""
+    if not len(x) or not len(x_test):
+        return []
+    sizes = [float(np.abs(_evenly_spaced(part)).mean(dtype=np.float64)) for part in (x, x_test)]
+    low, high = sorted(sizes)
+    if high <= SCALE_RATIO * low:
+        return []
+    text = f"test samples are {sizes[1]:.3g} in mean size, training samples {sizes[0]:.3g}: are both scaled alike?"
+    return [("note", text)]
+
+
+def _evenly_spaced(x: np.ndarray) -> np.ndarray:
+    """Of many samples evenly spaced ones."""
+    return x[:: max(1, len(x) // COMPARED_SCALES)]
+
+
+SamplesWithLabels = tuple[Any, Any]
+"""(x, y) as they were given."""
+
+
+def sample_parts(
+    name: str, train: SamplesWithLabels, test: SamplesWithLabels, as_is: bool
+) -> tuple[list[np.ndarray], Layout | None, tuple[Note, ...]]:
+    """(the training samples and, where there are any, the test samples; how several inputs lie in them; what was done).
+
+    as_is: also inputs whose shapes look like images with channels last or missing.
+    Raises DataError (E403) where training and test samples differ in their inputs, (E404) where labels of several inputs are
+    neither one each nor one for every place of one of them; and as `samples` and `packed` do.
+    """
+    given = [part for part in (train, test) if part[0] is not None]
+    several = [are_inputs(*part) for part in given]
+    if not any(several):
+        return [sample_array(x, name) for x, _ in given], None, ()
+    if not all(several):
+        one, other = ("several inputs", "one") if several[0] else ("one input", "several")
+        raise DataError("E403", f"{name}: training samples have {one} and test samples {other}; give both alike.")
+    rows = [pack(x, label, as_is) for (x, _), label in zip(given, (name, f"{name}, test samples"))]
+    for _, y in given:
+        check_answers(name, label_array(name, y), rows[0].layout)
+    if rows[0].layout != rows[-1].layout:
+        text = layout_difference(rows[0].layout, rows[-1].layout)
+        raise DataError("E403", f"{name}: training and test samples have other inputs: {text}; give both alike.")
+    return [part.x for part in rows], rows[0].layout, rows[0].notes
+
+
+def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
+    """Raises DataError (E404) unless labels of samples with several inputs are one each, rows of zeros and ones, or whole
+    numbers for every place of an input that is a sequence."""
+    flags = y.dtype.kind in "biuf" and y.ndim == 2 and bool(((y == 0) | (y == 1)).all())
+    if y.ndim < 2 or flags or (y.ndim == 2 and y.dtype.kind in "iu" and y.shape[1] in layout.lengths):
+        return
+    text = f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have one class, several labels or a number each"
+    raise DataError(
+        "E404", f"{name}: {text}, or a whole number for every place of an input; give [N], or rows of such."
+    )
+
+
+def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:
+    """Of rows [N, D] the input that is a sequence of whole numbers with a place for each label y [N, places], [N, places];
+    NaN where none is such and another input has so many places; [N, 0] where none has.
+    """
+    places = y.shape[1] if y.ndim == 2 else 0
+    for i, each in enumerate(layout.inputs):
+        if each.shape == (places,) and each.kind == "int64":
+            return layout.column(x, i)
+    return np.full((len(x), places if places in layout.lengths else 0), np.nan, np.float32)

@@ -1,0 +1,428 @@
+"""A data set from an object that returns one sample at a time: torch's Datasets and DataLoaders, Hugging
+Face's Datasets, and any other with a length and items.
+
+Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, an image is what Pillow
+makes, and the parts of a DataLoader are recognised by their names. A loader that changes the samples or their
+selection is refused.
+
+If the samples do not fit into memory, each is requested again when it is needed. The set may return another
+sample each time, as random transforms do, so every sample has a checksum from the first pass, and a different
+one ends the run.
+Letters: N samples, D numbers of a row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from unskew.data.kinds.column_roles import label_column_in
+from unskew.data.kinds.images import channels_first, pixels_of
+from unskew.data.readers.raw_samples import RawSamples, class_names_of, numbering_note
+from unskew.data.samples.conversion import array_of, depth_of
+from unskew.data.samples.input_layout import Layout
+from unskew.data.samples.intake import Note, quantity
+from unskew.data.samples.memory_budget import fits_memory, streaming_note
+from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
+from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, is_streamed
+from unskew.errors import DataError, excerpt
+
+SAMPLES_REREAD = 16
+"""Samples, evenly spaced, that are read twice before anything trains."""
+
+
+class ItemRows(Source):
+    """The samples that a function gives by number. name: of the set. give: raises DataError for a sample that fails.
+
+    like: sample 0. One pass over all samples is made here.
+    Raises DataError: E403 for samples of unequal shapes or types, E413 for samples that differ from reading to reading.
+    """
+
+    def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], like: np.ndarray):
+        self.name, self.shape, self.kind, self.give = name, (count, *like.shape), like.dtype, give
+        bits = depth_of(like.dtype) if like.ndim > 1 else None
+        self.full = (1 << bits) - 1 if bits else None
+        self._one_at_a_time = threading.Lock()
+        low_high = np.empty((2, count), np.float32)
+        crc = np.empty(count, np.uint32)
+        for i in range(count):
+            x = self._sample(i)
+            crc[i], low_high[:, i] = checksums(x[None])[0], (x.min(), x.max())
+        self.__dict__["survey"] = Survey(crc, *low_high)
+        self.read(np.unique(np.linspace(0, count - 1, SAMPLES_REREAD).astype(np.int64)))
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        x = np.empty((len(rows), *self.shape[1:]), np.float32)
+        with self._one_at_a_time:
+            for place, row in enumerate(rows.tolist()):
+                x[place] = self._sample(row)
+        wrong = np.flatnonzero(checksums(x) != self.survey.crc[rows])
+        if len(wrong):
+            raise DataError(
+                "E413",
+                f"{self.name}: sample {rows[wrong[0]]} is another than when it was checked (a random transform?); these "
+                "samples do not fit into memory and are read again each time, so leave out what is random, or put it into "
+                "the method: fedavg+augment.",
+            )
+        return x
+
+    def _sample(self, i: int) -> np.ndarray:
+        """Sample i as float32."""
+        x = self.give(i)
+        if x.shape != self.shape[1:] or x.dtype != self.kind:
+            raise DataError(
+                "E403",
+                f"{self.name}: sample 0 is {self.kind} {list(self.shape[1:])}, sample {i} is {x.dtype} {list(x.shape)}; cut, "
+                "pad or resize them to one shape.",
+            )
+        return x.astype(np.float32) if self.full is None else x.astype(np.float32) / np.float32(self.full)
+
+
+def scaling_text(source: ItemRows) -> str:
+    """What scaling does to samples, "" if nothing."""
+    return f"{source.kind.itemsize * 8}-bit whole numbers were divided by {source.full:,}" if source.full else ""
+
+
+def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
+    """The samples as rows. xs: of each its inputs, a dictionary by name or a tuple.
+
+    Raises DataError (E403), with the number of the sample, where one has other inputs than the first, or of other shapes;
+    and as `packed` does.
+    """
+    columns: dict[Any, list[np.ndarray]] = {}
+    named = True
+    for i, x in enumerate(xs):
+        inputs = _item_inputs(x, i, name)
+        if not i:
+            columns, named = {key: [] for key in inputs}, isinstance(x, Mapping)
+        if named != isinstance(x, Mapping) or inputs.keys() != columns.keys():
+            text = f"sample 0 has the inputs {excerpt(list(columns))}, sample {i} {excerpt(list(inputs))}"
+            raise DataError("E403", f"{name}: {text}; give every sample the same.")
+        for key, value in inputs.items():
+            columns[key].append(value)
+    arrays = {key: _stack_input(values, f"{name}: {_key_name(key)}") for key, values in columns.items()}
+    return pack(arrays if named else tuple(arrays.values()), name)
+
+
+def pack_first(name: str, x: Any) -> PackedSamples:
+    """Sample 0 as a row, by whose layout the others are made. Raises DataError as `gathered` does."""
+    return pack(_single_inputs(x, 0, name), name)
+
+
+def pack_item(name: str, layout: Layout, x: Any, i: int) -> np.ndarray:
+    """Sample i as a row, float32 [D]. Raises DataError: E403 where it has other inputs than sample 0, E405 as `rows_of`."""
+    return pack_to_layout(layout, _single_inputs(x, i, name), f"{name}: sample {i}")[0]
+
+
+def _single_inputs(x: Any, i: int, name: str) -> Any:
+    """The inputs of one sample, each with an axis [1, ...] in front."""
+    inputs = {key: value[None] for key, value in _item_inputs(x, i, name).items()}
+    return inputs if isinstance(x, Mapping) else tuple(inputs.values())
+
+
+def _item_inputs(x: Any, i: int, name: str) -> dict[Any, np.ndarray]:
+    """The inputs of sample i by name, or by number from 1."""
+    if not isinstance(x, Mapping | tuple | list):
+        kind = type(x).__name__
+        raise DataError(
+            "E403", f"{name}: sample 0 has several inputs, sample {i} a single {kind}; give every sample the same."
+        )
+    given = x if isinstance(x, Mapping) else dict(enumerate(x, 1))
+    return {key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in given.items()}
+
+
+def _input_value(value: Any, label: str) -> np.ndarray:
+    if value is None or isinstance(value, str | bytes | Mapping):
+        what = "missing" if value is None else "text" if isinstance(value, str | bytes) else "a dictionary"
+        raise DataError("E403", f"{label} is {what}; an input is a number or an array of numbers.")
+    return channels_first(value)
+
+
+def _stack_input(values: list[np.ndarray], label: str) -> np.ndarray:
+    for i, value in enumerate(values):
+        if value.shape != values[0].shape:
+            shapes = f"{list(values[0].shape)} in sample 0 and {list(value.shape)} in sample {i}"
+            raise DataError("E403", f"{label} is {shapes}; cut, pad or resize it to one shape.")
+    return np.stack(values)
+
+
+def _key_name(key: Any) -> str:
+    return f"input {key}" if isinstance(key, int) else f"input {excerpt(key)}"
+
+
+WHOLE_SAMPLERS = ("SequentialSampler", "RandomSampler")
+PLAIN_COLLATES = ("default_collate", "default_convert")
+
+
+def is_loader(data: Any) -> bool:
+    """Whether it hands out batches of another set."""
+    return hasattr(data, "dataset") and hasattr(data, "batch_size")
+
+
+def loader_dataset(loader: Any) -> Any:
+    """The set that a DataLoader hands out. Raises DataError (E403) if the loader changes what is in it.
+
+    A loader changes it by a sampler that leaves out or repeats samples, by batches of its own, or by `collate_fn`.
+    """
+    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    if batches is not None and not _is_torchs(batches, ("BatchSampler",)):
+        raise _loader_error("batch_sampler", type(batches).__name__)
+    if sampler is not None and not _draws_all(sampler, loader.dataset):
+        raise _loader_error("sampler", type(sampler).__name__)
+    collate = getattr(loader, "collate_fn", None)
+    if collate is not None and not _is_torchs(collate, PLAIN_COLLATES):
+        raise _loader_error("collate_fn", getattr(collate, "__name__", type(collate).__name__))
+    return loader.dataset
+
+
+def _loader_error(part: str, name: str) -> DataError:
+    return DataError(
+        "E403",
+        f"the DataLoader has a {part} of its own ({name}), which is not applied here; give a dataset that holds the samples "
+        "as they are to be used, such as a torch.utils.data.Subset.",
+    )
+
+
+def _draws_all(sampler: Any, dataset: Any) -> bool:
+    """Whether every sample of the set is drawn once."""
+    if not _is_torchs(sampler, WHOLE_SAMPLERS):
+        return type(sampler).__name__ == "_InfiniteConstantSampler"  # of a set without length, refused where it is read
+    return not getattr(sampler, "replacement", False) and len(sampler) == len(dataset)
+
+
+def _is_torchs(thing: Any, names: tuple[str, ...]) -> bool:
+    name = getattr(thing, "__name__", type(thing).__name__)
+    module = getattr(thing, "__module__", None) or type(thing).__module__
+    return name in names and module.startswith("torch.utils.data")
+
+
+def has_several_inputs(x: Any) -> bool:
+    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row of numbers."""
+    return isinstance(x, Mapping) or (isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x)))
+
+
+def _is_whole_input(value: Any) -> bool:
+    """Whether it is an array, a tensor or an image, not a single number of a row."""
+    return hasattr(value, "getbands") or len(getattr(value, "shape", ())) > 0
+
+
+INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
+ITEMS_REREAD = 4
+"""Samples that are read twice, to see whether a random transform changes them."""
+IMAGE_SIZE = 64
+"""Side of images that differ in size."""
+
+
+def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
+    """All samples of a set with a length and items. label: of dictionaries, the key of labels. beside: bytes that samples
+    of other clients take in memory.
+
+    Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal shapes.
+    """
+    name = type(items).__name__
+    notes: list[Note] = []
+    if not _item_count(items, name):
+        raise DataError("E403", f"{name} has no samples.")
+    item = _get_item(items, 0, name)
+    first = _checked_pair(item, 0, name, label)
+    if unused := _unused_keys(item, label):
+        notes.append(
+            ("left out", f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own")
+        )
+    if has_several_inputs(first[0]):
+        x, ys = _read_inputs(items, first, (name, label), beside, notes)
+    elif fits_memory(len(items), (like := channels_first(first[0])).shape, beside):
+        xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
+        x, ys = _stack_samples(list(xs), name, notes), list(ys)
+    else:
+        x, ys = _lazy_items(items, name, label, like, lambda x, _: channels_first(x), notes)
+    if not is_streamed(x) and (_has_transform(items) or _is_random(items, (x, ys), name, label)):
+        notes.append(("note", "every sample was read once: what a random transform did to it stays"))
+    classes = _item_classes(items, ys, _item_keys(item, label)[0] if isinstance(item, Mapping) else None)
+    if classes is None and (text := numbering_note(items)):
+        notes.append(("labels", text))
+    return RawSamples(x, _stack_labels(ys, name), classes=classes, notes=tuple(notes))
+
+
+def _read_inputs(
+    items: Any, first: tuple[Any, Any], named: tuple[str, str], beside: int, notes: list[Note]
+) -> tuple[PackedSamples, list[Any]]:
+    """(samples with several inputs, their labels). first: the sample that is read already. named: the set and the label."""
+    name, label = named
+    one = pack_first(name, first[0])
+    if not fits_memory(len(items), (one.layout.width,), beside):
+        x, labels = _lazy_items(items, name, label, one.x[0], partial(pack_item, name, one.layout), notes)
+        return PackedSamples(x, one.layout, one.notes), labels
+    labels = []
+
+    def give() -> Iterator[Any]:
+        for i in range(len(items)):
+            x, y = _item(items, i, name, label) if i else first
+            labels.append(y)
+            yield x
+
+    return pack_items(name, give()), labels
+
+
+def _lazy_items(
+    items: Any, name: str, label: str, like: np.ndarray, form: Callable[[Any, int], np.ndarray], notes: list[Note]
+) -> tuple[np.ndarray, list[Any]]:
+    """(what stands in for the samples, labels) of a set that does not fit into memory; labels are those of the first reading.
+
+    like: sample 0. form: makes a sample of what the set gives, and its number.
+    """
+    labels: dict[int, Any] = {}
+
+    def give(i: int) -> np.ndarray:
+        x, y = _item(items, i, name, label)
+        labels.setdefault(i, y)
+        return form(x, i)
+
+    source = ItemRows(name, len(items), give, like)
+    notes.append(streaming_note(len(items), like.shape))
+    if text := scaling_text(source):
+        notes.append(("scaled", text))
+    return as_rows(source), [labels[i] for i in range(len(items))]
+
+
+def _has_transform(items: Any) -> bool:
+    return any(getattr(items, kind, None) is not None for kind in ("transform", "transforms"))
+
+
+def _is_random(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -> bool:
+    """Whether some samples, evenly spaced, are others when they are read once more. read: (samples, labels)."""
+    x, ys = read
+    if isinstance(x, PackedSamples) or x.dtype.kind not in "biuf":
+        return False
+    for i in np.unique(np.linspace(0, len(ys) - 1, ITEMS_REREAD).astype(np.int64)).tolist():
+        again, _ = _item(items, i, name, label)
+        values = channels_first(again)
+        if values.shape == x.shape[1:] and not np.array_equal(values, x[i], equal_nan=values.dtype.kind == "f"):
+            return True
+    return False
+
+
+def _item(items: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
+    """Sample i and its label."""
+    return _checked_pair(_get_item(items, i, name), i, name, label)
+
+
+def _get_item(items: Any, i: int, name: str) -> Any:
+    """Item i. Raises DataError (E401) for one that fails."""
+    try:
+        return items[i]
+    except Exception as error:  # whatever a user's set raises
+        raise DataError("E401", f"{name}: sample {i} failed: {type(error).__name__}: {error}.") from error
+
+
+def _item_count(items: Any, name: str) -> int:
+    """How many samples a set has. Raises DataError (E403) for one that cannot tell."""
+    try:
+        return len(items)
+    except Exception as error:  # whatever a user's set raises
+        collect = "give x.collect()" if hasattr(items, "collect") else "collect them into (x, y) first"
+        text = f"a {name} has no length; samples must be countable, so {collect}"
+        raise DataError("E403", f"{text}.") from error
+
+
+def _checked_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
+    x, y = _item_pair(item, i, name, label)
+    if x is None:
+        raise DataError("E403", f"{name}: sample {i} is None; leave it out.")
+    return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
+
+
+def _item_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        key, inputs = _item_keys(item, label)
+        if len(inputs) > 1:
+            text = f"{name}: sample {i} has {excerpt(inputs)}, and which of them the model takes cannot be told"
+            raise DataError(
+                "E403", f"{text}; give ({{{inputs[0]!r}: ..., {inputs[1]!r}: ...}}, label), or leave one out."
+            )
+        if inputs and key in item:
+            return item[inputs[0]], item[key]
+        raise DataError(
+            "E403",
+            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label', or give (a dictionary of inputs, label). Rows of a table go into a DataFrame.",
+        )
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+    raise DataError(
+        "E403",
+        f"{name}: sample {i} is {what}; it should be a pair (x, y); several inputs go into a tuple or a dictionary x.",
+    )
+
+
+def _item_keys(item: Mapping[Any, Any], label: str) -> tuple[Any, list[Any]]:
+    """(the key of the label, the keys by which inputs usually go) of a sample that is a dictionary."""
+    key = label or label_column_in(item)
+    return key, [k for k in INPUT_KEYS if k in item and k != key]
+
+
+def _unused_keys(item: Any, label: str) -> list[Any]:
+    """The keys of a sample that is a dictionary which are neither its input nor its label."""
+    if not isinstance(item, Mapping):
+        return []
+    key, inputs = _item_keys(item, label)
+    return [k for k in item if k not in (key, *inputs)]
+
+
+def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
+    """The samples as one array; images of unequal sizes are brought to one."""
+    if all(hasattr(x, "getbands") for x in xs):
+        shapes = {(x.size, x.mode) for x in xs}
+        if len(shapes) == 1:
+            return np.stack([channels_first(x) for x in xs])
+        modes = sorted({mode for _, mode in shapes})
+        if len({size for size, _ in shapes}) == 1 and not any(mode[0] in "IF" for mode in modes):
+            notes.append(("scaled", f"images of several modes ({', '.join(modes)}) were read in colour"))
+            return np.stack([channels_first(x.convert("RGB")) for x in xs])
+        notes.append(
+            (
+                "scaled",
+                f"{quantity(len(xs), 'image')} of unequal sizes were padded and resized to {IMAGE_SIZE} x {IMAGE_SIZE}",
+            )
+        )
+        return np.stack([pixels_of(x, IMAGE_SIZE, "pad", f"image {i}")[0] for i, x in enumerate(xs)])
+    values = [array_of(x) for x in xs]
+    for i, v in enumerate(values):
+        if v.ndim > 1 and v.dtype != values[0].dtype and (depth_of(v.dtype) or depth_of(values[0].dtype)):
+            text = f"{name}: sample 0 is {values[0].dtype}, sample {i} is {v.dtype}, and whole numbers of images are scaled"
+            raise DataError("E403", f"{text}; give all of one type.")
+        if v.shape != values[0].shape:
+            raise DataError(
+                "E403",
+                f"{name}: sample 0 is {list(values[0].shape)}, sample {i} is {list(v.shape)}; cut, pad or resize them to "
+                "one shape.",
+            )
+    return np.stack(values)
+
+
+def _stack_labels(ys: list[Any], name: str) -> Any:
+    """Labels, which are one array where each is one. Raises DataError (E404) for arrays of unequal shapes."""
+    if not any(isinstance(y, np.ndarray) for y in ys):
+        return ys
+    for i, y in enumerate(ys):
+        if np.shape(y) != np.shape(ys[0]):
+            text = f"the label of sample 0 is {list(np.shape(ys[0]))}, that of sample {i} {list(np.shape(y))}"
+            raise DataError("E404", f"{name}: {text}; give labels of one shape.")
+    return np.stack(ys)
+
+
+def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None:
+    """Names of the classes, where the set or the one below it has them for every label. key: of labels in dictionaries."""
+    features = getattr(items, "features", None)
+    names = getattr(features.get(key), "names", None) if isinstance(features, Mapping) else class_names_of(items)
+    if not isinstance(names, list | tuple) or not all(_is_number(y) for y in ys):
+        return None
+    return tuple(map(str, names)) if max(map(int, ys)) < len(names) else None
+
+
+def _is_number(y: Any) -> bool:
+    return np.ndim(y) == 0 and np.asarray(y).dtype.kind in "biuf" and bool(np.isfinite(y))

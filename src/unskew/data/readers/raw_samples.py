@@ -1,0 +1,403 @@
+"""Samples and labels as they were found, before either is converted: what every source of data gives, one for
+each client.
+
+Sets may number their classes differently, as folders do if one of them lacks a class. Labels are therefore
+matched by the names of the classes when the sets of several clients become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from unskew.data.kinds.masks import MaskOrigin, as_masks
+from unskew.data.readers.from_arrays import arrays
+from unskew.data.samples.conversion import array_of, bits_of, sample_array, scale_samples
+from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.input_layout import Layout
+from unskew.data.samples.intake import Intake, Note, abbreviate
+from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
+from unskew.data.storage.sample_rows import concatenate_samples
+from unskew.errors import DataError, excerpt
+
+ClassNames = tuple[str, ...]
+
+
+def read_class_names(given: Any) -> ClassNames | None:
+    """The names of all classes as they are given beside arrays, in a list, a tuple or an array; None for None.
+
+    Raises DataError (E404) for what is no list.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Iterable):
+        raise DataError(
+            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(given)}."
+        )
+    return tuple(str(name) for name in given)
+
+
+def class_names_of(items: Any) -> Any:
+    """What a set, or the set below it, calls its classes; of joined sets what all of them do; None where nothing says."""
+    while items is not None:
+        if (names := getattr(items, "classes", None)) is not None:
+            return names
+        if parts := _parts(items):
+            known = [class_names_of(part) for part in parts]
+            return known[0] if all(_are_names(one) and list(one) == list(known[0]) for one in known) else None
+        items = getattr(items, "dataset", None)
+    return None
+
+
+def numbering_note(items: Any) -> str:
+    """What to say of joined sets whose labels may mean different classes, "" of any other."""
+    while items is not None and not _parts(items):
+        items = getattr(items, "dataset", None)
+    known = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
+    other = next((names for names in known if list(names) != list(known[0])), None)
+    if other is None:
+        return ""
+    one, two = (abbreviate(list(map(str, names)), 5) for names in (known[0], other))
+    return f"joined sets number their classes differently ({one}; {two}): does a label mean the same in all of them?"
+
+
+def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
+    """All names of classes, those of the first set first; None where all sets have the same. known: (set, its names).
+
+    Raises DataError (E404) where a name stands twice in one of several unequal lists.
+    """
+    lists = list(dict.fromkeys(names for _, names in known))
+    if len(lists) < 2:
+        return None
+    for of, names in known:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            text = f"the classes of {excerpt(of)} and of others differ, and two of them are called {excerpt(twice[0])}"
+            raise DataError("E404", f"{text}; give all sets the same classes.")
+    return tuple(dict.fromkeys(name for names in lists for name in names))
+
+
+def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
+    """Whole numbers of classes, or one-hot rows, as those of the same names in a longer list; words unchanged.
+
+    of: the name of the set, for messages. Raises DataError (E404) for a number without a name.
+    """
+    values = array_of(y)
+    columns = np.array([{name: i for i, name in enumerate(among)}[name] for name in names], np.int64)
+    if values.ndim == 2 and values.shape[1:] == columns.shape and np.isin(values, (0, 1)).all():
+        rows = np.zeros((len(values), len(among)), values.dtype)
+        rows[:, columns] = values
+        return rows
+    if values.ndim > 1:
+        raise DataError("E404", f"the classes of {excerpt(of)} and of others differ; give all sets the same classes.")
+    if values.dtype.kind not in "biuf" or (values != np.round(values)).any():
+        return y
+    wrong = np.flatnonzero((values < 0) | (values >= len(names)))
+    if len(wrong):
+        text = f"the label of sample {wrong[0]} of {excerpt(of)} is {values[wrong[0]]:g}"
+        raise DataError("E404", f"{text}; its {len(names)} classes need labels from 0 to {len(names) - 1}.")
+    return columns[values.astype(np.int64)]
+
+
+def _parts(items: Any) -> list[Any]:
+    """The sets that a set joins, [] of any other."""
+    parts = getattr(items, "datasets", None)
+    return list(parts) if isinstance(parts, list | tuple) else []
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list | tuple)
+
+
+CLIENT_COLUMN = "client"
+"""The column that says which client brought a sample, where clients bring sets of their own."""
+
+
+@dataclass(frozen=True)
+class RawSamples:
+    """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
+
+    together: a column's name and values, of training samples that no split may part, such as the slices of a patient.
+    form: how the columns of a table became samples (Intake.form). came: the type in which samples came that are scaled already.
+    """
+
+    x: Any
+    y: Any
+    x_test: Any = None
+    y_test: Any = None
+    classes: tuple[str, ...] | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    test_columns: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    target: Target | None = None
+    together: tuple[str, np.ndarray] | None = None
+    form: Mapping[str, Any] = field(default_factory=dict)
+    came: str = ""
+
+    def dataset(self, name: str) -> Dataset:
+        """The set that these samples make; raises as `arrays` does."""
+        columns = {**self.columns, **dict([self.together] if self.together else [])}
+        dataset = arrays(
+            self.x, self.y, self.x_test, self.y_test, classes=self.classes, columns=columns,
+            test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes, target=self.target,
+        )  # fmt: skip
+        form = {**self.form, **({"together": self.together[0]} if self.together else {})}
+        if not form and not self.came:
+            return dataset
+        intake = dataset.intake or Intake()
+        return replace(dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype))
+
+    def tested_on(self, test: RawSamples) -> RawSamples:
+        """The set with the samples of another as its test part, and the facts of them that both know, such as sites."""
+        facts = {name: values for name, values in test.columns.items() if name in self.columns}
+        return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
+
+    def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> RawSamples:
+        """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
+        y, *test = [renumber(y, classes, among, of) for y in (self.y, self.y_test) if y is not None]
+        note: Note = ("labels", "classes were matched by their names, because sets number them differently")
+        return replace(self, y=y, y_test=test[0] if test else None, classes=among, notes=(*self.notes, note))
+
+
+def raw_samples_of(dataset: Dataset) -> RawSamples:
+    """A set that is read already, its labels as words again, so that they can be numbered together with others'.
+
+    Test samples that were taken out of it, because it brings none, are among the others again.
+    """
+    x, x_test = (
+        PackedSamples(part, dataset.layout) if dataset.layout else part for part in (dataset.x, dataset.x_test)
+    )
+    notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
+    came = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
+    raw = RawSamples(x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, came=came)
+    tested = len(dataset.y_test) > 0
+    if dataset.target or dataset.several:
+        target = dataset.target or Target(",".join(dataset.classes))
+        raw = replace(raw, target=target, **({"x_test": x_test, "y_test": dataset.y_test} if tested else {}))
+        return _merge_test_set(raw) if dataset.held_out else raw
+    known = np.array(dataset.classes)
+    y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
+    name = form.get("together")
+    raw = replace(
+        raw,
+        y=y,
+        classes=dataset.classes if dataset.y.ndim > 1 else None,
+        together=(name, dataset.columns[name]) if name else None,
+    )
+    raw = replace(raw, x_test=x_test, y_test=y_test) if tested else raw
+    return _merge_test_set(raw) if dataset.held_out else raw
+
+
+def _merge_test_set(raw: RawSamples) -> RawSamples:
+    whole, several = (raw.x, raw.x_test), isinstance(raw.x, PackedSamples)
+    x = (
+        PackedSamples(concatenate_samples([part.x for part in whole]), raw.x.layout, raw.x.notes)
+        if several
+        else concatenate_samples(whole)
+    )
+    return replace(raw, x=x, y=np.concatenate([raw.y, raw.y_test]), x_test=None, y_test=None)
+
+
+def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
+    """How the columns of all tables among these sets became samples, {} where one is none.
+
+    Raises DataError (E403) where the numbers of two tables mean different columns, or words.
+    """
+    tables = [(name, raw.form["columns"]) for name, raw in named if raw.form]
+    for name, columns in tables[1:]:
+        first, expected = tables[0]
+        for (one, kinds), (other, words) in zip_longest(expected, columns, fillvalue=("", [])):
+            if (one, list(kinds)) != (other, list(words)):
+                forms = [
+                    f"{excerpt(c, 40)}{f' with the words {abbreviate(ws, 5)}' if ws else ''}"
+                    for c, ws in ((one, kinds), (other, words))
+                ]
+                text = f"the tables of {excerpt(first)} and {excerpt(name)} become other numbers: {forms[0]} and {forms[1]}"
+                raise DataError(
+                    "E403", f"{text}; give all as DataFrames, or as one table with a column that says whose a row is."
+                )
+    return named[0][1].form if len(tables) == len(named) else {}
+
+
+def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
+    """The sets with one list of classes, where some number theirs differently: labels are matched by the classes' names.
+
+    named: the sets, each with what it is called in messages. Raises DataError (E404) where names do not say which class is meant.
+    """
+    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
+    among = common_names([(name, classes) for name, classes in lists if classes])
+    return [
+        raw.renumbered(classes, among, of) if classes and among else raw
+        for (of, classes), (_, raw) in zip(lists, named)
+    ]
+
+
+def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
+    """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
+
+    common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
+    """
+    names, tested = list(given), [("the test set", common_test)] if common_test else []
+    raws = share_numbering([*given.items(), *tested])
+    sets, common_test = dict(zip(names, raws)), raws[-1] if tested else None
+    brings_test = [raw.x_test is not None for raw in sets.values()]
+    if common_test is not None and any(brings_test):
+        owner = names[brings_test.index(True)]
+        raise DataError("E403", f"'{owner}' brings a test set, and there is one for all; give one kind.")
+    if any(brings_test) != all(brings_test):
+        lacks = names[brings_test.index(False)]
+        raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none.")
+    form = check_columns([*sets.items(), *([("the test set", common_test)] if common_test else [])])
+    parts = [_join_part({n: (r.x, r.y) for n, r in sets.items()})]
+    if common_test is None and all(brings_test):
+        parts.append(_join_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
+    (x, y, owner), *test = parts
+    came, scaling = _common_type(sets)
+    notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
+    classes = _common_classes(sets)
+    if not isinstance(x, PackedSamples) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
+        origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
+        ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
+        y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
+    whole = RawSamples(
+        x,
+        y,
+        classes=classes,
+        columns={CLIENT_COLUMN: owner},
+        notes=tuple(dict.fromkeys(notes)),
+        target=_common_target(sets),
+        together=_common_groups(sets),
+        form=form,
+        came=came,
+    )
+    if test:
+        whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]})
+    if common_test is not None:
+        whole = replace(whole, x_test=common_test.x, y_test=common_test.y)
+    dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
+    if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
+        dataset = dataset.noted(("left out", f"{abbreviate(empty)}, without training samples"))
+    assert dataset.intake
+    return replace(dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN))
+
+
+def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
+    """What belongs together at each client; samples of clients that say nothing of it are each by itself."""
+    known = [raw.together[0] for raw in sets.values() if raw.together]
+    if not known:
+        return None
+    values = [
+        f"{name}/{value}"
+        for name, raw in sets.items()
+        for value in (raw.together[1] if raw.together else (f"sample {i}" for i in range(len(raw.y))))
+    ]
+    return known[0], np.array(values)
+
+
+def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
+    """The target of clients that bring numbers. Raises DataError (E404) where clients differ in it."""
+    known = {name: raw.target for name, raw in sets.items()}
+    first = next(iter(known))
+    for name, target in known.items():
+        one, other = known[first], target
+        if (one and (one.name, one.given)) != (other and (other.name, other.given)) or (
+            one and other and one.given and one != other
+        ):
+            what = [f"the target {t.name}" if t else "classes" for t in (one, other)]
+            raise DataError(
+                "E404", f"'{first}' learns {what[0]}, '{name}' {what[1]}; give all one target, with the same constants."
+            )
+    return known[first]
+
+
+def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
+    """The names of the classes if some client knows them. Raises DataError (E404) where two clients' masks differ in them."""
+    known = {name: raw.classes for name, raw in sets.items() if raw.classes}
+    first = next(iter(known), "")
+    for name, classes in known.items():
+        if np.ndim(sets[name].y) > 1 and len(classes) != len(known[first]):
+            raise DataError(
+                "E404",
+                f"masks of '{first}' have {len(known[first])} classes, those of '{name}' {len(classes)}; give every client "
+                "the same classes: unskew.data.arrays(..., classes=...).",
+            )
+    return known.get(first)
+
+
+def _join_part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | PackedSamples, np.ndarray, np.ndarray]:
+    """(samples, labels, number of the client) of all clients."""
+    layout, x, notes = _client_samples(by_client)
+    y = [array_of(labels) for _, labels in by_client.values()]
+    for name, samples_, labels in zip(by_client, x, y):
+        if not labels.ndim:
+            raise DataError("E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample, [N].")
+        if samples_.shape[1:] != x[0].shape[1:]:
+            first = next(iter(by_client))
+            raise DataError(
+                "E403",
+                f"samples of '{first}' are {list(x[0].shape[1:])}, those of '{name}' {list(samples_.shape[1:])}; all "
+                "clients need one shape.",
+            )
+        if len(samples_) != len(labels):
+            raise DataError(
+                "E403", f"'{name}': {len(samples_)} samples but {len(labels)} labels; give one label per sample."
+            )
+    for name, labels in zip(by_client, y):
+        if labels.shape[1:] != y[0].shape[1:]:
+            forms = f"{list(y[0].shape)} at '{next(iter(by_client))}' and {list(labels.shape)} at '{name}'"
+            raise DataError("E404", f"labels are {forms}; give all clients one form.")
+    if any(one.dtype.kind in "OUS" for one in y):
+        y = [one.astype(str) for one in y]
+    whole = PackedSamples(concatenate_samples(x), layout, notes) if layout else concatenate_samples(x)
+    return whole, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+
+
+def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
+    """(the type in which the samples of all clients came, float32 where they came in several; what scaling does to them)."""
+    types, notes = list[str](), list[Note]()
+    for name, raw in sets.items():
+        if are_inputs(raw.x, raw.y):
+            return "", []
+        array = sample_array(raw.x, f"client '{name}'")
+        types.append(raw.came or str(array.dtype.newbyteorder("=")))
+        if bits := bits_of(array):
+            notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
+    if len(kinds := dict.fromkeys(types)) == 1:
+        return types[0], notes
+    return "float32", [*notes, ("note", f"samples of clients are of different types: {abbreviate(list(kinds))}")]
+
+
+def _client_samples(
+    by_client: Mapping[str, tuple[Any, Any]],
+) -> tuple[Layout | None, list[np.ndarray], tuple[Note, ...]]:
+    """(the layout of samples with several inputs; the samples of every client; what was done to them).
+
+    Raises DataError (E403) for clients whose samples have other inputs than those of the first.
+    """
+    if not any(are_inputs(x, y) for x, y in by_client.values()):
+        return (
+            None,
+            [scale_samples(sample_array(x, f"client '{name}'"), name) for name, (x, _) in by_client.items()],
+            (),
+        )
+    for name, (x, y) in by_client.items():
+        if not are_inputs(x, y):
+            text = "some clients' samples have several inputs, and one here; give all of them the same"
+            raise DataError("E403", f"'{name}': {text}.")
+    each = {name: pack(x, f"client '{name}'") for name, (x, _) in by_client.items()}
+    first = next(iter(each))
+    for name, one in each.items():
+        if one.layout != each[first].layout:
+            text = layout_difference(each[first].layout, one.layout)
+            raise DataError("E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same.")
+    return each[first].layout, [one.x for one in each.values()], each[first].notes
+
+
+def split_parts(values: Sequence[Any], name: str) -> RawSamples:
+    """(x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
+    if len(values) not in (2, 4):
+        raise DataError("E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test).")
+    return RawSamples(*values)

@@ -1,0 +1,261 @@
+"""A user's samples as the float32 arrays that a Dataset holds.
+
+scaling     unsigned whole numbers of images are divided by their largest value (uint8 by 255, uint16 by
+            65,535), so that images of any depth lie in [0, 1]; other numbers, and columns [N, columns], stay
+            as they are
+axes        an image has two sides of comparable length; if these are the axes behind the samples' own, the
+            channels are last or missing, and the array is refused
+precision   columns whose numbers lie closer together than float32 can represent get a note: near the
+            seconds since 1970 float32 has one number for every 128 of them
+
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data.samples.intake import Note, abbreviate
+from unskew.data.samples.memory_budget import fits_memory
+from unskew.data.storage.npy_rows import npy_source
+from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
+from unskew.errors import DataError, excerpt
+
+LARGE = 1 << 30
+"""Bytes of a memory-mapped file above which its rows are read when they are wanted, if not a quarter of the memory is less."""
+DEPTHS = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
+"""Bits of the types that are scaled."""
+
+
+def array_of(values: Any) -> np.ndarray:
+    """An array from an array, a tensor on any device, a column of a table, or a list.
+
+    Raises DataError (E403) for lists of unequal lengths and for what has no values in order.
+    """
+    if hasattr(values, "detach"):
+        if str(values.layout) != "torch.strided":
+            raise DataError(
+                "E403", f"a {str(values.layout).removeprefix('torch.')} tensor was given; give x.to_dense()."
+            )
+        try:
+            values = values.detach().cpu()
+            values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
+        except (RuntimeError, TypeError) as error:  # such as on the device meta, or quantised
+            why = str(error).partition(chr(10))[0].rstrip(".! ")
+            raise DataError(
+                "E403", f"a tensor that cannot be read was given: {why}; give one of plain numbers."
+            ) from error
+    if isinstance(values, np.ma.MaskedArray):
+        if np.ma.getmaskarray(values).any():
+            text = "a masked array was given, some of whose values are missing"
+            raise DataError("E403", f"{text}; fill them, x.filled(...), or leave these samples out.")
+        return values.filled()
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
+        values = [array_of(v) for v in values]
+    plain = isinstance(values, list | tuple | range) or any(
+        hasattr(values, n) for n in ("__array__", "__array_interface__")
+    )
+    if (
+        not plain
+        and hasattr(values, "__getitem__")
+        and hasattr(values, "__len__")
+        and not isinstance(values, str | dict)
+    ):
+        kind = type(values).__name__
+        if hasattr(values, "toarray"):
+            raise DataError("E403", f"a {kind} was given; give x.toarray().")
+        raise DataError("E403", f"a {kind} is a set of samples, not an array; give it as a whole: run(data=...).")
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError("E403", unequal_shapes(values)) from None
+    if array.dtype.kind == "O" and not array.ndim:
+        raise DataError(
+            "E403",
+            f"a {type(values).__name__} is no array of samples or labels; give a NumPy array, a tensor or a list.",
+        )
+    return array
+
+
+def unequal_shapes(values: Any) -> str:
+    """What to say of samples of unequal shapes."""
+    shapes = [np.shape(v) if not isinstance(v, list | tuple) else (len(v),) for v in values]
+    other = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
+    if not other:
+        return "samples differ in shape; cut or pad them to one shape first."
+    return (
+        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {other} is {list(shapes[other])}; "
+        "cut or pad them to one shape first."
+    )
+
+
+def sample_array(x: Any, name: str) -> np.ndarray:
+    """Numbers [N, ...] as they are, from an array, a tensor or the path of a .npy file, which stays mapped.
+
+    name: of the set, for the message.
+    Raises DataError: E403 for what is no array of numbers, E401 and E402 for the file.
+    """
+    if is_streamed(x):
+        return x
+    x = map_npy(Path(x)) if isinstance(x, str | Path) else array_of(x)
+    if x.dtype.kind == "O" and x.ndim == 1 and len(x) and all(np.ndim(v) for v in x):
+        raise DataError("E403", f"{name}: {unequal_shapes(list(x))}")
+    if not x.ndim or x.dtype.kind not in "biuf":
+        example = f", such as {excerpt(x.reshape(-1)[0], 30)}" if x.size else ""
+        raise DataError(
+            "E403", f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first."
+        )
+    if 0 in x.shape[1:]:
+        raise DataError("E403", f"{name}: x is {list(x.shape)}, so that a sample holds no number.")
+    return x if x.dtype.isnative or is_large(x) else x.astype(x.dtype.newbyteorder("="))
+
+
+def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
+    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N, columns].
+
+    Of a large mapped file, rows are read when they are wanted (unskew.data.storage.sample_rows), and scaled then; a smaller one is copied into
+    memory, so that what becomes of the file changes nothing. Raises DataError (E403) for a large mapping that was changed in memory.
+    """
+    if is_streamed(x):
+        return x
+    bits = bits_of(x)
+    full = (1 << bits) - 1 if bits else None
+    if is_large(x):
+        if source := npy_source(x, full):
+            return as_rows(source)
+        if x.dtype != np.float32:
+            raise DataError(
+                "E403",
+                f"{name}: {x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c'), so they are not converted "
+                f"from {x.dtype}; map the file with mode 'r'.",
+            )
+        return x
+    if x.dtype == np.float32:
+        return np.array(x) if x.nbytes <= LARGE and is_mapped(x) else x
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+        return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
+
+
+def is_large(x: np.ndarray) -> bool:
+    """Whether samples are mapped from a file that is too large to be copied into memory."""
+    return isinstance(x, np.memmap) and (x.nbytes > LARGE or not fits_memory(len(x), x.shape[1:]))
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether an array lies in a file that is mapped into memory, or is a view of one that does."""
+    while isinstance(x, np.ndarray):
+        if isinstance(x, np.memmap):
+            return True
+        x = x.base
+    return False
+
+
+def bits_of(x: np.ndarray) -> int | None:
+    """Of samples that are scaled, how many bits their values have; None for others, among them columns of numbers."""
+    return depth_of(x.dtype) if x.ndim > 2 else None
+
+
+def depth_of(kind: np.dtype[Any]) -> int | None:
+    """How many bits numbers of a type have that is scaled, whichever byte of them comes first; None for others."""
+    return DEPTHS.get(kind.newbyteorder("="))
+
+
+def unit_interval(x: np.ndarray) -> np.ndarray:
+    """uint8 images [N, H, W, 3] or [N, channels, H, W] as float32 [N, channels, H, W] in [0, 1]."""
+    x = x.transpose(0, 3, 1, 2) if x.ndim == 4 and x.shape[-1] == 3 else x
+    return np.ascontiguousarray(x, dtype=np.float32) / np.float32(255)
+
+
+def map_npy(path: Path) -> np.ndarray:
+    """A .npy file, memory-mapped read-only: pages are read when they are used.
+
+    Raises DataError: E402 if there is none, E401 if it is not whole.
+    """
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it holds several arrays")
+        return array
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {path}.") from None
+    except Exception as error:  # NumPy raises many kinds of error for damaged headers
+        raise DataError("E401", f"{path} is not a whole .npy file: {str(error).rstrip('.')}. Copy it again.") from error
+
+
+LEAST_SIDE = 8
+CHANNEL_COUNTS = (1, 2, 3, 4)
+
+
+def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
+    """Raises DataError (E403), with the line to write, for [N], for [N, H, W] and for [N, H, W, channels].
+
+    masks: whether every pixel has a label, so that [N, H, W] is certainly an image without channels.
+    """
+    written = f"{name}: x is {list(x.shape)}"
+    if x.ndim == 1:
+        raise DataError("E403", f"{written}, one number per sample; write x[:, None] for samples with one column.")
+    escape = "or layout='channels first' in unskew.data.arrays if the second axis does hold channels"
+    if (
+        x.ndim == 4
+        and x.shape[-1] in CHANNEL_COUNTS
+        and x.shape[1] not in CHANNEL_COUNTS
+        and _are_sides(x.shape[1:3], 4)
+    ):
+        raise DataError(
+            "E403", f"{written}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}."
+        )
+    if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
+        raise DataError(
+            "E403", f"{written}, which looks like images [N, H, W] without channels; write x[:, None], {escape}."
+        )
+
+
+def _are_sides(shape: tuple[int, ...], ratio: float) -> bool:
+    """Whether two axes may be the sides of an image: neither short, and below this ratio of one to the other."""
+    return min(shape) >= LEAST_SIDE and max(shape) < ratio * min(shape)
+
+
+ROUNDING_LIMIT = 0.01
+"""How much rounding may move a number, as a part of the column's standard deviation."""
+
+
+def loses_precision(numbers: np.ndarray) -> bool:
+    """Whether float32 moves some number of this column [N] by more than `MOST` of its standard deviation."""
+    values = numbers.astype(np.float64)
+    if not len(values) or not np.isfinite(values).all() or np.abs(values).max() > np.finfo(np.float32).max:
+        return False  # told elsewhere
+    spread = float(values.std())
+    return float(np.abs(values.astype(np.float32).astype(np.float64) - values).max()) > ROUNDING_LIMIT * spread > 0
+
+
+def precision_remark(column: str) -> str:
+    """What to say of such a column."""
+    text = f"the numbers of column {column} lie closer together than float32 tells apart, so they are rounded"
+    return f"{text}: subtract what they have in common, or count in larger units"
+
+
+def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
+    """Remarks on samples as they were given, where these are columns [N, columns] in memory."""
+    columns = {
+        c: None
+        for x in parts
+        if x.ndim == 2 and not is_large(x)
+        for c in _imprecise_columns(x)
+        if loses_precision(x[:, c])
+    }
+    return [("note", precision_remark(abbreviate([str(c) for c in columns], 5)))] if columns else []
+
+
+def _imprecise_columns(x: np.ndarray) -> list[int]:
+    """The columns whose numbers are so large beside their deviation that rounding may matter; none of types that float32 holds."""
+    if not len(x) or x.dtype.itemsize <= 2 or x.dtype == np.float32:
+        return []
+    with np.errstate(all="ignore"):  # what is not finite is told elsewhere
+        high = np.maximum(np.abs(x.max(0).astype(np.float64)), np.abs(x.min(0).astype(np.float64)))
+        return np.flatnonzero(high * np.finfo(np.float32).eps > ROUNDING_LIMIT * moments(x)[1]).tolist()

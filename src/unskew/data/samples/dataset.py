@@ -1,0 +1,419 @@
+"""A data set before it is dealt to clients: samples, labels or a target, and what every set must satisfy.
+
+target      a number to predict, learnt as (y - center) / scale, by default with the mean and the standard
+            deviation of the training samples. Ten groups of equally many training samples, from the smallest
+            targets to the largest, stand for classes where samples are drawn in proportion; fewer where
+            values recur.
+checks      labels in range, samples finite, lengths equal
+hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows,
+            whatever the seed of a run
+
+Letters: N samples, C classes, T tenths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from unskew.data.samples import scaling
+from unskew.data.samples.input_layout import Layout
+from unskew.data.samples.intake import Intake, Note
+from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
+from unskew.errors import DataError, UsageError
+
+TENTHS = 10
+LARGEST_TARGET = 1e15
+"""Targets beyond this lose the squares of their errors to rounding."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target's name and constants. given: whether whoever brought the data named them; else they are of these data."""
+
+    name: str
+    center: float = 0.0
+    scale: float = 1.0
+    given: bool = False
+
+    @staticmethod
+    def wished(name: str, center: float | None = None, scale: float | None = None) -> Target:
+        """The target that a user names. Raises UsageError (E109) for one constant without the other, or no scale."""
+        if (center is None) != (scale is None):
+            raise UsageError("E109", "center and scale belong together: a target is learnt as (y - center) / scale.")
+        if scale is None or center is None:
+            return Target(name)
+        if not (np.isfinite(center) and np.isfinite(scale) and scale > 0):
+            raise UsageError("E109", f"scale must be a number above 0 and center finite; got {scale:g} and {center:g}.")
+        return Target(name, float(center), float(scale), given=True)
+
+    def fitted(self, y: np.ndarray, data: str) -> Target:
+        """With the constants of these training targets, unless some were given. data: the set's name, for the message.
+
+        Raises DataError (E404) where all targets are equal, so that there is nothing to learn; one site's may be, where the
+        constants were agreed on.
+        """
+        if self.given:
+            return self
+        low, high = float(y.min()), float(y.max())
+        if low == high:
+            raise DataError(
+                "E404",
+                f"{data}: the target '{self.name}' is {low:g} in every training sample, so there is nothing to learn.",
+            )
+        return replace(self, center=float(y.mean(dtype=np.float64)), scale=float(y.std(dtype=np.float64)))
+
+
+def check_targets(name: str, y: np.ndarray, y_test: np.ndarray) -> None:
+    """Raises DataError (E404) unless targets are finite numbers, [N]. name: of the set."""
+    for part, values in (("training", y), ("test", y_test)):
+        if values.ndim != 1 or values.dtype.kind != "f":
+            text = f"{part} targets are {values.dtype} {list(values.shape)}; they must be numbers, [N]"
+            raise DataError("E404", f"{name}: {text}.")
+        wrong = ~(np.abs(values) <= LARGEST_TARGET)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            text = f"the target of {part} sample {row} is {values[row]:g} ({int(wrong.sum()):,} such samples)"
+            raise DataError("E404", f"{name}: {text}; fill it in, or leave the sample out.")
+
+
+def tenth_edges(y: np.ndarray) -> np.ndarray:
+    """Where one tenth of these targets ends and the next begins, rising, [T - 1]."""
+    if not len(y):
+        return np.zeros(0)
+    inner = np.unique(np.quantile(y.astype(np.float64), np.arange(1, TENTHS) / TENTHS))
+    return inner[inner > y.min()]
+
+
+def tenths(y: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """The tenth of every target, int64 [N], from 0. cuts: as `edges` gives them."""
+    return np.searchsorted(cuts, y, side="right").astype(np.int64)
+
+
+def tenth_names(cuts: np.ndarray) -> tuple[str, ...]:
+    """What the tenths are called: `below 61`, `61 to 74`, `from 275`."""
+    if not len(cuts):
+        return ("all",)
+    texts = [f"{c:.4g}" for c in cuts]
+    return (f"below {texts[0]}", *(f"{a} to {b}" for a, b in pairwise(texts)), f"from {texts[-1]}")
+
+
+CHECK_BLOCK = 1 << 24
+"""Values checked at once, so that checking a memory-mapped file never loads all of it."""
+NO_LABEL = -1
+"""The label of a token that has none."""
+
+
+def check_labels(
+    name: str, y: np.ndarray, y_test: np.ndarray, classes: int, shape: tuple[int, ...], layout: Layout | None = None
+) -> None:
+    """Raises DataError (E404) unless labels, or masks as large as the samples, are whole numbers from 0 to classes - 1 (or
+    -1, where a token has none), or truth values, bool [N, classes].
+
+    name: of the set; shape: of one sample. layout: of rows with several inputs, whose labels are as many as one of them has
+    places.
+    """
+    if layout and y.ndim == 2:
+        shape = y.shape[1:]
+    if y.dtype.kind == "b":
+        if not y.ndim == y_test.ndim == 2 or y_test.dtype.kind != "b" or {y.shape[1], y_test.shape[1]} != {classes}:
+            text = (
+                f"truth values of labels are {list(y.shape)} and, of the test set, {y_test.dtype} {list(y_test.shape)}"
+            )
+            raise DataError("E404", f"{name}: {text}; they must be bool [N, {classes}].")
+        return
+    for part, labels in (("training", y), ("test", y_test)):
+        tokens = labels.ndim == 2 and len(shape) == 1
+        fits = labels.ndim == y.ndim and (labels.ndim == 1 or labels.shape[1:] == (shape if tokens else shape[1:]))
+        if not fits or not np.issubdtype(labels.dtype, np.integer):
+            masks = f" or masks {['N', *shape[1:]]}".replace("'", "") if len(shape) > 1 else ""
+            raise DataError(
+                "E404",
+                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers, [N]{masks}.",
+            )
+        wrong = np.argwhere((labels < (NO_LABEL if tokens else 0)) | (labels >= classes))
+        if len(wrong):
+            row, *place = wrong[0].tolist()
+            where = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
+            below = labels.ndim == 1 and labels[row] < 0
+            renumber = ", such as numpy.unique(y, return_inverse=True)[1]" if below else ""
+            raise DataError(
+                "E404",
+                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}{renumber}.",
+            )
+
+
+def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels: tuple[int, ...]) -> None:
+    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one answer each, or
+    one for each place of an input that is a sequence (E404).
+
+    name: of the set; shape: of one sample; pixels: of its label, () where it has one.
+    """
+    if layout and shape != (layout.width,):
+        raise DataError(
+            "E403", f"{name}: samples are {list(shape)}, and their inputs take {layout.width} numbers a row."
+        )
+    if layout and pixels and not (len(pixels) == 1 and pixels[0] in layout.lengths):
+        text = f"labels are {['N', *pixels]}, and no input of a sample has so many places ({layout})".replace("'", "")
+        raise DataError("E404", f"{name}: {text}; give one label for each place of a sequence, or one a sample.")
+
+
+def check_finite(name: str, part: str, x: np.ndarray) -> None:
+    """Raises DataError (E405), which names the first sample with NaN or infinity. part: "training" or "test"."""
+    if isinstance(x, Rows):
+        _check_survey(name, part, x)
+        return
+    step = max(1, CHECK_BLOCK // max(1, int(np.prod(x.shape[1:]))))
+    for begin in range(0, len(x), step):
+        chunk = x[begin : begin + step]
+        if np.isfinite(chunk.sum(dtype=np.float64)):
+            continue
+        for row, *place in np.argwhere(~np.isfinite(chunk))[:1].tolist():
+            value = chunk[(row, *place)]
+            raise DataError(
+                "E405", f"{name}: {part} sample {begin + row} holds {value} at {place}; correct or remove it."
+            )
+
+
+def check_numbers(values: np.ndarray, file: str) -> None:
+    """Raises DataError (E405), which names the file, where it holds NaN or infinity."""
+    if not np.isfinite(values).all():
+        value = values[~np.isfinite(values)][0]
+        raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take the file away.")
+
+
+def _check_survey(name: str, part: str, x: Rows) -> None:
+    """The same of rows that are read when they are wanted; they are passed through once, whoever asks."""
+    wrong = ~(np.isfinite(x.survey.low) & np.isfinite(x.survey.high))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        sample = np.asarray(x[row])
+        place = np.argwhere(~np.isfinite(sample))[0].tolist() if not np.isfinite(sample).all() else []
+        raise DataError(
+            "E405", f"{name}: {part} sample {row} holds {sample[tuple(place)]} at {place}; correct or remove it."
+        )
+
+
+def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    """Raises DataError (E403) unless there is one label, and one value of every column, per sample."""
+    if len(x) != len(y):
+        raise DataError("E403", f"{name}: {len(x)} {part} samples but {len(y)} labels; give one label per sample.")
+    for column, values in columns.items():
+        if len(values) != len(y):
+            raise DataError(
+                "E403",
+                f"{name}: column '{column}' has {len(values)} values for {len(y)} {part} samples; "
+                "give one value per sample.",
+            )
+
+
+def largest_remainder(quota: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Whole numbers near the quotas, int64, none above `most`, which add up to the rounded sum of the quotas.
+
+    What is missing after rounding down goes, one each, to the largest remainders, the first of equal ones before the
+    others. If `most` leaves no room, the numbers add up to less.
+    """
+    whole = np.minimum(np.floor(quota).astype(np.int64), most)
+    missing = round(float(quota.sum())) - int(whole.sum())
+    for i in np.argsort(-(quota - whole), kind="stable"):
+        if missing <= 0:
+            break
+        extra = min(1, int(most[i] - whole[i]))
+        whole[i] += extra
+        missing -= extra
+    return whole
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test samples with their labels.
+
+    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or what stands in for samples that are read when
+    they are wanted (unskew.data.storage.sample_rows).
+    y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every pixel; or int64
+    [N, T] for tokens x [N, T], -1 where one does not count; or, with a target, numbers, float64 [N]; or which of C labels each sample has, bool [N, C].
+    classes: their names; with a target, its name alone.
+    columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be formed.
+    test_columns: the same per test sample. labels: names of a column's values.
+    mean, std: one number per channel (`scaling.py`), by which `standardised` scales the samples; None if there are none.
+    applied: the mean and std by which the samples have been scaled already.
+    intake: what was understood of data that a user brought; None for a named set. target: of labels that are numbers.
+    layout: of samples with several inputs, each of which is then a row of x, [N, D]. held_out: whether the test samples were taken
+    out of the training samples, because none were given.
+
+    A target without constants of its own gets those of the training samples.
+    Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    test_columns: dict[str, np.ndarray] = field(default_factory=dict)
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    source: str = ""
+    applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    intake: Intake | None = None
+    target: Target | None = None
+    layout: Layout | None = None
+    held_out: bool = False
+
+    def __post_init__(self) -> None:
+        check_lengths(self.name, "training", self.x, self.y, self.columns)
+        check_lengths(self.name, "test", self.x_test, self.y_test, self.test_columns)
+        if not len(self.y):
+            raise DataError("E403", f"{self.name} has no training samples.")
+        shape, test_shape = list(self.x.shape[1:]), list(self.x_test.shape[1:])
+        if len(self.y_test) and shape != test_shape:
+            raise DataError(
+                "E403",
+                f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one shape.",
+            )
+        check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
+        if self.target:
+            check_targets(self.name, self.y, self.y_test)
+            object.__setattr__(self, "target", self.target.fitted(self.y, self.name))
+        else:
+            check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape, self.layout)
+        check_finite(self.name, "training", self.x)
+        check_finite(self.name, "test", self.x_test)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def several(self) -> bool:
+        """Whether a sample has any number of labels, instead of one class."""
+        return self.y.dtype.kind == "b"
+
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel or token has a label, instead of every sample."""
+        return self.y.ndim > 1 and not self.several
+
+    @property
+    def tokens(self) -> bool:
+        """Whether every token has a label, or -1: a case of masks."""
+        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
+
+    def with_constants(self, inputs: Sequence[str] | None = None) -> Dataset:
+        """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`.
+
+        inputs: the names of those of several inputs that they scale, default all of floats.
+        """
+        mean, std = scaling.find_constants(self.x, self.layout, inputs)
+        return replace(self, mean=mean, std=std)
+
+    def noted(self, *notes: Note) -> Dataset:
+        """The set with further remarks on what was understood."""
+        return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).noted(*notes))
+
+    def standardised(self) -> Dataset:
+        """The set with samples (x - mean) / std, channel by channel; unchanged if it has no such constants."""
+        if self.mean is None or self.std is None:
+            return self
+        constants = (self.mean, self.std)
+        scale = partial(scaling.apply, constants=constants, layout=self.layout)
+        x, x_test = (map_samples(part, scale) for part in (self.x, self.x_test))
+        return replace(self, x=x, x_test=x_test, mean=None, std=None, applied=constants)
+
+    def to_natural(self, x: np.ndarray) -> np.ndarray:
+        """Samples [N, ...] of this set in natural units."""
+        return x if self.applied is None else scaling.undo(x, self.applied, self.layout)
+
+    def from_natural(self, x: np.ndarray) -> np.ndarray:
+        """Samples [N, ...] in natural units, scaled as this set's are."""
+        return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
+
+
+def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """The groups from which samples are drawn in proportion, int64 [N]: their classes; with masks, one group for all.
+
+    Of targets that are numbers, the tenths; of several labels a sample, its rarest one, and C where it has none.
+    among: the targets whose tenths, or labels whose frequencies, count; default: these.
+    """
+    if y.dtype.kind == "b":
+        return rarest_labels(y, y if among is None else among)
+    if y.dtype.kind == "f":
+        return tenths(y, tenth_edges(y if among is None else among))
+    return y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64)
+
+
+def rarest_labels(y_NC: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Of each sample's labels the one that the fewest of `among` have, the first of equally rare ones; C without any."""
+    count, C = among.sum(0), y_NC.shape[1]
+    order = np.argsort(count, kind="stable")
+    return np.where(y_NC.any(1), order[y_NC[:, order].argmax(1)], C).astype(np.int64)
+
+
+def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarray | None = None) -> Dataset:
+    """The set with this share of every class, or tenth of a target, as its test set; with masks, with this share of all.
+
+    dataset: without a test set; it is returned unchanged if no training sample would be left. site: the column that says
+    where samples are from, if there is one; every class of every site then gives its share. same: of each sample, the first that goes to the side it goes to, int64
+    [N], unless that would halve or double the share; None if each goes by itself.
+    """
+    rng, kinds = np.random.default_rng(1797), strata(dataset.y)
+    if site:
+        kinds = np.unique(np.stack([dataset.columns[site], kinds]), axis=1, return_inverse=True)[1].reshape(-1)
+    counts = np.bincount(kinds, minlength=0 if site or dataset.target or dataset.several else len(dataset.classes))
+    held = np.zeros(len(dataset.y), dtype=bool)
+    for c, size in enumerate(largest_remainder(counts * share, counts)):
+        held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
+    if same is not None and 0.5 * held.sum() <= held[same].sum() <= 2 * held.sum():
+        held = held[same]
+    return dataset if held.all() else replace(_split_off(dataset, held), held_out=True)
+
+
+def validation_of(dataset: Dataset, share: float) -> Dataset:
+    """The set without its test set; instead, this share of its training samples, of every class and domain alike. Samples
+    that its intake says belong together, such as the slices of a patient, go together.
+
+    Raises DataError (E403) where either side would be empty.
+    """
+    kinds = np.stack([strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1)
+    group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+    rng, held = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
+    if together := dataset.intake.form.get("together") if dataset.intake else None:
+        held = _whole_groups(dataset.columns[together], share, rng)
+    else:
+        for kind in range(int(group.max()) + 1):
+            rows = np.flatnonzero(group == kind)
+            held[rng.permutation(rows)[: round(share * len(rows))]] = True
+    if not held.any() or held.all():
+        raise DataError(
+            "E403", f"{dataset.name}: {share:g} of {len(held)} training samples leaves one side without any."
+        )
+    return _split_off(dataset, held)
+
+
+def _whole_groups(groups: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Rows of whole groups, bool [N]: as many groups as come closest to the share of rows from below, at least one."""
+    names, sizes = np.unique(groups, return_counts=True)
+    order = rng.permutation(len(names))
+    fits = np.cumsum(sizes[order]) <= share * len(groups)
+    return np.isin(groups, names[order[: max(1, int(fits.sum()))]])
+
+
+def _split_off(dataset: Dataset, held: np.ndarray) -> Dataset:
+    """The held training rows, bool [N], as the test set."""
+    return replace(
+        dataset,
+        x=select_samples(dataset.x, ~held),
+        y=dataset.y[~held],
+        x_test=select_samples(dataset.x, held),
+        y_test=dataset.y[held],
+        columns={name: values[~held] for name, values in dataset.columns.items()},
+        test_columns={name: values[held] for name, values in dataset.columns.items()},
+    )

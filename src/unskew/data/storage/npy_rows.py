@@ -1,0 +1,221 @@
+"""The samples of a .npy file, row by row.
+
+Rows in C order are read by position rather than through a memory map: a file that is truncated while it is in
+use is then an error and does not kill the process, and memory holds no more than the rows that are read. Rows
+in any other order, such as Fortran's, are read through a map. `write_rows` and `read_rows` hand samples to
+another process.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data.storage.file_ranges import ByteRange, RangeFile
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, row_blocks, select_samples
+from unskew.errors import DataError
+from unskew.system import disk
+
+
+class StridedRows(Source):
+    """The rows of an array that lies in a file in any order.
+
+    offset: of its first number. strides: bytes from one number to the next along each axis. kind: of its numbers. full: what they
+    are divided by, None where they are taken as they are. Raises DataError (E402) without the file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int,
+        strides: tuple[int, ...],
+        *,
+        shape: tuple[int, ...],
+        kind: np.dtype[Any],
+        full: int | None,
+    ):
+        self.path, self.name, self.offset, self.strides, self.shape = path, path.name, offset, strides, shape
+        self.kind, self.full, self.came = kind, full, kind.newbyteorder("=") if full is None else Source.came
+        self._open()
+        self._stamp = self._now()
+
+    def _open(self) -> None:
+        try:
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
+        except FileNotFoundError:
+            raise DataError("E402", f"there is no {self.path}.") from None
+        self._x: np.ndarray | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_file", "_x")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._open()
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        self._check()
+        if self._x is None:
+            memory = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._x = np.ndarray(self.shape, self.kind, memory, self.offset, self.strides)
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            x = self._x[rows].astype(np.float32, order="C")
+        self._check()
+        return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
+
+    def _now(self) -> tuple[int, int]:
+        now = os.fstat(self._file.fileno())
+        return now.st_size, now.st_mtime_ns
+
+    def _check(self) -> None:
+        """Raises DataError (E413) where the file is not what it was; one that is shorter than its mapping would end the process."""
+        if self._now() != self._stamp:
+            text = f"{self.path} has changed since it was checked"
+            raise DataError("E413", f"{text}; leave data alone while they are trained on, and start the run again.")
+
+
+ALIGNMENT = 64
+"""Bytes of which the place of an array in memory is a multiple."""
+
+
+class NpyRows(Source):
+    """The rows of an array that lies in a file in C order.
+
+    offset: of its first byte. kind: of its numbers. full: what they are divided by, None where they are taken as they are.
+    """
+
+    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None):
+        self._lies(path, offset, shape, kind, full)
+        self._file = RangeFile(path)
+        self._stamp = self._file.stamp()
+
+    @classmethod
+    def opened(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
+        """The rows of float32 in an open file that has no name of its own. name: what it is called in messages."""
+        self = cls.__new__(cls)
+        self._lies(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
+        self._file = RangeFile(self.path, file)
+        self._stamp = self._file.stamp()
+        return self
+
+    def _lies(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None) -> None:
+        self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
+        self.name, self.came = path.name, kind.newbyteorder("=") if full is None else Source.came
+        self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_file"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._file = RangeFile(self.path)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        raw = _aligned_array((len(rows), *self.shape[1:]), self.kind)
+        try:
+            whole = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
+        except OSError as error:
+            raise DataError(
+                "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
+            ) from error
+        if not whole:
+            raise self._altered("is shorter than when it was checked")
+        if self._file.stamp() != self._stamp:
+            raise self._altered("has changed since it was checked")
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            x = raw.astype(np.float32, copy=False)
+        return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
+
+    def coming(self, rows: np.ndarray) -> None:
+        self._file.fetch(list(self._ranges(rows)))
+
+    def _ranges(self, rows: np.ndarray) -> Iterator[ByteRange]:
+        """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in both are one."""
+        if not len(rows):
+            return iter(())
+        places, size = np.argsort(rows, kind="stable"), self.row_bytes
+        rows = rows[places]
+        begins = np.flatnonzero(np.r_[True, (np.diff(rows) != 1) | (np.diff(places) != 1)])
+        counts = np.diff(begins, append=len(rows)) * size
+        return zip((places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist())
+
+    def _altered(self, what: str) -> DataError:
+        return DataError(
+            "E413", f"{self.path} {what}; leave data alone while they are trained on, and start the run again."
+        )
+
+
+def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+    """An array that begins where kernels want samples to begin (unskew.core.trees.align), so that none is copied for it."""
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    skip = -memory.ctypes.data % ALIGNMENT
+    return memory[skip : skip + size].view(kind).reshape(shape)
+
+
+def npy_source(x: np.ndarray, full: int | None) -> Source | None:
+    """What reads the rows of a mapped array from its file; None for one that may have been changed in memory only."""
+    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return None
+    mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
+    begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
+    offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+    path = Path(x.filename)
+    if x.flags.c_contiguous:
+        return NpyRows(path, offset, x.shape, x.dtype, full)
+    return StridedRows(path, offset, x.strides, shape=x.shape, kind=x.dtype, full=full)
+
+
+def is_unchanged_file(x: Rows) -> bool:
+    """Whether samples lie in a file as they are used."""
+    return isinstance(x.source, NpyRows) and x.unchanged
+
+
+def write_rows(x: Rows, path: Path) -> dict[str, Any]:
+    """Put samples at this path, by a link to their own file, or written as float32, block by block; how they lie there, as JSON.
+
+    The facts name no file, because they may come from anybody. Raises Paused (E203) on a full disk, and DataError (E413) for
+    rows that cannot be read.
+    """
+    if is_unchanged_file(x):
+        source = x.source
+        assert isinstance(source, NpyRows)
+        if disk.is_link_to(path, source.path):
+            return {
+                "offset": source.offset,
+                "kind": source.kind.str,
+                "full": source.full,
+                "shape": list(source.shape),
+            }
+        x = Rows(source)  # whoever picks them up chooses from all rows
+    header = io.BytesIO()
+    form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
+    np.lib.format.write_array_header_1_0(header, form)
+    pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in row_blocks(x.shape))
+    disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
+    return {"offset": header.tell(), "kind": "<f4", "full": None, "shape": list(x.shape)}
+
+
+def read_rows(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> np.ndarray:
+    """The samples that lie at this path as `laid_down` says. rows: which of them; None for all.
+
+    Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that `laid_down` does not write.
+    """
+    kind, shape, offset, full = np.dtype(str(facts["kind"])), tuple(facts["shape"]), facts["offset"], facts["full"]
+    if kind.kind not in "biuf" or kind.subdtype or not shape:
+        raise ValueError(f"samples of {kind}")
+    if any(type(n) is not int or n < 0 for n in (*shape, offset)) or type(full) not in (int, type(None)) or full == 0:
+        raise ValueError("samples of no shape")
+    place = path.resolve()
+    if place.exists() and (not place.is_file() or offset + math.prod(shape) * kind.itemsize > place.stat().st_size):
+        raise ValueError(f"{path.name} is shorter than its samples")
+    x = as_rows(NpyRows(place, offset, shape, kind, full))
+    return x if rows is None else select_samples(x, rows)

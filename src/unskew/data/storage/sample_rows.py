@@ -1,0 +1,228 @@
+"""Samples that stay on disk and are read when they are needed, for sets that are larger than memory.
+
+A `Rows` object takes the place of an array of samples: it has a shape, returns an array for every index, and
+records which rows of its source it holds and which functions are applied to them. `select_samples` takes a
+subset without reading. A `Concatenation` joins the samples of several clients, some of which are in memory.
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+from zlib import crc32
+
+import numpy as np
+
+from unskew.errors import DataError
+
+READ_BLOCK = 1 << 22
+"""Values that are read at once in a pass over all samples."""
+SUM_BLOCK = 1 << 24
+"""Values that are summed at once where channels are measured; the sums' last bits follow from it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What a pass over all rows of a source found. crc: of each row's bytes, uint32 [N]. low, high: each row's smallest and
+    largest value, float32 [N]; NaN in a row that holds one."""
+
+    crc: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Source:
+    """Where samples lie. name: what it is called in messages. shape: [N, ...].
+
+    Subclasses read rows; a row that is not what it was when the source was opened is an error, never another sample.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    together: int | None = None
+    """Bytes of samples that are read at once for training, where a read costs much whatever it brings; None where it does not."""
+    came: np.dtype[Any] = np.dtype(np.float32)
+    """The type of the numbers where they lie, of those that are read as they are; float32 of those that are scaled."""
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that cannot be read."""
+        raise NotImplementedError
+
+    def coming(self, rows: np.ndarray) -> None:
+        """Rows that are read next, which a disk may fetch meanwhile; from any thread. Nothing is raised."""
+
+    @cached_property
+    def survey(self) -> Survey:
+        """One pass over all rows, made once."""
+        return survey_rows(self.shape, self.read)
+
+
+def survey_rows(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> Survey:
+    """One pass over all samples of this shape. read: gives the samples at these numbers."""
+    parts = [_survey_block(read(rows)) for rows in row_blocks(shape)]
+    return Survey(*(np.concatenate(values) for values in zip(*parts)))
+
+
+def checksums(x: np.ndarray) -> np.ndarray:
+    """Of each sample's bytes, uint32 [N]; equal ones may still differ."""
+    return np.fromiter((crc32(np.ascontiguousarray(row).data) for row in x), np.uint32, len(x))
+
+
+def _survey_block(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(crc, low, high) of samples [n, ...], as `Survey` holds them."""
+    flat = x.reshape(len(x), -1)
+    return checksums(x), flat.min(1), flat.max(1)
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """The rows of samples of this shape, in blocks."""
+    step = max(1, READ_BLOCK // max(1, int(np.prod(shape[1:]))))
+    for begin in range(0, shape[0], step):
+        yield np.arange(begin, min(begin + step, shape[0]))
+
+
+def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, standard deviation) of every channel of samples [N, channels, ...], float64 [channels].
+
+    Summed block by block, so that samples in memory and others give the same bits.
+    """
+    axes, step = (0, *range(2, x.ndim)), max(1, SUM_BLOCK // max(1, int(np.prod(x.shape[1:]))))
+    starts, count = range(0, len(x), step), x.shape[0] * int(np.prod(x.shape[2:]))
+    mean = sum(x[i : i + step].sum(axes, dtype=np.float64, keepdims=True) for i in starts) / count
+    squares = sum(np.square(x[i : i + step] - mean).sum(axes, dtype=np.float64) for i in starts)
+    return np.reshape(mean, -1), np.sqrt(squares / count)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """rows: which of the source's, int64 [N]; None for all. changes: what is done to rows that were read, in this order."""
+
+    source: Source
+    rows: np.ndarray | None = None
+    changes: tuple[Callable[[np.ndarray], np.ndarray], ...] = ()
+
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape if self.rows is None else (len(self.rows), *self.source.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        return len(self.source.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the samples would take in memory."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """The samples at a number, a slice or an array of numbers or truth values, read now; of a number the sample itself."""
+        rows = _row_numbers(index, len(self)) if self.rows is None else self.rows[index]
+        x = self.source.read(np.atleast_1d(rows).astype(np.int64, copy=False))
+        for change in self.changes:
+            x = change(x)
+        return x if np.ndim(rows) else x[0]
+
+    def coming(self, rows: np.ndarray) -> None:
+        """The samples at these numbers are read next, so that a disk may fetch them meanwhile."""
+        self.source.coming(rows if self.rows is None else self.rows[rows])
+
+    def __array__(self, *_args: object, **_more: object) -> np.ndarray:
+        raise DataError(
+            "E414",
+            f"all {len(self):,} samples of {self.source.name} would have to be in memory at once ({self.nbytes:,} bytes), "
+            "and they are read row by row; give fewer samples, or data that fit into memory.",
+        )
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether rows are used as the source gives them."""
+        return not self.changes
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What was found of the source's rows that are in here, before any change."""
+        survey = self.source.survey
+        return survey if self.rows is None else Survey(*(v[self.rows] for v in (survey.crc, survey.low, survey.high)))
+
+
+def _row_numbers(index: Any, count: int) -> np.ndarray:
+    """The numbers below `count` that an index chooses. Raises IndexError for one that is out of bounds."""
+    numbers = np.asarray(index) if isinstance(index, np.ndarray | list | int | np.integer) else None
+    if numbers is None or numbers.dtype.kind not in "iu" or not numbers.size:
+        return np.arange(count)[index]
+    if numbers.min() < -count or numbers.max() >= count:
+        raise IndexError(f"row {int(numbers.max())} or {int(numbers.min())} of {count}")
+    return np.where(numbers < 0, numbers + count, numbers)
+
+
+def is_streamed(x: object) -> bool:
+    """Whether samples are read when they are wanted."""
+    return isinstance(x, Rows)
+
+
+def as_rows(source: Source) -> np.ndarray:
+    """All rows of a source, to be used wherever an array of samples is."""
+    return cast(np.ndarray, Rows(source))
+
+
+def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The samples at these numbers, or where these truth values are true; of samples that stay where they lie none is read."""
+    if not isinstance(x, Rows):
+        return x[index]
+    rows = np.arange(len(x)) if x.rows is None else x.rows
+    return cast(np.ndarray, replace(x, rows=rows[index]))
+
+
+def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The samples after a change that concerns each by itself; done when they are read, where they are not in memory."""
+    return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
+
+
+class Concatenation(Source):
+    """The samples of all parts, in order. parts: float32 [n, ...] of one shape, in memory or not; at least one."""
+
+    def __init__(self, parts: Sequence[np.ndarray]):
+        self.parts = parts
+        self.name = next(part.source.name for part in parts if isinstance(part, Rows))
+        self.starts = np.cumsum([0, *map(len, parts)])
+        asked = [part.source.together for part in parts if isinstance(part, Rows)]
+        self.together = max((most for most in asked if most), default=None)
+        self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        x = np.empty((len(rows), *self.shape[1:]), np.float32)
+        owner = np.searchsorted(self.starts, rows, "right") - 1
+        for number in np.unique(owner).tolist():
+            here = np.flatnonzero(owner == number)
+            x[here] = self.parts[number][rows[here] - self.starts[number]]
+        return x
+
+    def coming(self, rows: np.ndarray) -> None:
+        for part, start in zip(self.parts, self.starts):
+            if isinstance(part, Rows):
+                part.coming(rows[(rows >= start) & (rows < start + len(part))] - start)
+
+    @cached_property
+    def survey(self) -> Survey:
+        surveys = [
+            part.survey if isinstance(part, Rows) and part.unchanged else survey_rows(part.shape, part.__getitem__)
+            for part in self.parts
+        ]
+        return Survey(*(np.concatenate(values) for values in zip(*((s.crc, s.low, s.high) for s in surveys))))
+
+
+def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All parts as one array, or what stands in for them where one of them is read when it is wanted."""
+    read = [part for part in parts if isinstance(part, Rows)]
+    if len(read) == len(parts) and all(p.source is read[0].source and p.changes == read[0].changes for p in read):
+        rows = [np.arange(len(p)) if p.rows is None else p.rows for p in read]
+        return cast(np.ndarray, replace(read[0], rows=np.concatenate(rows)))
+    return as_rows(Concatenation(parts)) if any(map(is_streamed, parts)) else np.concatenate(parts)

@@ -1,0 +1,137 @@
+"""A scratch file for decoded samples: they are decoded once and then read back like rows of a .npy file.
+
+The file has no name and exists as long as its process. No other process can open it, so no damaged or
+outdated file is ever read in its place, and the operating system removes it however the process ends. A run
+that is resumed decodes its samples again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from unskew.data.storage.npy_rows import NpyRows
+from unskew.data.storage.sample_rows import Source
+from unskew.errors import DataError, excerpt
+from unskew.system import disk
+
+VARIABLE, OFF = "UNSKEW_SCRATCH", "off"
+"""The environment variable that names the folder for such files, and what it holds where there shall be none."""
+FREE_SHARE = 0.5
+"""Of the free space of a disk, what one file takes at most."""
+DEFAULT_FOLDER = Path("/var/tmp")
+"""Where systems want large temporary files; /tmp is in memory on many of them."""
+MOUNT_TABLE = Path("/proc/self/mountinfo")
+"""Where Linux says which folders are on which disk."""
+
+
+class ScratchFile:
+    """Samples, float32, that are written one after another; read once all are there.
+
+    why: why there is no file, or no more, in words that follow "because"; "" where there is one.
+    """
+
+    def __init__(self, shape: tuple[int, ...]):
+        """shape: of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder that is not there."""
+        self.shape, self.size = shape, 4 * int(np.prod(shape, dtype=np.int64))
+        self.folder, self._file, self.why = scratch_folder(), None, ""
+        if self.folder is None:
+            self.why = f"{VARIABLE} is {OFF}"
+        elif _is_memory_disk(self.folder):
+            self.why = f"{self.folder} lies in memory ({VARIABLE} names another folder)"
+        else:
+            self._begin(self.folder)
+
+    def _begin(self, folder: Path) -> None:
+        try:
+            if self.size > FREE_SHARE * disk.free_bytes(folder):
+                space = f"take more than half of what is free in {folder}"
+                self.why = f"in a file they would {space} ({VARIABLE} names another folder)"
+                return
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closed with this object)
+            if self.size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._file.fileno(), 0, self.size)
+        except OSError as error:
+            self._give_up(error)
+
+    def put(self, begin: int, x: np.ndarray) -> None:
+        """Write samples, float32 [n, ...], from this number on."""
+        if self._file is None or not x.size:
+            return
+        try:
+            self._file.seek(begin * x[0].nbytes)
+            content = np.ascontiguousarray(x, "<f4").reshape(-1).view(np.uint8).data
+            while content:  # one write may take only a part of it
+                content = content[self._file.write(content) :]
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        self.why = f"{self.folder} could not be written to: {error.strerror}"
+
+    def told(self, how: str) -> str:
+        """Where samples are read from, for a table. how: what has to be done each time where there is no file."""
+        return (
+            f"each time {how} again, because {self.why}" if self.why else f"from a file without a name in {self.folder}"
+        )
+
+    def samples(self, source: Source) -> Source:
+        """What reads all samples from here, or the source from which they were taken."""
+        return (
+            source if self._file is None else ScratchRows(source, NpyRows.opened(self._file, self.shape, source.name))
+        )
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+class ScratchRows(Source):
+    """The samples of a source, which were all read once. copy: where they lie since; a process that is handed this has no copy."""
+
+    def __init__(self, source: Source, copy: NpyRows):
+        self.source, self.copy, self.name, self.shape, self.came = source, copy, source.name, source.shape, source.came
+        self.__dict__["survey"] = source.survey
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "copy": None}
+
+    @property
+    def together(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.together if self.copy is None else None
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return (self.copy or self.source).read(rows)
+
+    def coming(self, rows: np.ndarray) -> None:
+        (self.copy or self.source).coming(rows)
+
+
+def scratch_folder() -> Path | None:
+    """Where such files go; None where there shall be none. Raises DataError (E402) if the environment names one that is not there."""
+    named = os.environ.get(VARIABLE, "")
+    if named == OFF:
+        return None
+    if named and not Path(named).is_dir():
+        raise DataError(
+            "E402", f"there is no folder {excerpt(named)}, which {VARIABLE} names; make it, or unset {VARIABLE}."
+        )
+    if named or os.environ.get("TMPDIR"):
+        return Path(named or os.environ["TMPDIR"])
+    return DEFAULT_FOLDER if os.access(DEFAULT_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _is_memory_disk(folder: Path) -> bool:
+    """Whether what is written there takes memory, as far as the system says."""
+    try:
+        number = os.stat(folder).st_dev
+        mounts = [line.split() for line in MOUNT_TABLE.read_text().splitlines()]
+    except OSError:
+        return False
+    device = f"{os.major(number)}:{os.minor(number)}"
+    return any(fields[2] == device and fields[fields.index("-") + 1] in ("tmpfs", "ramfs") for fields in mounts)

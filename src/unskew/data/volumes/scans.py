@@ -1,0 +1,518 @@
+"""The volumes of a folder: the patient, site, mask or class of each, and which patients are held out for the
+test.
+
+NIfTI files:
+
+imagesTr/case.nii.gz + labelsTr/case.nii.gz
+    images and masks in folders side by side (unskew.data.files.tree)
+[site/] patient/scan.nii.gz + patient/scan_seg.nii.gz
+    a mask next to its image, or the only one of its folder
+sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
+    BIDS: subject and session identify the pair
+[site/] CLASS/scan.nii.gz
+    a class for each volume
+
+A patient is what `sub-` names, else the folder of a volume and its mask, else the file.
+
+DICOM: every file of an export is examined, whatever its name; directories (DICOMDIR), reports, segmentations
+and files of other kinds are left out, with a note, and links are not followed. Files of one SeriesInstanceUID
+are a volume, and those of one PatientID are of one patient. Folders mean what they mean for NIfTI; a series
+has the name of the folder that holds it alone, or of its file:
+
+images/NAME/... + masks/NAME/...      [site/] patient/NAME/... + patient/NAME_seg/...
+CLASS/...                             SITE/CLASS/..., if classes recur below sites and hold several patients
+
+Folders are often named after patients. One that holds a single patient is therefore taken neither for a site
+nor for a class, and patients are called by numbers, in the order of paths.
+
+A table of patients (participants.tsv as BIDS has it, or the one .csv or .tsv of the folder) may add sites and
+classes. All volumes of a patient, and so all slices, are on one side of a split.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from unskew.data.files.sheets import Sheet, read_csv
+from unskew.data.files.tree import (
+    CHANNEL_SUFFIX,
+    IMAGE_ENDINGS,
+    IMAGE_FOLDERS,
+    MASK_FOLDERS,
+    MASK_SUFFIXES,
+    SOUND_ENDINGS,
+    File,
+    FolderTree,
+    file_ending,
+    has_mask_folders,
+    is_system_file,
+    pair_masks,
+    plain_name,
+    split_part,
+)
+from unskew.data.kinds.class_folders import files_by_class
+from unskew.data.kinds.column_roles import column_named
+from unskew.data.samples.dataset import largest_remainder
+from unskew.data.samples.intake import Note, abbreviate, quantity
+from unskew.data.volumes.dicom import DICOM, DicomFile, Series, is_dicom, read_head
+from unskew.errors import DataError
+
+DICOM_ENDINGS = frozenset((".dcm", ".dicom"))
+"""Files that claim to be DICOM by name; one that is not is damaged, and not left out."""
+
+
+@dataclass(frozen=True)
+class SeriesPlace:
+    """A series. folder: the names that lead from the root to where all its files are; place: those of the series, as if it
+    were a file, the last its own. title: its SeriesDescription. None but the patient and the title come from tags."""
+
+    series: Series
+    patient: str
+    title: str
+    folder: tuple[str, ...]
+    place: tuple[str, ...]
+
+
+def holds_dicom(path: Path) -> bool:
+    """Whether a folder holds files of DICOM, and no more pictures or sounds than those; or whether a file is one."""
+    if path.is_file():
+        return is_dicom(path)
+    others, rest = 0, []
+    for file in _regular_files(path):
+        if file_ending(file) in IMAGE_ENDINGS | SOUND_ENDINGS:
+            others += 1
+        else:
+            rest.append(file)
+    return sum(map(is_dicom, rest)) >= max(1, others)
+
+
+def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
+    """(the series in or below a file or folder, in the order of paths; what was left out).
+
+    Raises DataError: E401 for damaged files, E409 for a folder without images, and for a series of two patients.
+    """
+    files = _regular_files(root) if root.is_dir() else [root]
+    members: dict[str, list[tuple[DicomFile, str, str]]] = {}
+    left: Counter[str] = Counter()
+    for i, path in enumerate(files):
+        item = DicomFile(path, f"{DICOM}, file {i + 1:,} of {len(files):,}")
+        if any(is_system_file(part) for part in path.relative_to(root).parts):
+            left["hidden or system file"] += 1
+        elif not os.access(path, os.R_OK):
+            raise DataError(
+                "E401", f"{item.name} may not be read; let this user read it, or take it out of the folder."
+            )
+        elif not is_dicom(path):
+            if file_ending(path) in DICOM_ENDINGS:
+                raise DataError("E401", f"{item.name} is called .dcm and is not DICOM; copy or export it again.")
+            left["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
+        elif (tags := read_head(item)) is None:
+            left["imageless DICOM object"] += 1
+        else:
+            patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
+            members.setdefault(str(tags.SeriesInstanceUID), []).append((item, patient, title))
+    if not members:
+        raise DataError("E409", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none.")
+    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in left.items() if n]
+    return _place_series(root, list(members.values())), notes
+
+
+def _regular_files(root: Path) -> list[Path]:
+    """All regular files below a folder, in the order in which `find -type f | LC_ALL=C sort` lists them."""
+    paths = (Path(place) / name for place, _, names in os.walk(root) for name in names)
+    return sorted((p for p in paths if p.is_file() and not p.is_symlink()), key=os.fsencode)
+
+
+def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -> list[SeriesPlace]:
+    """Each series with its patient and its place. Raises DataError (E409) for a series of two patients."""
+    within: dict[tuple[str, ...], set[int]] = {}
+    for number, items in enumerate(members):
+        for item, _, _ in items:
+            parts = item.path.relative_to(root).parts[:-1]
+            for depth in range(len(parts) + 1):
+                within.setdefault(parts[:depth], set()).add(number)
+    series: list[SeriesPlace] = []
+    for number, items in enumerate(members):
+        called = f"{DICOM}, series {number + 1:,} of {len(members):,}"
+        if len({patient for _, patient, _ in items}) > 1:
+            raise DataError("E409", f"{called} is of several patients, by its files' PatientID; export it again.")
+        paths = [item.path.relative_to(root).parts for item, _, _ in items]
+        folder = Path(os.path.commonpath([Path(*path[:-1]) for path in paths])).parts
+        if folder and len(within[folder]) == 1 and plain_name(folder[-1]) not in IMAGE_FOLDERS | MASK_FOLDERS:
+            place = folder
+        elif len(paths) == 1 and paths[0]:
+            file = items[0][0].path
+            place = (*folder, file.name.removesuffix(file.suffix) if file_ending(file) in DICOM_ENDINGS else file.name)
+        else:
+            place = (*folder, f"series {number + 1:06}")
+        series.append(
+            SeriesPlace(Series(called, tuple(item for item, _, _ in items)), items[0][1], items[0][2], folder, place)
+        )
+    return series
+
+
+MASK_ENDINGS = (*MASK_SUFFIXES, "_dseg", "-label", "_labels")
+"""Behind the name of an image, in the name of its mask."""
+_SUBJECT = re.compile(r"(?:^|_)(sub-[A-Za-z0-9]+)")
+_SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A volume, in a file or a series. mask: where its mask is, None where volumes have classes; label: its class, -1 where
+    they have masks. person: who the patient is, at whichever site; "" where patients of two sites are two people."""
+
+    path: Path | Series
+    patient: str
+    site: str
+    part: str
+    mask: Path | Series | None = None
+    label: int = -1
+    person: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The person, whose scans no split may part."""
+        return self.person or f"{self.site}/{self.patient}"
+
+
+@dataclass(frozen=True)
+class ScanLayout:
+    """scans: in the order of paths. classes: () where volumes have masks. private: patients are called by what their files
+    call them, which no message may say."""
+
+    scans: tuple[Scan, ...]
+    classes: tuple[str, ...]
+    notes: tuple[Note, ...]
+    private: bool = False
+
+
+def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> ScanLayout:
+    """The volumes below a folder. image: how the names of the images end, where a patient has several; "": each is one.
+    labelled: a table says the class of each volume, folders do not.
+
+    Raises DataError (E409) for links that lead out of the folder, for images without a mask or with several, and for
+    folders that name no classes.
+    """
+    _check_links(tree)
+    if has_mask_folders(tree):
+        files = tuple(f for f in tree.files if is_in_mask_folder(f) or f.stem.endswith(image))
+        paired, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
+        scans = [Scan(p.image.path, _patient_of(p.image), p.site, p.image.part, p.mask.path) for p in paired]
+        return ScanLayout(tuple(scans), (), (*tree.notes, *notes))
+    masks = [f for f in tree.files if is_mask_name(f)]
+    images = [f for f in tree.files if not is_mask_name(f) and f.stem.endswith(image)]
+    if not images:
+        ending = f" whose names end in {image}" if image else ""
+        raise DataError("E409", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image.")
+    if masks:
+        return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
+    if labelled:
+        return ScanLayout(tuple(Scan(f.path, _patient_of(f), "", f.part) for f in images), (), tree.notes)
+    ordered = files_by_class(tree, images)
+    sites = ordered.sites or [""] * len(images)
+    by_folder = [
+        Scan(f.path, _patient_of(f), site, f.part, None, label)
+        for f, site, label in zip(ordered.files, sites, ordered.labels)
+    ]
+    return ScanLayout(tuple(by_folder), ordered.classes, (*tree.notes, *ordered.notes))
+
+
+def _check_links(tree: FolderTree) -> None:
+    """Raises DataError (E409) for a file that lies elsewhere and is only linked to."""
+    root = tree.root.resolve()
+    for file in tree.files:
+        if not file.path.resolve().is_relative_to(root):
+            raise DataError(
+                "E409", f"{file.path} is a link that leads out of {tree.root}; copy what it points to into the folder."
+            )
+
+
+def is_in_mask_folder(file: File) -> bool:
+    """Whether a file lies in a folder that is called as those of masks are."""
+    return any(plain_name(name) in MASK_FOLDERS for name in file.folders)
+
+
+def is_mask_name(file: File) -> bool:
+    """Whether a file is called as a mask is."""
+    stem = file.stem.lower()
+    return stem in MASK_FOLDERS or stem.endswith(MASK_ENDINGS)
+
+
+def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> list[Scan]:
+    """Each image with the mask of its name, of its subject and session, or else of its folder."""
+    by_key: dict[tuple[str, ...], list[File]] = {}
+    stems = {(f.part, *f.folders, f.stem) for f in images}
+    for mask in masks:
+        by_key.setdefault(_match_key(mask, stems), []).append(mask)
+    scans: list[Scan] = []
+    taken: dict[tuple[str, ...], File] = {}
+    for image in images:
+        key = _match_key(image, stems, set(by_key))
+        drawn = by_key.get(key, [])
+        if len(drawn) != 1:
+            what = f"{len(drawn)} masks, such as {drawn[0].path.name}" if drawn else "no mask"
+            raise DataError(
+                "E409",
+                f"{image.path} has {what}; put one beside it, called {image.stem}_seg.nii.gz, or give images/ and masks/.",
+            )
+        if twin := taken.get(key):
+            raise DataError(
+                "E409",
+                f"{twin.path} and {image.path} would share the mask {drawn[0].path.name}; name the kind of image by how its "
+                f"files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
+            )
+        taken[key] = image
+        alone = key[-1] == "folder"
+        patient = (
+            _patient_of(image) if not alone or not image.folders or _SUBJECT.search(image.stem) else image.folders[-1]
+        )
+        above = image.folders[:-1] if alone else () if _SUBJECT.search(image.stem) else image.folders
+        scans.append(Scan(image.path, patient, "/".join(above), image.part, drawn[0].path))
+    return scans
+
+
+def _match_key(file: File, images: set[tuple[str, ...]], masks: set[tuple[str, ...]] | None = None) -> tuple[str, ...]:
+    """What an image and its mask have in common. images: by part, folders and name; masks: keys of masks, for an image."""
+    place = (file.part, *file.folders)
+    if masks is not None and (*place, file.stem, "name") in masks:
+        return (*place, file.stem, "name")
+    if masks is None:
+        base = next((file.stem[: -len(e)] for e in MASK_ENDINGS if file.stem.lower().endswith(e)), "")
+        if (*place, base) in images:
+            return (*place, base, "name")
+    if subject := _SUBJECT.search(file.stem):
+        session = _SESSION.search(file.stem)
+        return file.part, subject[1], session[1] if session else "", "subject"
+    return (*place, "folder")
+
+
+def _patient_of(file: File) -> str:
+    subject = _SUBJECT.search(file.stem)
+    return subject[1] if subject else file.stem.removesuffix(CHANNEL_SUFFIX)
+
+
+TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
+
+
+def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
+    """The volumes below a folder of DICOM. image: how names or descriptions of the series to take end, where a patient has
+    several; "": each is one. labelled: a table says the class of each volume, folders do not.
+
+    Patients are still called by their PatientID, by which a table names them; `numbered` takes it away.
+    Raises DataError, as `found` does, and E409 for images without one mask, series without a PatientID and folders that
+    name no classes.
+    """
+    series, notes = find_series(root)
+    if lacking := sum(not one.patient for one in series):
+        text = f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept together"
+        raise DataError("E409", f"{text}; write a pseudonym for each patient.")
+    split = any(part == "train" for part in (split_part(one.folder)[0] for one in series))
+    files = [_series_file(root, one, split) for one in series]
+    inner = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
+    tree = FolderTree(root, tuple(files), inner, ())
+    if has_mask_folders(tree) or any(is_mask_name(f) for f in files):
+        return _match_series(tree, series, image, notes)
+    taken = [one for one in series if one.place[-1].endswith(image) or one.title.endswith(image)]
+    if not taken:
+        raise DataError(
+            "E409", f"{DICOM}: no folder or description of a series ends in {image}; check the setting image."
+        )
+    if n := len(series) - len(taken):
+        notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
+    if labelled:
+        scans = tuple(_scan_of(one, split) for one in taken)
+        return ScanLayout(scans, (), tuple(notes), private=True)
+    return _scans_by_class(taken, split, notes)
+
+
+def number_patients(layout: ScanLayout) -> ScanLayout:
+    """The layout with patients called by numbers, in the order of paths, in place of what their files call them."""
+    numbers = {person: f"patient {i + 1}" for i, person in enumerate(dict.fromkeys(s.patient for s in layout.scans))}
+    scans = [replace(s, patient=numbers[s.patient], person=numbers[s.patient]) for s in layout.scans]
+    return replace(layout, scans=tuple(scans))
+
+
+def _series_file(root: Path, one: SeriesPlace, split: bool) -> File:
+    """A series as the one file that its volume would be."""
+    part, folders = split_part(one.place[:-1]) if split else ("", one.place[:-1])
+    return File(root.joinpath(*one.place[:-1], f"{one.place[-1]}.dcm"), part or "train", folders)
+
+
+def _scan_of(one: SeriesPlace, split: bool, site: str = "", label: int = -1) -> Scan:
+    part = split_part(one.folder)[0] if split else ""
+    return Scan(one.series, one.patient, site, part or "train", None, label)
+
+
+def _match_series(tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]) -> ScanLayout:
+    """Images with masks. Raises DataError (E409) for one of them without the other, and for masks of another patient."""
+    try:
+        layout = read_scans(tree, image)
+    except DataError:  # its text names folders
+        text = (
+            f"{DICOM}: not every series of images has one mask, which is called like it; put them into images/NAME/ and"
+        )
+        raise DataError("E409", f"{text} masks/NAME/, or into NAME/ and NAME_seg/ side by side.") from None
+    by_path = {file.path: one for file, one in zip(tree.files, series)}
+    scans: list[Scan] = []
+    for scan in layout.scans:
+        picture, mask = (by_path[Path(str(p))] for p in (scan.path, scan.mask))
+        if picture.patient != mask.patient:
+            raise DataError(
+                "E409", f"{mask.series} is of another PatientID than its image, series {picture.series.name}."
+            )
+        scans.append(replace(scan, path=picture.series, mask=mask.series, patient=picture.patient))
+    if n := len(series) - 2 * len(scans):
+        notes.append(("left out", f"{n:,} series without a mask or an image of their name"))
+    return ScanLayout(_drop_patient_folders(scans, notes), (), tuple(notes), private=True)
+
+
+def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Scan, ...]:
+    """The scans with sites that hold several patients each; folders that hold one patient are that patient's."""
+    sites = [scan.site for scan in scans]
+    while any(sites) and _are_patients(sites, [scan.patient for scan in scans]):
+        sites = [site.rpartition("/")[0] for site in sites]
+    if not any(sites) and any(scan.site for scan in scans):
+        notes.append(("sites", "folders that hold one patient each were not taken for sites"))
+    return tuple(replace(scan, site=site) for scan, site in zip(scans, sites))
+
+
+def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
+    """Whether most of these names, one a volume, hold a single patient each."""
+    held = Counter(name for name, _ in set(zip(names, patients)))
+    return 2 * sum(n == 1 for n in held.values()) > len(held)
+
+
+def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
+    """Volumes with the class, and the site, that their outermost folders name. Raises DataError (E409) without classes."""
+    folders = [split_part(one.folder)[1] if split else one.folder for one in series]
+    people = [one.patient for one in series]
+    if n := sum(not f for f in folders):
+        raise DataError(
+            "E409",
+            f"{DICOM}: {n:,} of {len(series):,} series lie in no folder of a class; use CLASS/, or {TABLE_HINT}.",
+        )
+    inner = _recurs_below(folders)
+    if inner and not any(
+        n > 1 for n in Counter(f[:2] for f, _ in {(f[:2], p) for f, p in zip(folders, people)}).values()
+    ):
+        text = f"{DICOM}: folders such as SITE/CLASS/ are there, and each holds one patient, so they may be patients'"
+        raise DataError("E409", f"{text}; give patients' folders names of their own, or {TABLE_HINT}.")
+    labels = [f[1] if inner else f[0] for f in folders]
+    classes = tuple(sorted(set(labels)))
+    if len(classes) < 2 or _are_patients(labels, people):
+        text = (
+            f"{DICOM} holds no folders of classes: it has {len(classes):,}, and those of one patient each are patients'"
+        )
+        raise DataError("E409", f"{text}; use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}.")
+    notes.append(("sites" if inner else "labels", f"folders were read as {'site/class' if inner else 'class'}"))
+    scans = [
+        _scan_of(one, split, folder[0] if inner else "", classes.index(label))
+        for one, folder, label in zip(series, folders, labels)
+    ]
+    return ScanLayout(_drop_patient_folders(scans, notes), classes, tuple(notes), private=True)
+
+
+def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
+    """Whether, of folders a/b/..., b names the class: its names then recur below most of a."""
+    if any(len(f) < 2 for f in folders):
+        return False
+    below = {f[0]: {g[1] for g in folders if g[0] == f[0]} for f in folders}
+    total, names = sum(map(len, below.values())), set().union(*below.values())
+    return len(below) > 1 and len(names) > 1 and 2 * (total - len(names)) >= total / len(below)
+
+
+PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
+"""The tables that are looked for; the first column names patients."""
+
+
+def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
+    """The layout with sites and classes from these columns of the table; "" where a column is not asked for.
+
+    Raises DataError: E402 without a table, E403 for a column or a patient that it lacks, and for classes of volumes that
+    have masks.
+    """
+    if not site and not label:
+        return layout
+    if label and any(scan.mask for scan in layout.scans):
+        raise DataError("E403", f"{root}: label={label} names classes, and these volumes have masks; leave it out.")
+    path = next((root / name for name in PATIENT_TABLES if (root / name).is_file()), None)
+    if path is None:
+        raise DataError(
+            "E402", f"{root} holds none of {', '.join(PATIENT_TABLES)}, which site= and label= read; write one."
+        )
+    sheet = read_csv(path)
+    patients = [str(v) for v in next(iter(sheet.columns.values()))]
+    rows = {patient: i for i, patient in reversed(list(enumerate(patients)))}
+    lacking = [scan.patient for scan in layout.scans if scan.patient not in rows]
+    if lacking:
+        who = f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else abbreviate(lacking)
+        raise DataError("E403", f"{path} has no line for {who}; its first column names patients.")
+    scans = list(layout.scans)
+    if site:
+        values = _patient_column(sheet, site, path)
+        scans = [replace(scan, site=values[rows[scan.patient]]) for scan in scans]
+    if not label:
+        return replace(layout, scans=tuple(scans))
+    values = _patient_column(sheet, label, path)
+    classes = tuple(sorted({values[rows[scan.patient]] for scan in scans}))
+    labelled = [replace(scan, label=classes.index(values[rows[scan.patient]])) for scan in scans]
+    return replace(layout, scans=tuple(labelled), classes=classes)
+
+
+def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
+    """The values of a column. Raises DataError (E403) for one that is not there or lacks values."""
+    values = [str(v) for v in sheet.columns[column_named(sheet.columns, name, path.name)]]
+    missing = next((i for i, v in enumerate(values) if v.lower() in ("", "n/a", "na", "nan")), None)
+    if missing is not None:
+        raise DataError(
+            "E403", f"{path}: column '{name}' has no value {sheet.where(missing)}; fill it, or remove the patient."
+        )
+    return values
+
+
+def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
+    """Whether each volume is of the test part, bool [N]: as its folder says, else this share of every site's and class's patients.
+
+    Raises DataError: E409 for a patient in both parts, E403 where one patient is all there is.
+    """
+    test = np.array([scan.part == "test" for scan in scans])
+    owners = np.array([scan.owner for scan in scans])
+    if test.any():
+        both = sorted(set(owners[test]) & set(owners[~test]))
+        if both:
+            raise DataError(
+                "E409",
+                f"{name}: the patient {both[0]} is in train/ and in test/; move all of each one into one of them.",
+            )
+        return test
+    patients, first = np.unique(owners, return_index=True)
+    if len(patients) < 2:
+        raise DataError(
+            "E403",
+            f"{name}: all volumes are of one patient, {scans[0].patient}, so none is left to test on; add others.",
+        )
+    kinds = np.array([f"{scans[i].site}/{scans[i].label}" for i in first])
+    held = patients[hold_out_patients(kinds, share)]
+    return np.isin(owners, held)
+
+
+def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
+    """Which of these patients are held out, bool [N]: the share of each kind, at least one, and never all of a kind."""
+    rng = np.random.default_rng(1797)
+    names, counts = np.unique(kinds, return_counts=True)
+    quota = counts * share * max(1.0, 1 / (len(kinds) * share))
+    numbers = largest_remainder(quota, np.maximum(counts - 1, 0))
+    if not numbers.any():  # every kind has one patient
+        numbers[0] = 1
+    held = np.zeros(len(kinds), dtype=bool)
+    for kind, number in zip(names, numbers):
+        held[rng.permutation(np.flatnonzero(kinds == kind))[:number]] = True
+    return held

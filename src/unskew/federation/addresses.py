@@ -1,0 +1,154 @@
+"""Addresses to listen at and to connect to, of IPv4 and of IPv6, which is written in brackets before a port.
+
+Connections to a server go through the proxy that HTTPS_PROXY names where there is one. `unskew site run` goes the same
+way, because the libraries that it uses read the same variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import re
+import secrets
+import socket
+import urllib.request
+from base64 import b64encode
+from http.client import HTTPConnection
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from unskew.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+BACKLOG = 128
+"""Connections that wait in the kernel."""
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
+_PREFIX = 64
+"""Bits of an IPv6 address that name a network; whoever has one has all its addresses."""
+
+_UNASSIGNED_PORTS = range(20_000, 30_000)
+"""Ports that Linux (from 32768), macOS and Windows (from 49152) give to no connection."""
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IPv4 or IPv6 address, not a name. Addresses of one interface only (fe80::1%eth0) are none."""
+    try:
+        return bool(ipaddress.ip_address(host)) and "%" not in host
+    except ValueError:
+        return False
+
+
+def is_host(host: str) -> bool:
+    """Whether this is an address, or can be a host's name."""
+    return is_address(host) or _NAME.fullmatch(host) is not None
+
+
+def is_local(host: str) -> bool:
+    """Whether only programs of this machine reach this host."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT as people and URLs write it: fl.example.org:8000, [::1]:8000."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(text: str, port: int) -> tuple[str, int]:
+    """The host and port in HOST, HOST:PORT, [IPv6] or [IPv6]:PORT; a bare IPv6 address is a host. port: the default.
+
+    Raises UsageError (E503).
+    """
+    match = None if is_address(text) else _PLACE.fullmatch(text)
+    host = (match["address"] or match["name"]) if match else text
+    given = int(match["port"] or port) if match else port
+    if not is_host(host) or (match and match["address"] and ":" not in host) or not 0 < given < 65536:
+        raise UsageError("E503", f"--host takes HOST or HOST:PORT, with an IPv6 address in brackets; got '{text}'.")
+    return host, given
+
+
+def default_bind(host: str) -> str:
+    """The host of a federation if it is an address of this machine, else all addresses of IPv4."""
+    return host if host == "localhost" or is_address(host) else "0.0.0.0"
+
+
+def family(bind: str) -> socket.AddressFamily:
+    """Of an address, or of a name, for which it is IPv4."""
+    return socket.AF_INET6 if ":" in bind else socket.AF_INET
+
+
+def listen(bind: str, port: int) -> socket.socket:
+    """A listening socket; at `::` it takes IPv4 connections, too. Raises OSError."""
+    both = bind == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((bind, port), family=family(bind), backlog=BACKLOG, dualstack_ipv6=both)
+
+
+def origin(address: str) -> str:
+    """Whom to count a connection from this address for: an IPv4 address, or the network of an IPv6 address."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    ip = (ip.version == 6 and ip.ipv4_mapped) or ip  # first: whether a mapped address is a loopback depends on Python
+    if ip.version == 4 or ip.is_loopback:
+        return str(ip)
+    return str(ipaddress.ip_network((ip, _PREFIX), strict=False))
+
+
+def check_free(bind: str, port: int) -> None:
+    """Raises UsageError (E507) if nobody can listen there, for example because somebody does already."""
+    try:
+        listen(bind, port).close()
+    except OSError as error:
+        reason = error.strerror or error
+        text = f"the server cannot listen at {host_port(bind, port)}: {reason}. {_remedy(error, bind, port)}"
+        raise UsageError("E507", text) from error
+
+
+def _remedy(error: OSError, bind: str, port: int) -> str:
+    """What helps against an address at which nobody can listen."""
+    if error.errno == errno.EADDRINUSE:
+        return "Does it run already?"
+    if error.errno == errno.EACCES:
+        return f"Ports below 1024 are for root; a port above needs a federation with --host HOST:PORT, not {port}."
+    what = "is no address of this machine" if is_address(bind) else "is no name of this machine"
+    return f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at, of those that systems do not give to connections of their own accord: any
+    program that connects to somewhere could have it before whoever asked begins to listen."""
+    while True:
+        port = secrets.choice(_UNASSIGNED_PORTS)
+        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+            return port
+
+
+def proxy_for(host: str) -> SplitResult | None:
+    """The proxy by which TLS connections to a host go; None for a direct connection (no HTTPS_PROXY, or NO_PROXY)."""
+    text = urllib.request.getproxies().get("https", "")
+    if not text or urllib.request.proxy_bypass(host):
+        return None
+    return urlsplit(text if "://" in text else f"http://{text}")
+
+
+def connect(host: str, port: int, tls: bool, timeout_s: float) -> socket.socket:
+    """An open connection. Raises OSError if the server, or its proxy, cannot be reached or refuses."""
+    proxy = proxy_for(host) if tls else None
+    if proxy is None:
+        return socket.create_connection((host, port), timeout_s)
+    connection = HTTPConnection(str(proxy.hostname), proxy.port or 80, timeout=timeout_s)
+    connection.set_tunnel(host, port, _credentials(proxy))
+    try:
+        connection.connect()
+        line = connection.sock
+        assert isinstance(line, socket.socket)
+        return line
+    except (OSError, AssertionError) as error:
+        with contextlib.suppress(OSError):
+            connection.close()
+        raise OSError(f"by the proxy {proxy.hostname}:{proxy.port or 80}: {error}") from error
+
+
+def _credentials(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}

@@ -1,0 +1,233 @@
+"""Who takes part in a federation: admitted keys, bounds on samples, sites that come and go, and the server's certificate.
+
+Admission: the public key that a site sends back carries the proof that it was created with the ticket in the
+coordinator's folder, unaltered. Admission uses the ticket up; a key that was revoked is admitted again only with a new
+one.
+
+Bounds: the most samples that each site may say it holds, as agreed with it (`unskew federation admit --samples N`). A
+site's weight in the merge, and in the mean of scores, follows from numbers that only the site knows. The bound keeps a
+false number from deciding the run.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cryptography import x509
+
+from unskew.errors import UsageError, suggestion
+from unskew.federation import certificates, journal
+from unskew.federation.programs import Say
+from unskew.federation.protocol.identity import PublicKey
+from unskew.federation.tickets import PROOF, TICKET_DAYS, Coordinator, Ticket
+from unskew.system import disk
+
+
+def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, PublicKey]:
+    """The keys in the texts of SITE.pub, by site, if every one of them may be admitted. Nothing is written.
+
+    A key that is admitted already may come again, for example with new bounds. Raises UsageError: E502 if a site has
+    another key, E503 for a site that does not exist, a key in use, or a key without the proof of a ticket that may be used.
+    """
+    keys = {site: PublicKey.parse(text) for site, text in texts.items()}
+    admitted = home.admitted()
+    for site, key in keys.items():
+        if site in home.sites and site not in admitted:
+            _check_proof(home, site, key, texts[site])
+        home.check_key(site, key)
+    if len({key.text for key in keys.values()}) < len(keys):
+        raise UsageError("E503", "two of these files hold the same key; each site must create its own.")
+    return keys
+
+
+def admit(home: Coordinator, site: str, text: str) -> PublicKey:
+    """Admit the key in the text of SITE.pub. Raises UsageError as `applicants` does."""
+    public = applicants(home, {site: text})[site]
+    home.admit(site, public)
+    home.ticket_file(site).unlink(missing_ok=True)
+    return public
+
+
+def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
+    """Write a new ticket for a site that is not admitted. An earlier one is good for nothing any more.
+
+    Raises UsageError: E503 for a site that does not exist, E502 for one that is admitted, E109 for a time out of range.
+    """
+    require_site(home, site)
+    if not 1 <= days <= 365:
+        raise UsageError("E109", f"--days takes 1 to 365; got {days}.")
+    if site in home.admitted():
+        text = f"{site} is admitted; to give it a new key, first: unskew federation revoke {home.name} {site}"
+        raise UsageError("E502", text)
+    ticket = home.ticket(site, days)
+    ticket.write(home.ticket_file(site))
+    return ticket
+
+
+def revoke(home: Coordinator, site: str) -> PublicKey:
+    """Take back the admission of a site. Raises UsageError: E503 for a site that does not exist, E502 for none admitted."""
+    require_site(home, site)
+    key = home.admitted().get(site)
+    if key is None:
+        raise UsageError("E502", f"{site} is not admitted, so that there is nothing to take back.")
+    home.key_file(site).unlink()
+    return key
+
+
+def require_site(home: Coordinator, site: str) -> None:
+    """Raises UsageError (E503) if the federation has no site of this name."""
+    if site not in home.sites:
+        raise UsageError("E503", f"{home.name} has no site '{site}'; it has {', '.join(home.sites)}.")
+
+
+def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> None:
+    """Raises UsageError (E503) unless the text proves that the key was created with the site's ticket."""
+    path, new = home.ticket_file(site), f"send {site} a new one: unskew federation ticket {home.name} {site}"
+    if not path.exists():
+        raise UsageError("E503", f"the ticket of {site} has been used already; {new}")
+    ticket = Ticket.read(path)
+    if not ticket.secret or ticket.is_over():
+        raise UsageError("E503", f"the ticket of {site} expired on {ticket.expires[:10] or 'an earlier day'}; {new}")
+    proof = next((word.removeprefix(PROOF) for word in text.split() if word.startswith(PROOF)), "")
+    if not proof:
+        rule = f"it should end with {PROOF}... as `unskew join` wrote it"
+        raise UsageError("E503", f"this public key carries no proof of a ticket; {rule}: send {site}.pub as it is.")
+    if not hmac.compare_digest(proof.encode(), ticket.proof(public).encode()):
+        cause = "the ticket was altered on its way, or an earlier one was used, or the key is of another site"
+        raise UsageError("E503", f"this key was not created with the ticket of {site}: {cause}; {new}")
+
+
+class AdmittedKeys(Mapping[str, PublicKey]):
+    """By site, in the order of clients."""
+
+    def __init__(self, home: Coordinator):
+        self.home = home
+
+    def __getitem__(self, site: str) -> PublicKey:
+        return self.home.admitted()[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.home.admitted())
+
+    def __len__(self) -> int:
+        return len(self.home.admitted())
+
+
+def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
+    """The bounds by site in `6000`, which is for each of these sites, or in `a=6000,b=800`; none in "".
+
+    Raises UsageError (E109) for a number below 1, or a site that is not among them.
+    """
+    if "=" not in text:
+        return dict.fromkeys(sites, _positive(text)) if text else {}
+    given: dict[str, int] = {}
+    for pair in text.split(","):
+        site, _, number = (part.strip() for part in pair.partition("="))
+        if site not in sites or site in given:
+            what = "names twice" if site in given else "names no site whose key is here:"
+            raise UsageError("E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(given))}")
+        given[site] = _positive(number)
+    return given
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError("E109", f"--samples takes a whole number above 0, or SITE=NUMBER,...; got '{text}'.")
+    return int(text)
+
+
+def write_bound(home: Coordinator, site: str, samples: int) -> None:
+    """Keep the bound of a site."""
+    disk.replace(home.folder / "admitted" / f"{site}.samples", f"{samples}\n")
+
+
+def read_bounds(home: Coordinator) -> dict[str, int]:
+    """The bounds by site, of sites that have one. Raises UsageError (E503) for a file that holds no number."""
+    paths = {site: home.folder / "admitted" / f"{site}.samples" for site in home.sites}
+    return {site: _read_number(path.read_text(), str(path)) for site, path in paths.items() if path.exists()}
+
+
+def _read_number(text: str, path: str) -> int:
+    if not text.strip().isdecimal():
+        raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
+    return int(text)
+
+
+def add_site(home: Coordinator, site: str) -> Ticket:
+    """Give the federation another site, after all others in the order of clients, and write its ticket.
+
+    Runs that have begun go on without it. Raises UsageError: E502 if there is one of this name, E114 for a bad name.
+    """
+    disk.check_name(site)
+    if site in home.sites:
+        raise UsageError("E502", f"{home.name} has a site '{site}' already.")
+    wider = _write_sites(home, (*home.sites, site))
+    journal.record_events(home, [("added", {"site": site})])
+    return invite(wider, site)
+
+
+def remove_site(home: Coordinator, site: str) -> None:
+    """Take a site and its key out of the federation. Its ticket and the bound on its samples go with it.
+
+    Raises UsageError (E503) for a site that does not exist, or that is the last one.
+    """
+    require_site(home, site)
+    if len(home.sites) == 1:
+        raise UsageError("E503", f"{site} is the last site of {home.name}.")
+    if site in home.admitted():
+        revoke(home, site)
+    _write_sites(home, tuple(other for other in home.sites if other != site))
+    journal.record_events(home, [("removed", {"site": site})])
+    for path in (home.ticket_file(site), home.folder / "admitted" / f"{site}.samples"):
+        path.unlink(missing_ok=True)
+
+
+def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:
+    path = home.folder / "federation.json"
+    facts = json.loads(path.read_text())
+    disk.replace(path, json.dumps({**facts, "sites": list(sites)}, indent=1))
+    return home.now()
+
+
+RENEW_DAYS = 30
+"""With fewer days left a certificate is renewed."""
+RENEWAL_LOOK_S = 3600.0
+
+
+def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Certificate:
+    """Renew a federation's certificate, and note it in its journal. Raises UsageError as `certificates.renew` does."""
+    now = certificates.renew(home.folder, hosts)
+    journal.record_events(home, [("renewed", {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)})])
+    return now
+
+
+@dataclass
+class Renewal:
+    """Looks at the certificate of a server once an hour."""
+
+    home: Coordinator
+    say: Say
+    _serial: int | None = None
+    _next: float = field(default=0.0)
+
+    def tend(self) -> bool:
+        """Renew the certificate if it is due. Returns whether another certificate is there than at the last look."""
+        if not self.home.tls or time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + RENEWAL_LOOK_S
+        try:
+            now = certificates.read(self.home.folder / "server.crt")
+            if certificates.days_left(now) < RENEW_DAYS:
+                now = renew_certificate(self.home)
+                self.say(
+                    f"the server's certificate was renewed for {certificates.days_left(now)} days; no site has to join again"
+                )
+        except UsageError as error:
+            self.say(str(error))
+            return False
+        before, self._serial = self._serial, now.serial_number
+        return before not in (None, self._serial)

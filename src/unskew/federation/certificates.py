@@ -1,0 +1,250 @@
+"""The TLS certificates of a federation, and how a site proves its key when it connects.
+
+A federation has its own authority, which signs the certificate of one server. Sites trust the authority, so that the
+server's certificate can be renewed without any of them joining again.
+
+A site proves its key by mutual TLS with a certificate that it signs itself. This certificate names the fingerprint of the
+site's key as its issuer. The server makes an anchor for every admitted key: a certificate for the key under the same
+name. TLS then accepts a connection only from the owner of the private half of an admitted key. Nothing has to be sent to
+a site or renewed, and removing a key takes effect with the next connection.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import ssl
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from unskew.errors import UsageError
+from unskew.federation.addresses import is_host
+from unskew.federation.protocol.identity import PrivateKey, PublicKey, write_secret
+from unskew.system import disk
+
+DAYS = 365
+"""How long the server's certificate is valid."""
+AUTHORITY_DAYS = 3650
+"""How long the authority's is: a federation ends with it."""
+AUTHORITY_KEY = "authority.key"
+_PEM = serialization.Encoding.PEM
+AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
+"""The role of a certificate whose key may sign others."""
+LEAF = x509.BasicConstraints(ca=False, path_length=None)
+"""The role of a certificate whose key may not."""
+
+
+def certify(folder: Path, name: str, host: str) -> None:
+    """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at `host`."""
+    authority = Issuer(x509_name(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()), AUTHORITY_DAYS)
+    server_key = ec.generate_private_key(ec.SECP256R1())
+    root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
+    signer = Issuer(authority.name, authority.key)
+    server = signer.certificate(x509_name(host), server_key.public_key(), LEAF, _addresses(host))
+    disk.replace(folder / "ca.crt", root.public_bytes(_PEM))
+    disk.replace(folder / "server.crt", server.public_bytes(_PEM))
+    for file, key in ((AUTHORITY_KEY, authority.key), ("server.key", server_key)):
+        private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        write_secret(folder / file, private)
+
+
+def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
+    """Replace server.crt by one of the same key that is valid from now on, for the hosts of the old one and for `hosts`.
+
+    Raises UsageError (E503) for a host that is none, or if the authority's key is not there, or is not the authority's.
+    """
+    if wrong := [host for host in hosts if not is_host(host)]:
+        raise UsageError("E503", f"a certificate names hosts and addresses; got '{wrong[0]}'.")
+    old, root = read(folder / "server.crt"), read(folder / "ca.crt")
+    key = _read_authority(folder / AUTHORITY_KEY)
+    if key.public_key() != root.public_key():
+        raise UsageError("E503", f"{folder / AUTHORITY_KEY} is not the key of {folder / 'ca.crt'}.")
+    names = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    names += [name for host in hosts if (name := _address(host)) not in names]
+    public = old.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    server = Issuer(root.subject, key).certificate(old.subject, public, LEAF, tuple(names))
+    disk.replace(folder / "server.crt", server.public_bytes(_PEM))
+    return server
+
+
+def read(path: Path) -> x509.Certificate:
+    """Raises UsageError (E503) for a file that holds no certificate."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError("E503", f"{path} holds no certificate: {error}.") from error
+
+
+def days_left(certificate: x509.Certificate) -> int:
+    """For how many more days it is valid; below 0 once it has expired."""
+    return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days
+
+
+def _read_authority(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        text = f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be renewed"
+        raise UsageError("E503", f"{text}; restore it from a backup, or create a new federation.") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError("E503", f"{path} is a key of another kind.")
+    return key
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """An authority that signs certificates, valid for so many days."""
+
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+    days: int = DAYS
+
+    def certificate(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        role: x509.BasicConstraints,
+        addresses: tuple[x509.GeneralName, ...] = (),
+        serial: int | None = None,
+    ) -> x509.Certificate:
+        """A signed certificate of `key`. addresses: the hosts that may present it. serial: its number (default: random)."""
+        now = dt.datetime.now(dt.UTC)
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key)
+            .serial_number(serial or x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=self.days))
+            .add_extension(role, critical=True)
+            .add_extension(_usage(role.ca), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(issuer_id, critical=False)
+        )
+        if addresses:
+            builder = builder.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def x509_name(name: str) -> x509.Name:
+    """The name of a subject or an issuer."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _addresses(host: str) -> tuple[x509.GeneralName, ...]:
+    """The host, and this machine for the coordinator's own commands."""
+    local = ("localhost", "127.0.0.1", "::1")
+    return tuple(_address(name) for name in (host, *(name for name in local if name != host)))
+
+
+def _address(host: str) -> x509.GeneralName:
+    """A name, or an IPv4 or IPv6 address, as a certificate holds it."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    """What a key may be used for. From Python 3.13 on, ssl rejects an authority whose certificate does not say so."""
+    return x509.KeyUsage(
+        key_cert_sign=authority,
+        crl_sign=authority,
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+SITE_DAYS = 3650
+"""How long these certificates are valid. Whether a site may connect depends on whether its key is admitted."""
+
+
+def client_context(authority: str, site: str, key: PrivateKey, place: int | None = None) -> ssl.SSLContext:
+    """What a site's connections must satisfy. authority: the certificate, as PEM, that must have signed the server's.
+
+    place: from where the key is used (`place_of`), which the site's certificate has as its serial number.
+    """
+    context = ssl.create_default_context(cadata=authority)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret = key.key.private_bytes(serialization.Encoding.PEM, *form)
+    _load(context, _site_certificate(site, key, place).encode() + secret)
+    return context
+
+
+def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKey]) -> ssl.SSLContext:
+    """What connections to the server must satisfy: TLS 1.2 or 1.3, and the proof of one of these keys.
+
+    A session is never resumed, because a site whose key has been removed meanwhile would not have to prove it again.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, private)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted as it is, whoever signed it
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    signer = ec.generate_private_key(ec.SECP384R1())
+    for anchor in [_anchor(key, signer) for key in admitted]:
+        context.load_verify_locations(cadata=anchor)
+    return context
+
+
+def certified_fingerprint(certificate: bytes | None) -> str:
+    """The fingerprint of the key in a certificate (DER) that TLS has accepted; "" if there is none."""
+    if not certificate:
+        return ""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    return PublicKey(key).fingerprint if isinstance(key, ec.EllipticCurvePublicKey) else ""
+
+
+def place_in(certificate: bytes) -> int:
+    """From where the key of a site's certificate (DER) is used."""
+    return x509.load_der_x509_certificate(certificate).serial_number
+
+
+def _site_certificate(site: str, key: PrivateKey, place: int | None) -> str:
+    issuer = Issuer(_issuer(key.public), key.key, SITE_DAYS)
+    return _pem(issuer.certificate(x509_name(site), key.public.key, LEAF, serial=place))
+
+
+def _anchor(key: PublicKey, signer: ec.EllipticCurvePrivateKey) -> str:
+    return _pem(Issuer(x509_name("unskew"), signer, SITE_DAYS).certificate(_issuer(key), key.key, AUTHORITY))
+
+
+def _issuer(key: PublicKey) -> x509.Name:
+    return x509_name(f"key {key.fingerprint}")
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _load(context: ssl.SSLContext, chain: bytes) -> None:
+    """Python's ssl reads keys from files only. On Linux this one is in memory, elsewhere it has mode 0600 and is removed."""
+    if sys.platform == "linux":
+        with os.fdopen(os.memfd_create("unskew"), "wb", buffering=0) as file:
+            file.write(chain)
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return
+    with tempfile.NamedTemporaryFile(prefix="unskew-") as file:
+        file.write(chain)
+        file.flush()
+        context.load_cert_chain(file.name)

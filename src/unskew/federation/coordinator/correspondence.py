@@ -1,0 +1,450 @@
+"""The coordinator's signed correspondence with the sites of one run: requests go out signed, replies come back checked, and
+sites that are away are waited for.
+
+`Correspondence` asks sites by name, `Attendance` by client id: it greets and sets up sites that are new.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from unskew.config import Settings
+from unskew.core.trees import Tree, Weights, flat_tree
+from unskew.errors import printable
+from unskew.federation.journal import Journal
+from unskew.federation.protocol.hello import Hello, data_change, versions
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.wire_format import (
+    Limits,
+    PackedTree,
+    Packet,
+    WireError,
+    pack,
+    seal,
+    store_if_large,
+    unseal,
+)
+from unskew.records.private_state import DiskStore
+from unskew.round.clients import Broadcast
+from unskew.round.trainer import Trainer
+
+GREETING = Limits(0, 0)
+GREETING_S = 120.0
+"""How long a node may take at most to say which site it is."""
+POLL_S = 0.5
+MOST_PAUSE_S = 30.0
+"""A node that does not say which site it is is asked again after 1, 2, 4 ... seconds, at most so many."""
+AGAIN_S = 5.0
+"""How often a site whose operator has not decided yet is asked again."""
+UNDECIDED = "E522"
+MOST_TEXT = 500
+"""Characters of what a site says of an error."""
+RequestContent = tuple[dict[str, Any], Tree]
+"""What a request's header says beside run, serial, site, kind and t; and its tensors."""
+NodeAnswers = dict[int, SignedMessage | str]
+Tell = Callable[[int, str, str], None]
+"""(round, code, sentence)"""
+
+
+class Channel(Protocol):
+    """What carries messages to nodes, which have numbers, and brings their replies."""
+
+    def nodes(self) -> list[int]:
+        """Those that are connected now."""
+        ...
+
+    def ask(
+        self, requests: Mapping[int, SignedMessage], kind: str, t: int, deadline_s: float, most: int
+    ) -> NodeAnswers:
+        """One reply a node, once all have answered or the deadline is reached. most: bytes of tensors that a reply may have.
+
+        A node that failed is represented by a text that says why; one that was silent is missing.
+        """
+        ...
+
+
+class SiteRefusal(WireError):
+    """An answer in which a site, by its own signature, refuses a request."""
+
+
+@dataclass(frozen=True)
+class Contact:
+    """How a coordinator reaches its sites.
+
+    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted sites,
+    which may become fewer while a run goes on.
+    bounds: the most samples, for training and testing together, that a site may say it holds.
+    """
+
+    channel: Channel
+    sites: tuple[str, ...]
+    key: PrivateKey
+    keys: Mapping[str, PublicKey]
+    bounds: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass
+class Correspondence:
+    """Asks sites by name. Every request, reply and refusal is noted in the journal, and every refusal is told.
+
+    run: the run's number; deadline_s: how long an exchange waits. nodes: which node each site that has answered is at.
+    name: what this coordinator calls the run, for the operators of sites; versions: of what it runs.
+    """
+
+    run: str
+    contact: Contact
+    deadline_s: float
+    tell: Tell = lambda t, code, text: None
+    journal: Journal | None = None
+    name: str = ""
+    versions: Mapping[str, str] = field(default_factory=versions)
+    nodes: dict[str, int] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Sites that are not asked, because they may not take part or are not to."""
+    differing: dict[str, str] = field(default_factory=dict)
+    """By site, why it is not asked until that is mended, as a sentence without its full stop."""
+    refusals: dict[str, SiteRefusal] = field(default_factory=dict[str, SiteRefusal])
+    """Sites that do not want to take part, or whose operators have not decided yet, and what they said last."""
+    _absent: set[tuple[int, str]] = field(default_factory=set)
+    """(round, site): who was named because it could not be asked."""
+    _strangers: set[int] = field(default_factory=set)
+    """Nodes that are not asked again."""
+    _again: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """By node that has not said which site it is: when it is asked again, and the pause after that."""
+    _serial: int = 0
+
+    def __post_init__(self) -> None:
+        if self.journal:  # which grows whenever a process begins, and by a line a request: no number comes twice
+            self._serial = self.journal.count << 20
+
+    @contextmanager
+    def holding(self, code: str) -> Iterator[list[tuple[int, str, str]]]:
+        """Inside the block, collect what would be told with this code: whose fault it is must be found out first."""
+        tell, held = self.tell, list[tuple[int, str, str]]()
+        self.tell = lambda t, c, text: held.append((t, c, text)) if c == code else tell(t, c, text)
+        try:
+            yield held
+        finally:
+            self.tell = tell
+
+    def connected(self) -> set[str]:
+        """The sites whose nodes are there now."""
+        there = set(self.contact.channel.nodes())
+        return {site for site, node in self.nodes.items() if node in there}
+
+    def ask(self, kind: str, t: int, requests: Mapping[str, RequestContent], limits: Limits) -> dict[str, Packet]:
+        """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own code)."""
+        connected, sealed, packed = self.connected(), {}, dict[int, PackedTree]()  # most are sent one tree: packed once
+        for site, (header, tree) in requests.items():
+            if site not in connected or site not in self.contact.keys:
+                self.absent(site, t)
+                continue
+            packed[id(tree)] = packed.get(id(tree)) or pack(tree)
+            sealed[site] = self._sealed(site, kind, t, header, packed[id(tree)])
+            self._note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size)
+        by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
+        replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
+        for site, request in sealed.items():
+            reply = replies.get(self.nodes[site])
+            if packet := self._checked(site, t, request, reply, limits):
+                packets[site] = packet
+                assert isinstance(reply, SignedMessage)
+                self._note("answered", site=site, kind=kind, t=t, reply=reply.digest, bytes=reply.size)
+        return packets
+
+    def leave_out(self, site: str, code: str, text: str) -> None:
+        """Do not ask a site from now on, whatever it says. text: why, as a sentence."""
+        self.left_out.add(site)
+        self.refusals.pop(site, None)
+        self._refuse(site, 0, code, text)
+
+    def set_aside(self, site: str, text: str) -> None:
+        """Do not ask a site until it says something else of itself. text: why, without its full stop."""
+        self.differing[site] = text
+        self.nodes.pop(site)
+
+    def absent(self, site: str, t: int) -> None:
+        """Tell, once a round, that a site cannot be asked. The scores of round t are asked for in round t + 1."""
+        if self._absent & {(t, site), (t + 1, site)}:
+            return
+        self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
+        if site not in self.contact.keys:
+            return self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
+        if text := self.differing.get(site):
+            return self._refuse(site, t, "E504", f"{text}, so it was not asked.")
+        self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
+
+    def greet(self, settings: Mapping[str, Any], patience_s: float = GREETING_S) -> dict[str, Hello]:
+        """Ask nodes that have not said which site they are, which may take `patience_s` at most.
+
+        Returns the sites that now did, also at a new node."""
+        requests, header = {}, {"settings": settings, "name": self.name, "versions": self.versions}
+        for node in self.contact.channel.nodes():
+            if node not in self.nodes.values() and node not in self._strangers and self._due(node):
+                requests[node] = self._sealed("*", "hello", 0, header, {})
+        deadline_s = min(self.deadline_s, patience_s)
+        replies = self.contact.channel.ask(requests, "hello", 0, deadline_s, GREETING.blob) if requests else {}
+        hellos = {}
+        for node, request in requests.items():
+            if hello := self._introduced(node, request, replies.get(node)):
+                hellos[hello.site] = hello
+                self.nodes[hello.site] = node
+        return hellos
+
+    def _due(self, node: int) -> bool:
+        """Whether a node is to be asked now; if so, it is asked again after twice the pause."""
+        due, pause_s = self._again.get(node, (0.0, 1.0))
+        if time.monotonic() < due:
+            return False
+        self._again[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
+        return True
+
+    def _declined(self, site: str, node: int, refusal: SiteRefusal) -> None:
+        """Tell of a site that does not want to take part, once as long as it says the same; it is asked again."""
+        if refusal.code == UNDECIDED:
+            self._again[node] = time.monotonic() + AGAIN_S, AGAIN_S
+        before = self.refusals.get(site)
+        if _is_decision(refusal.code):
+            self.refusals[site] = refusal
+        if before is None or before.text != refusal.text:
+            self._refuse(site, 0, refusal.code, f"{site}: {refusal.text}")
+
+    def _note(self, what: str, **facts: Any) -> None:
+        if self.journal:
+            self.journal.note(what, **facts)
+
+    def _refuse(self, site: str, t: int, code: str, text: str) -> None:
+        self._note("refused", site=site, t=t, code=code, text=text)
+        self.tell(t, code, text)
+
+    def _sealed(
+        self, site: str, kind: str, t: int, header: Mapping[str, Any], tree: Tree | PackedTree
+    ) -> SignedMessage:
+        self._serial += 1
+        fixed = {"run": self.run, "serial": self._serial, "site": site, "kind": kind, "t": t}
+        return seal({**header, **fixed}, tree, self.contact.key)
+
+    def _checked(
+        self, site: str, t: int, request: SignedMessage, reply: SignedMessage | str | None, limits: Limits
+    ) -> Packet | None:
+        if reply is None:
+            text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
+            return self._refuse(site, t, "E311", text)
+        if isinstance(reply, str):
+            code, text = (reply[:4], reply[5:]) if reply.startswith(("E203 ", "E304 ")) else ("E312", reply)
+            return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
+        key = self.contact.keys.get(site)
+        if key is None:
+            return self._refuse(site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped.")
+        try:
+            return _read_reply(site, key, request, reply, limits)
+        except WireError as error:
+            return self._refuse(site, t, error.code, f"{site}: {error.text} Reply dropped.")
+        except Exception as error:  # one site's reply must never end the run of all
+            return self._refuse(site, t, "E310", f"{site}: {_unreadable(error)} Reply dropped.")
+
+    def _introduced(self, node: int, request: SignedMessage, reply: SignedMessage | str | None) -> Hello | None:
+        """Which site a node is; None, and the reason told, if it does not prove to be an admitted one."""
+        if reply is None or isinstance(reply, str):
+            reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
+            return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
+        site = _claimed_site(reply)
+        key = self.contact.keys.get(site)
+        if key is None:
+            self._strangers.add(node)
+            text = f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
+            return self._refuse("?", 0, "E310", text)
+        if not key.signed(reply.text.encode(), reply.signature):  # before anything else names a site that may be honest
+            return self._refuse("?", 0, "E310", f"a node ({node}) says it is '{site}' without that site's signature.")
+        try:
+            hello = Hello.read(_read_reply(site, key, request, reply, GREETING).header["hello"])
+        except SiteRefusal as error:
+            return self._declined(site, node, error)
+        except WireError as error:
+            return self._refuse(site, 0, error.code, f"{site}: {error.text}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            text = f"{site} describes its data in an unknown form ({printable(str(error)[:200])})."
+            return self._refuse(site, 0, "E310", text)
+        except Exception as error:
+            return self._refuse(site, 0, "E310", f"{site}: {_unreadable(error)}")
+        if hello.site != site:
+            return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
+        most, count = self.contact.bounds.get(site), hello.train + hello.test
+        if most is not None and count > most:
+            self._strangers.add(node)
+            text = f"{site} says it holds {count:,} samples, but at most {most:,} were agreed with it."
+            return self.leave_out(site, "E505", f"{text} It is left out of this run.")
+        self.refusals.pop(site, None)
+        self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
+        return hello
+
+
+def _is_decision(code: str) -> bool:
+    """Whether a site that greets with this code speaks of the study or its own data, and so will most likely say it again."""
+    return code[:2] in ("E1", "E4", "E5")
+
+
+def _read_reply(site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits) -> Packet:
+    """A site's reply to this request. Raises WireError, of a site that refused SiteRefusal with its code and text."""
+    packet = unseal(reply, key, limits)
+    if packet.header.get("re") != request.digest or packet.header.get("site") != site:
+        raise WireError("E307", "it answered another request than this one.")
+    if code := packet.header.get("code"):
+        raise SiteRefusal(_code(code), printable(str(packet.header.get("text"))[:MOST_TEXT]))
+    return packet
+
+
+def _code(code: Any) -> str:
+    """An error's code as a site gives it; E312 for anything that looks like none."""
+    return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E312"
+
+
+def _unreadable(error: Exception) -> str:
+    return f"its reply cannot be read ({type(error).__name__})."
+
+
+def _claimed_site(reply: SignedMessage) -> str:
+    """Which site a node says it is, before its signature is checked with that site's key."""
+    try:
+        return printable(str(json.loads(reply.text[: 1 << 20]).get("site"))[:64])
+    except (ValueError, AttributeError, RecursionError):
+        return "?"
+
+
+def list_names(sites: Sequence[str], most: int = 6) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(sites[:most]) + (f" and {len(sites) - most} more" if len(sites) > most else "")
+
+
+BRIEFLY_S = 10.0
+"""How long a node may take to say which site it is where enough sites are there to go on without it."""
+
+
+@dataclass
+class Attendance:
+    """Which sites of a run can be asked, and what they are sent.
+
+    local: the server's own trainer, which has a model and no samples. hellos: the sites in the order of client ids.
+    store: says which round each client's private state was counted in. min_sites: how many sites are waited for.
+    """
+
+    post: Correspondence
+    local: Trainer
+    hellos: Sequence[Hello]
+    settings: Settings
+    store: DiskStore
+    min_sites: int = 1
+    ready: set[str] = field(default_factory=set)
+    """The sites that have been set up and have answered since."""
+    refused: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    """By client id, what came with the last question from sites that claim too many samples, and was not handed on."""
+
+    def __post_init__(self) -> None:
+        net = self.local.fed.net
+        self.first: Weights = store_if_large(net.weights(), self.store.folder.parent)
+        """The weights before round 1, of which a site is sent all when it is set up."""
+        net.hold(self.first)
+
+    def tell(self, t: int, code: str, text: str) -> None:
+        self.post.tell(t, code, text)
+
+    def ask(
+        self, kind: str, start: Broadcast, ids: Sequence[int], header: dict[str, Any], limits: Limits
+    ) -> dict[int, Packet]:
+        """Send what the round starts from and collect the replies, by client id in ascending order.
+
+        kind: "train", "visit" or "score", of which sites without training samples are only asked the last. header: what
+        the request says beside the learning rate.
+        """
+        may = [k for k in ids if self.hellos[k].site not in self.post.left_out]
+        ids = [k for k in may if self.hellos[k].train or kind == "score"]
+        if not ids:
+            return {}
+        self._gather(min(self.min_sites, len(ids)))
+        self._set_up(start.t, [k for k in ids if self.hellos[k].site not in self.ready])
+        tree, requests = self._broadcast(start), {}
+        for k in ids:
+            if self.hellos[k].site in self.ready:
+                facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
+                requests[self.hellos[k].site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
+        packets = self.post.ask(kind, start.t, requests, limits)
+        self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
+        by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
+        within = {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
+        self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}
+        return within
+
+    def follow_up(self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits) -> dict[int, Packet]:
+        """The replies, by client id in ascending order, of sites that were asked for something in this round already.
+
+        headers: by client id, what the request says. Sites that are away are not waited for.
+        """
+        sites = {k: self.hellos[k].site for k in sorted(headers)}
+        packets = self.post.ask(kind, t, {sites[k]: (headers[k], {}) for k in sites}, limits)
+        self.ready -= set(sites.values()) - set(packets)
+        return {k: packets[site] for k, site in sites.items() if site in packets}
+
+    def _within_bound(self, t: int, k: int, packet: Packet) -> bool:
+        """Whether a reply claims no more samples than were agreed with its site, which is named otherwise."""
+        site, claim = self.hellos[k].site, packet.header.get("n")
+        most = self.post.contact.bounds.get(site)
+        if most is None or not isinstance(claim, int | float) or claim <= most:
+            return True
+        text = f"claims {claim:g} samples, but at most {most:,} were agreed with it. Reply dropped."
+        self.tell(t, "E505", f"{site} round {t}: {text}")
+        return False
+
+    def _broadcast(self, start: Broadcast) -> Tree:
+        """The weights that leave the server, or differ from those the sites were set up with; and the Parts' slices."""
+        sent = self.local.sent
+        weights = {n: t for n, t in start.weights.items() if n in sent or not torch.equal(t, self.first[n])}
+        return ({"w": weights} if weights else {}) | ({"down": start.down} if flat_tree(start.down) else {})
+
+    def _gather(self, least: int) -> None:
+        """Greet new nodes, whom nobody waits for long unless too few sites are connected: then for one deadline."""
+        until = time.monotonic() + self.post.deadline_s
+        while True:
+            enough = self._connected() >= least
+            for hello in self.post.greet(self.settings.as_dict(), BRIEFLY_S if enough else GREETING_S).values():
+                self._readmit(hello)
+            if self._connected() >= least or time.monotonic() >= until:
+                return
+            time.sleep(POLL_S)
+
+    def _connected(self) -> int:
+        connected = self.post.connected() - self.post.left_out
+        return sum(h.site in connected for h in self.hellos)
+
+    def _readmit(self, hello: Hello) -> None:
+        """Take back a site that was greeted after the run began, unless it holds other data than it did then."""
+        before = {h.site: h for h in self.hellos}.get(hello.site)
+        self.ready.discard(hello.site)
+        if hello.site in self.post.left_out:
+            return
+        if before is None:
+            self.post.left_out.add(hello.site)
+            self.tell(0, "E504", f"{hello.site} came after the run began and can take part in the next one.")
+        elif text := data_change(before, hello):
+            self.post.set_aside(hello.site, text)
+        else:
+            self.post.differing.pop(hello.site, None)
+
+    def _set_up(self, t: int, ids: Sequence[int]) -> None:
+        """Tell sites what the run is; those that are not there are named."""
+        largest = max(h.train for h in self.hellos)
+        facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
+        connected = self.post.connected()
+        tree = {"w": self.first}
+        requests = {self.hellos[k].site: (facts | {"k": k}, tree) for k in ids if self.hellos[k].site in connected}
+        for site in sorted({self.hellos[k].site for k in ids} - connected):
+            self.post.absent(site, t)
+        self.ready |= set(self.post.ask("setup", t, requests, Limits(0, 0))) if requests else set()

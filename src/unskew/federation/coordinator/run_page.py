@@ -1,0 +1,118 @@
+"""The page of a run in a browser: its sites, scores, what they have sent, and events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.errors import StateError
+from unskew.federation.coordinator.orders import ENDING
+from unskew.federation.local_page import local_time, render
+from unskew.records.client_lists import clients_in
+from unskew.report.analysis.runs import RunData, read_records, read_run
+from unskew.report.sections.disclosure import items
+from unskew.report.sections.leakage import payloads
+from unskew.scores import MAIN, Kind, kind
+from unskew.system.disk import no_run
+
+MOST_EVENTS, MOST_LINES = 100, 30
+SHOWN = (*MAIN.values(), "mean", "worst")
+"""Metrics of which scores are shown."""
+
+
+def html(path: Path) -> str:
+    """The page of a run, here or over a network, from what stands in its folder now.
+
+    Raises StateError (E117) if the folder is no run's.
+    """
+    if not any((path / name).exists() for name in ("config.yaml", "deploy.json")):
+        raise no_run(path, "config.yaml")
+    ending = _json(path / ENDING)
+    run, problem = _read(path)
+    events = run.events if run else [] if problem else read_records(path / "events.jsonl")
+    log = path / "server.log"
+    return render(
+        "run.html.j2",
+        name=path.name,
+        method=run.method if run else _json(path / "deploy.json").get("settings", {}).get("method", ""),
+        ending=ending,
+        problem=problem,
+        state=_state(path, ending, run),
+        t=run.rounds if run else 0,
+        planned=run.planned if run else 0,
+        sites=sites(path, run, events),
+        scores=scores(run) if run else [],
+        moved=list(zip([item for item in items(run) if item.way == "sends"], payloads(run))) if run else [],
+        events=[e for e in reversed(events) if e["code"] != "round"][:MOST_EVENTS],
+        log="\n".join(log.read_text(errors="replace").splitlines()[-MOST_LINES:]) if log.exists() else "",
+    )
+
+
+def _read(path: Path) -> tuple[RunData | None, str]:
+    """(the run, why it cannot be read): neither of one that has not begun."""
+    try:
+        return read_run(path), ""
+    except StateError as error:
+        return None, "" if error.code == "E117" else str(error)
+
+
+def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:
+    """Of every site of a run over a network: in how many rounds it was asked and its answer used, and its last score."""
+    rows: list[dict[str, Any]] = [
+        {"name": hello["site"], "train": hello["train"], "asked": 0, "answered": 0, "last": 0, "score": ""}
+        for hello in _json(path / "sites.json").get("sites", [])
+    ]
+    for event in events:
+        if event["code"] != "round":
+            continue
+        for k in clients_in(event["asked"]):
+            if k < len(rows):
+                rows[k]["asked"] += 1
+        for k in clients_in(event["answered"]):
+            if k < len(rows):
+                rows[k]["answered"], rows[k]["last"] = rows[k]["answered"] + 1, event["t"]
+    for (scope, metric), by_client in run.clients.items() if run else ():
+        for k, value in by_client.items():
+            if scope == "global@client" and metric in SHOWN and k < len(rows):
+                rows[k]["score"] = f"{metric} {kind(metric).written(value)}"
+    return rows
+
+
+def scores(run: RunData) -> list[dict[str, str]]:
+    """Every score over all clients: the last and the best."""
+    return [
+        {"name": f"{scope} {metric}", "last": _score_text(run, metric, values[-1]), "best": _best(run, metric, values)}
+        for (scope, metric), (_, values) in sorted(run.metrics.items())
+        if metric in SHOWN and len(values)
+    ]
+
+
+def _score_text(run: RunData, metric: str, value: float) -> str:
+    return _kind(run, metric).written(float(value))
+
+
+def _best(run: RunData, metric: str, values: np.ndarray) -> str:
+    which = _kind(run, metric)
+    return which.written(which.best(values.tolist()))
+
+
+def _kind(run: RunData, metric: str) -> Kind:
+    """What a score is; `mean` and `worst` are those of the run's main score."""
+    return kind(run.metric if metric in ("mean", "worst") else metric)
+
+
+def _state(path: Path, ending: dict[str, Any], run: RunData | None) -> str:
+    if ending:
+        return str(ending.get("state", "ended"))
+    if run and run.finished:
+        return "done"
+    written = max((file.stat().st_mtime for file in path.glob("*.jsonl")), default=path.stat().st_mtime)
+    return f"not finished; something was last written {local_time(written)}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """An object in a file; empty if there is none."""
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,310 @@
+"""The programs of `unskew serve`: the front, which sites reach, Flower's SuperLink behind it, and one process for each run.
+
+The server takes the tasks of ordered runs, and ends every other run before any of it runs. `program_lines` prints all
+programs that unskew starts as shell lines for a security review.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from unskew.errors import UnskewError, UsageError
+from unskew.federation import certificates, journal, programs
+from unskew.federation.addresses import check_free, default_bind, is_local
+from unskew.federation.admission import Renewal
+from unskew.federation.coordinator import orders, superlink
+from unskew.federation.coordinator.orders import ENDING, RunMetrics
+from unskew.federation.coordinator.superlink import APP_HASH, Refused, SuperLink, Task, Unavailable
+from unskew.federation.front import access
+from unskew.federation.programs import Program, Say
+from unskew.federation.prometheus import Metric, counter, gauge
+from unskew.federation.protocol.identity import PublicKey, persistent_secret
+from unskew.federation.protocol.signed_messages import SOCKET
+from unskew.federation.tickets import Coordinator
+from unskew.system import disk
+from unskew.version import __version__
+
+TASK = "UNSKEW_TASK"
+"""The environment variable that tells a conductor its run, its task and its token."""
+TAKE_S = 2.0
+"""How often tasks are asked for while no order waits: of strangers, who can only be refused."""
+MOST_STARTS = 3
+"""A run whose process has been killed this often is given up."""
+
+
+@dataclass
+class _Run:
+    """task: at the SuperLink; order: the name of its order; path: the run's folder."""
+
+    task: Task
+    order: str
+    path: Path
+    program: Program
+
+
+@dataclass
+class Conductors:
+    """One process for each run, started again if it is killed."""
+
+    home: Coordinator
+    say: Say
+    form: programs.LogForm = "text"
+    restarts: int = 0
+    _runs: list[_Run] = field(default_factory=list)
+    _took: float = -TAKE_S
+    """When tasks were asked for last."""
+    _refused: bool = False
+    """Whether the SuperLink has refused to give tasks, and has given none since."""
+
+    def __post_init__(self) -> None:
+        self.secret_file = self.home.folder / "flower" / "tasks.key"
+        self._secret, self._link = persistent_secret(self.secret_file), SuperLink(self.home)
+
+    def tend(self) -> None:
+        """Take the next task, and keep the processes of all runs running."""
+        ordered = orders.waiting_orders(self.home.folder) - {run.order for run in self._runs}
+        if ordered or time.monotonic() - self._took >= TAKE_S:
+            self._took = time.monotonic()
+            self._take()
+        self._runs = [run for run in self._runs if not self._ended(run)]
+
+    def _take(self) -> None:
+        try:
+            if task := self._link.take(self._secret):
+                self._begin(task)
+        except Unavailable:
+            return  # it starts, or is started again
+        except Refused as error:
+            if not self._refused:
+                self.say(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
+            self._refused = True
+            return
+        if self._refused:
+            self._refused = False
+            self.say("the SuperLink gives tasks again")
+
+    @property
+    def active(self) -> list[Path]:
+        """The folders of the runs that go on."""
+        return [run.path for run in self._runs]
+
+    def stop(self) -> None:
+        """End all processes. Each run says how to resume it."""
+        for run in self._runs:
+            run.program.stop()
+        self._runs.clear()
+        self._link.close()
+
+    def _begin(self, task: Task) -> None:
+        if task.app_hash != APP_HASH:
+            what = f"it brings an app of its own (SHA-256 {task.app_hash[:16] or 'unknown'}), of which nothing was run"
+            return self._refuse(task, what)
+        name = self._link.order_of(task)
+        if not orders.exists(self.home.folder, name):
+            return self._refuse(task, "no order of this coordinator belongs to it")
+        flower = self.home.folder / "flower"
+        command = [sys.executable, "-P", "-m", "unskew.federation.coordinator.conductor", str(self.home.folder), name]
+        env = programs.environment(flower, **{TASK: f"{task.run} {task.number} {task.token}"})
+        path = orders.read_order(self.home.folder, name).path
+        program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
+        self._runs.append(_Run(task, name, path, program))
+        self.say(f"the run in {path} begins, or goes on")
+
+    def _refuse(self, task: Task, why: str) -> None:
+        self.say(str(UsageError("E510", f"run {task.run} was refused and ended: {why}.")))
+        self._finish(task, f"refused: {why}")
+
+    def _ended(self, run: _Run) -> bool:
+        """Whether the process has ended by itself, or has been killed too often."""
+        code = run.program.code
+        if code is None or (code < 0 and run.program.starts < MOST_STARTS):
+            if run.program.tend(self.say) is not None:
+                self.restarts += 1
+            return False
+        problem = "" if code == 0 else f"the run's process ended with code {code}"
+        if code < 0:
+            self.say(f"E507 {run.program.name} was killed {run.program.starts} times and is given up.")
+        self._finish(run.task, problem)
+        orders.withdraw(self.home.folder, run.order)
+        self.say(f"the run in {run.path} has ended; {ENDING} there says how")
+        return True
+
+    def _finish(self, task: Task, problem: str) -> None:
+        try:
+            self._link.finish(task, problem)
+        except (Refused, Unavailable) as error:
+            self.say(f"E507 the SuperLink does not take the end of run {task.run}: {error}")
+
+
+MOST_ENDS, WITHIN_S = 3, 60.0
+"""A program that has ended by itself so often, within so many seconds, is not restarted again."""
+
+
+@dataclass
+class Server:
+    """What `unskew serve` runs. bind: the address to listen at; default: the host if it is an address, else 0.0.0.0.
+
+    Raises UsageError (E503) without TLS at an address that other machines reach.
+    """
+
+    home: Coordinator
+    bind: str = ""
+    say: Say = print
+    form: programs.LogForm = "text"
+    registered: dict[str, str] = field(default_factory=dict)
+    """The public keys registered with the SuperLink, by site."""
+    refused: int = 0
+    """Attempts that the front has refused."""
+    _told: deque[str] = field(default_factory=deque[str])
+    """Lines of the front that nobody has looked at yet."""
+    _ends: list[tuple[float, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        flower = self.home.folder / "flower"
+        self.bind = self.bind or default_bind(self.home.host)
+        if not self.home.tls and not is_local(self.bind):
+            raise UsageError("E503", f"without TLS the server listens on loopback only; got --bind {self.bind}.")
+        superlink.choose_inner_port(self.home)
+        self.renewal = Renewal(self.home, self.say)
+        self.conductors, self._link = Conductors(self.home, self.say, self.form), SuperLink(self.home)
+        env = programs.environment(flower)
+        link = superlink.superlink_command(self.home, self.conductors.secret_file)
+        self.program = Program("the SuperLink", link, env, flower / "superlink.log", self.form)
+        door = superlink.front_command(self.home, self.bind)
+        self.front = Program("the front", door, env, flower / "front.log", self.form, self._told.append)
+        self._book = flower / "registered.json"
+        self.registered = json.loads(self._book.read_text()) if self._book.exists() else {}
+
+    def tend(self) -> None:
+        """Keep the programs and the runs going, register newly admitted sites, and report who was refused.
+
+        Raises UsageError (E507) if the front or the SuperLink keeps ending.
+        """
+        if self.renewal.tend():
+            self.program.stop()  # it reads its certificate when it starts; the front reads it again by itself
+        for program in (self.front, self.program):
+            code = program.tend(self.say)
+            if code is not None and code >= 0:  # not killed by somebody
+                self._ended(program)
+        self.conductors.tend()
+        self.report_refusals()
+        if not self.home.tls:
+            return  # Flower authenticates nodes over TLS only; requests and replies are signed all the same
+        for site, key in self.home.admitted().items():
+            if self.registered.get(site) != key.text:
+                self._register(site, key)
+
+    def stop(self) -> None:
+        """End the runs' processes, which say how to resume them, then the front and the SuperLink."""
+        self.conductors.stop()
+        self._link.close()
+        self.front.stop()
+        self.report_refusals()
+        self.program.stop()
+
+    def report_refusals(self) -> None:
+        """Tell, and keep in the federation's journal, whom the front has refused since the last time."""
+        lines = [self._told.popleft() for _ in range(len(self._told))]
+        facts = [fact for line in lines if (fact := access.parse_refusal(line))]
+        for fact in facts:
+            self.refused += int(fact["times"])
+            self.say(
+                f"refused {fact['who']}: {fact['why']}" + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
+            )
+        try:
+            journal.record_events(self.home, [("refused", fact) for fact in facts])
+        except (UnskewError, OSError) as error:  # a disk that strangers' attempts have filled must not end the server
+            self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
+
+    def _ended(self, program: Program) -> None:
+        now = time.monotonic()
+        self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S] + [(now, program.name)]
+        if [name for _, name in self._ends].count(program.name) >= MOST_ENDS:
+            raise UsageError("E507", f"{program.name} does not stay up; see {program.log}.")
+
+    def _register(self, site: str, key: PublicKey) -> None:
+        try:
+            self._link.register(site, key)
+        except (Refused, Unavailable):
+            return  # it is tried again; a SuperLink that does not stay up is reported by itself
+        self.registered[site] = key.text
+        disk.replace(self._book, json.dumps(self.registered))
+        self.say(f"{site} is admitted")
+
+
+def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
+    """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one runs already."""
+    bind = bind.removeprefix("[").removesuffix("]")
+    check_free(bind or default_bind(home.host), home.port)
+    superlink.choose_inner_port(home, again=True)
+    return Server(home, bind, say, form)
+
+
+class ServerMetrics:
+    """What a server and its runs have done since it started."""
+
+    def __init__(self, server: Server):
+        self.server, self.runs = server, RunMetrics()
+
+    def tend(self) -> None:
+        """Read what the runs have written."""
+        self.runs.tend(self.server.conductors.active)
+
+    def metrics(self) -> list[Metric]:
+        server, home = self.server, self.server.home.now()
+        restarts = {
+            "front": server.front.restarts,
+            "superlink": server.program.restarts,
+            "run": server.conductors.restarts,
+        }
+        figures = [
+            gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
+            gauge("sites", "Sites of the federation.", len(home.sites)),
+            gauge("sites_admitted", "Sites whose key is admitted.", len(home.admitted())),
+            counter("refusals", "Attempts that the front has refused.", server.refused),
+            counter("restarts", "Programs that were started again, by program.", restarts, "program"),
+            *self.runs.metrics(),
+        ]
+        if home.tls:
+            until = certificates.read(home.folder / "server.crt").not_valid_after_utc.timestamp()
+            figures.append(gauge("certificate_expiry_timestamp_seconds", "When the server's certificate ends.", until))
+        return figures
+
+    def problem(self) -> str:
+        """Which program does not run; "" if all do."""
+        stopped = [p.name for p in (self.server.front, self.server.program) if not p.is_running]
+        return f"not running: {', '.join(stopped)}" if stopped else ""
+
+
+def program_lines(home: Coordinator) -> str:
+    """Everything that `serve`, `run --on` and `site run` start; paths are relative to where each is run."""
+    server = Server(home, say=lambda _: None)
+    off = " ".join(f"{name}={value}" for name, value in programs.FLOWER_SWITCHES.items())
+    lines = ["# every program has this environment", f"export {off} FLWR_HOME=FOLDER/flower", ""]
+    lines += [f"# at the coordinator: unskew serve {home.name}", _shell_line(server.front.command)]
+    lines += [_shell_line(server.program.command), ""]
+    lines += [
+        "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with the run"
+    ]
+    conductor = ["python", "-m", "unskew.federation.coordinator.conductor", str(home.folder), "ORDER"]
+    lines += [f"export {TASK}='RUN TASK TOKEN'", _shell_line(conductor)]
+    lines += [f"# every other run is ended before it starts; the app of ours has the SHA-256 {APP_HASH}"]
+    for site in home.sites:
+        lines += _site_lines(site)
+    return "\n".join(lines)
+
+
+def _site_lines(site: str) -> list[str]:
+    worker = ["python", "-m", "unskew.federation.site.worker", "site", "PATH", "--device", "cpu"]
+    lines = ["", f"# at {site}: unskew site run --data PATH, which speaks to the server itself and starts only"]
+    return [*lines, f"export {SOCKET}=PRIVATE_FOLDER/worker", _shell_line(worker)]
+
+
+def _shell_line(command: list[str]) -> str:
+    return shlex.join([command[0].removeprefix(f"{programs.BIN}/"), *command[1:]])

@@ -1,0 +1,193 @@
+"""Flower's SuperLink with three changes: python -m unskew.federation.flower_patches flower-superlink ...
+
+Announcements: Flower believes the first sender that announces a piece of a message, and refuses all others that describe
+it differently. A site that knows which pieces will be sent next, such as those of a study's first model, could so keep
+them from all others. Here the coordinator's word counts more than a site's.
+
+Pieces of large messages lie in files beside Flower's database, which then holds their numbers only. In the database a
+piece was written twice, and to delete a model of 1 GB held its lock for longer than other calls wait.
+
+Settings of the database: Flower gives every connection 64 MB of cache and maps 256 MB of the file besides, and the pieces
+of a large model pass through a dozen connections: more than the model itself. The operating system keeps the file's
+pages anyway.
+
+Every name of Flower's SuperLink that is replaced or is private stands in this file.
+"""
+
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from unskew.errors import UsageError
+from unskew.federation.programs import configure_malloc
+from unskew.system import disk
+
+try:
+    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.supercore import sql_mixin
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_children_ids_from_object_content,
+        get_object_id,
+        iterate_object_tree,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import validate_object_content
+    from flwr.supercore.object_store import object_store_factory
+    from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+    from flwr.supercore.state.schema.objectstore_models import ObjectChild, StoredObject
+    from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
+    from sqlalchemy import delete, insert, select, update
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+announced_by_site = ContextVar("by_a_site", default=False)
+"""Whether what is announced comes from a site."""
+MOST_ASKED = 10_000
+"""Pieces that one question to the database names."""
+
+
+def mark_as_site(push: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's handler of what sites announce, which marks it as theirs."""
+
+    def marked(*arguments: Any, **more: Any) -> Any:
+        token = announced_by_site.set(True)
+        try:
+            return push(*arguments, **more)
+        finally:
+            announced_by_site.reset(token)
+
+    return marked
+
+
+def known_children(session: Any, numbers: list[str]) -> dict[str, set[str]]:
+    """By piece, of those that are known, the numbers of the pieces that were said to be below it."""
+    known = defaultdict[str, set[str]](set)
+    for start in range(0, len(numbers), MOST_ASKED):
+        some = numbers[start : start + MOST_ASKED]
+        for number in session.scalars(select(StoredObject.object_id).where(StoredObject.object_id.in_(some))):
+            known[number] = set()
+        for parent, child in session.execute(
+            select(ObjectChild.parent_id, ObjectChild.child_id).where(ObjectChild.parent_id.in_(some))
+        ):
+            known[parent].add(child)
+    return known
+
+
+def correct_tree(session: Any, tree: ObjectTree) -> None:
+    """Say anew what is below the pieces of this tree where somebody has said otherwise."""
+    said = {node.object_id: {child.object_id for child in node.children} for node in iterate_object_tree(tree)}
+    known = known_children(session, list(said))
+    if all(said[number] == children for number, children in known.items()):
+        return
+    for number in said.keys() - known.keys():
+        session.execute(insert(StoredObject).values(object_id=number, content=b"", is_available=0, ref_count=0))
+    for number, children in said.items():
+        before = known.get(number, set())
+        wrong = ObjectChild.parent_id == number, ObjectChild.child_id.in_(before - children)
+        session.execute(delete(ObjectChild).where(*wrong))
+        _count_references(session, before - children, -1)
+        for child in children - before:
+            session.execute(insert(ObjectChild).values(parent_id=number, child_id=child))
+        _count_references(session, children - before, 1)
+
+
+def _count_references(session: Any, numbers: set[str], by: int) -> None:
+    """Count how many pieces these are below."""
+    where = StoredObject.object_id.in_(numbers)
+    session.execute(update(StoredObject).where(where).values(ref_count=StoredObject.ref_count + by))
+
+
+PIECE_FOLDER = "pieces"
+"""Beside the database."""
+LEAST_FILE_BYTES = 64 << 10
+"""Bytes of a piece that gets a file of its own."""
+_IN_A_FILE = b"\0in a file of bytes: "
+"""Stands in the database for a piece; no piece of Flower's begins so."""
+
+
+class PieceStore(SqlObjectStore):
+    """Flower's store of pieces. A file that is lost or cut off is a piece that is not there, and its sender is told."""
+
+    def __init__(self, database_path: str):
+        super().__init__(database_path, verify=False)  # `put` does, before anything is written
+        self.folder = Path(database_path).parent / PIECE_FOLDER
+
+    def initialize(self, *arguments: Any, **more: Any) -> list[str]:
+        """Open the database, and remove the files of pieces that it does not know."""
+        tables = super().initialize(*arguments, **more)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        for file in self.folder.iterdir():
+            if file.name not in self:
+                file.unlink(missing_ok=True)
+        return tables
+
+    def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
+        """Announce pieces. Returns the numbers of those that are not there. Raises ValueError if a site says of a known piece
+        that others are below it."""
+        with self._mutation_session() as session:
+            if not announced_by_site.get():
+                correct_tree(session, object_tree)
+            return super().preregister(run_id, object_tree)
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        """Keep a piece.
+
+        Raises ValueError if it has another number, no form of Flower's, or other pieces below it than was announced, and
+        OSError on a full disk.
+        """
+        if get_object_id(object_content) != object_id:
+            raise ValueError(f"the piece has another number than {object_id}")
+        validate_object_content(content=object_content)
+        with self.session() as session:
+            children = known_children(session, [object_id]).get(object_id)
+        if children not in (None, set(get_object_children_ids_from_object_content(object_content))):
+            raise ValueError(f"other pieces are below {object_id} than was announced")
+        if len(object_content) < LEAST_FILE_BYTES:
+            return super().put(object_id, object_content)
+        with self.session():  # nobody reads the number before the file is there
+            super().put(object_id, _IN_A_FILE + b"%d" % len(object_content))
+            disk.replace_unsynced(self.folder / object_id, object_content)
+
+    def get(self, object_id: str) -> bytes | None:
+        """A piece; b"" if it was announced and has not come yet, None if it is not known or its file is lost."""
+        content = super().get(object_id)
+        if content is None or not content.startswith(_IN_A_FILE):
+            return content
+        with suppress(FileNotFoundError):
+            piece = (self.folder / object_id).read_bytes()
+            if len(piece) == int(content.removeprefix(_IN_A_FILE)):
+                return piece
+        return None
+
+    def delete(self, object_id: str) -> None:
+        """Forget a piece and those below it, unless another message holds them too."""
+        super().delete(object_id)  # which calls this again for each below
+        if (self.folder / object_id).exists() and object_id not in self:
+            (self.folder / object_id).unlink(missing_ok=True)
+
+
+SQLITE_SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
+"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for another call."""
+
+
+def main() -> None:
+    """Run the SuperLink with the rest of the command line."""
+    configure_malloc()
+    sql_mixin.SQLITE_PRAGMAS = tuple({**dict(sql_mixin.SQLITE_PRAGMAS), **SQLITE_SETTINGS}.items())
+    object_store_factory.SqlObjectStore = PieceStore
+    fleet_handlers.push_messages = mark_as_site(fleet_handlers.push_messages)
+    sys.argv = sys.argv[1:]
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The front's process: `python -m unskew.federation.front FOLDER BIND PORT`, which `unskew serve` starts and stops.
+
+FOLDER: the federation's. BIND: the address to listen at; the port is the federation's. PORT: Flower's, on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from unskew.federation.addresses import host_port, listen
+from unskew.federation.front.proxy import flower_client, serve
+from unskew.federation.programs import configure_malloc
+from unskew.federation.tickets import Coordinator
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+async def main(home: Coordinator, listener: socket.socket, port: int) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    async with flower_client(home, port) as server:
+        task = asyncio.create_task(serve(home, listener, server, _say))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+if __name__ == "__main__":
+    configure_malloc()
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what sites can cause is in `Refusals`
+    folder, bind, inner = sys.argv[1:]
+    federation = Coordinator.open(Path(folder))
+    try:
+        door = listen(bind, federation.port)
+    except OSError as error:
+        sys.exit(f"E507 the server cannot listen at {host_port(bind, federation.port)}: {error.strerror or error}.")
+    with door:
+        door.setblocking(False)
+        _say(f"listening at {host_port(bind, federation.port)}")
+        asyncio.run(main(federation, door, int(inner)))

@@ -1,0 +1,179 @@
+"""Access to the front: which keys are admitted at this moment, how often an address or a site may come, which machine speaks
+for a site, and counts of refused attempts.
+
+A site's name is held by the process or machine that came first, until nothing has been heard of it for a while.
+
+Of a refusal the first attempt is written as a line, further ones less and less often, each line with the number of
+attempts. A flood from one address therefore writes a few lines an hour, one from many addresses at most a line a minute,
+and every attempt is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from unskew.errors import UsageError
+from unskew.federation import certificates
+from unskew.federation.protocol.identity import PublicKey
+from unskew.federation.tickets import Coordinator
+
+MOST_NAMES = 1024
+"""How many names are kept apart; the others share one pace."""
+OTHER_NAMES = ""
+
+
+@dataclass
+class RateLimit:
+    """rate: times a second; burst: times at once."""
+
+    rate: float
+    burst: float
+    clock: Callable[[], float] = time.monotonic
+    _due: dict[str, float] = field(default_factory=dict)
+    """When each name has come no more often than its rate allows."""
+
+    def may(self, name: str) -> bool:
+        """Whether somebody may come now. Only then it counts."""
+        now = self.clock()
+        name, due = self._known(name, now)
+        if self._early_s(due, now) > 0:
+            return False
+        self._due[name] = due + 1 / self.rate
+        return True
+
+    def wait_s(self, name: str) -> float:
+        """How long somebody has to wait who comes now and stays in the queue."""
+        now = self.clock()
+        name, due = self._known(name, now)
+        self._due[name] = due + 1 / self.rate
+        return max(0.0, self._early_s(due, now))
+
+    def _early_s(self, due: float, now: float) -> float:
+        return due - now - (self.burst - 1) / self.rate
+
+    def _known(self, name: str, now: float) -> tuple[str, float]:
+        """The name that is kept, and when it is due."""
+        if name not in self._due and len(self._due) >= MOST_NAMES:
+            self._due = {name: due for name, due in self._due.items() if due > now}
+            name = name if len(self._due) < MOST_NAMES else OTHER_NAMES
+        return name, max(now, self._due.get(name, now))
+
+
+SILENT_S = 15.0
+"""A live process is heard of at least every 5 s. One that was started again in its folder counts as the same."""
+
+
+class SiteHolders:
+    """By site, the place whose requests are passed on, and when it was heard of last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock, self._holders = clock, dict[str, tuple[int, float]]()
+
+    def may_speak(self, site: str, place: int) -> bool:
+        """Whether a request from this place is passed on; it then holds the site's name."""
+        now = self._clock()
+        holder, heard = self._holders.get(site, (place, now))
+        if holder != place and now - heard < SILENT_S:
+            return False
+        self._holders[site] = place, now
+        return True
+
+
+MARK = "refused "
+"""How these lines begin in the front's log; the rest is JSON."""
+FIRST_S, LONGEST_S = 2.0, 3600.0
+"""How long further attempts are gathered before the next line. Doubled with every line, up to the second number."""
+LINES_A_S, AT_ONCE = 1 / 60, 60
+"""Lines of all addresses and reasons together: a second, and at once."""
+MOST_PAIRS = 32
+"""How many addresses and reasons are kept apart; the others are counted together."""
+OTHER_ADDRESSES = "other addresses"
+
+
+@dataclass
+class _Pair:
+    """One address and reason. times: attempts since its last line; due: when its next line may be written."""
+
+    times: int = 0
+    due: float = 0.0
+    pause_s: float = FIRST_S
+
+
+class Refusals:
+    """write: takes the lines."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+        self.write, self.clock = write, clock
+        self._pace = RateLimit(LINES_A_S, AT_ONCE, clock)
+        self._pairs: dict[tuple[str, str], _Pair] = {}
+
+    def note(self, who: str, why: str) -> None:
+        """Count one attempt. who: an address, or the name of a site."""
+        if (who, why) not in self._pairs and len(self._pairs) >= MOST_PAIRS:
+            who = OTHER_ADDRESSES
+        self._pairs.setdefault((who, why), _Pair()).times += 1
+        self.flush()
+
+    def flush(self, everything: bool = False) -> None:
+        """Write the lines that are due; `everything`: also those that are not. Forget whoever stays away."""
+        now = self.clock()
+        for (who, why), pair in list(self._pairs.items()):
+            if pair.times and (everything or (now >= pair.due and self._pace.may("a line"))):
+                self.write(MARK + json.dumps({"who": who, "why": why, "times": pair.times}))
+                pair.times, pair.due = 0, now + pair.pause_s
+                pair.pause_s = min(2 * pair.pause_s, LONGEST_S)
+            elif not pair.times and now >= pair.due + pair.pause_s:
+                del self._pairs[who, why]
+
+
+def parse_refusal(line: str) -> dict[str, str | int] | None:
+    """The facts of such a line (who, why, times); None if it is another one."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        return json.loads(line.removeprefix(MARK))
+    except ValueError:
+        return None
+
+
+class Members:
+    """context: what TLS demands of the next connection; None where TLS is disabled."""
+
+    context: ssl.SSLContext | None = None
+
+    def __init__(self, home: Coordinator):
+        self.home = home
+        self._texts: dict[str, str] | None = None
+        self._certificate = b""
+        self._sites: dict[str, str] = {}
+        self.read()
+
+    def read(self) -> bool:
+        """Look at the disk again. Returns whether anything has changed. A damaged key lets nobody in."""
+        paths = {site: self.home.key_file(site) for site in self.home.now().sites}
+        texts = {site: path.read_text(errors="replace") for site, path in paths.items() if path.exists()}
+        certificate = (self.home.folder / "server.crt").read_bytes() if self.home.tls else b""
+        if (texts, certificate) == (self._texts, self._certificate):
+            return False
+        keys = {site: key for site, text in texts.items() if (key := _parse_key(text))}
+        if self.home.tls:
+            folder = self.home.folder
+            self.context = certificates.server_context(folder / "server.crt", folder / "server.key", keys.values())
+        self._certificate = certificate
+        self._texts, self._sites = texts, {key.fingerprint: site for site, key in keys.items()}
+        return True
+
+    def site(self, fingerprint: str) -> str:
+        """The site whose key this is; "" if it is not, or no longer, admitted."""
+        return self._sites.get(fingerprint, "")
+
+
+def _parse_key(text: str) -> PublicKey | None:
+    try:
+        return PublicKey.parse(text)
+    except UsageError:
+        return None

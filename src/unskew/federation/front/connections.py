@@ -1,0 +1,283 @@
+"""Connections of sites: the listener takes them, TLS decides which are kept, and a question for messages waits here until
+there may be one.
+
+uvicorn and h11 speak HTTP; this says who is there, and how long a request may take to begin. TLS has already proven a key
+when a connection is made. If it is not admitted at this moment, the connection is closed before a byte of its request is
+read. A connection that has not proven a key yet holds little memory, for a few seconds, in a few places.
+
+Because questions wait here, sites need not ask often, and no message is found late.
+"""
+
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# Flower, which brings uvicorn, lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from unskew.federation import certificates
+from unskew.federation.addresses import origin
+from unskew.federation.front.access import Members, RateLimit, Refusals
+from unskew.federation.signals import Bell
+
+HOLD_S = 2.0
+"""How long a question waits at most. A machine that loses its power while it waits loses a message that comes by then, which
+is sent again when it is back."""
+LOOK_S = 0.025
+"""How often the bell is listened to."""
+
+
+@dataclass
+class LastRing:
+    """Which ring of the bell the last question over a connection has heard."""
+
+    ring: int = -1
+
+
+class MessageWait:
+    """bell: rung when the coordinator has sent messages to sites."""
+
+    def __init__(self, bell: Bell):
+        self._bell, self._ring, self._next = bell, 0, asyncio.Event()
+
+    async def listen(self) -> None:
+        """Pass the bell on until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._bell.rang():
+                self._ring += 1
+                self._next.set()
+                self._next = asyncio.Event()
+
+    async def wait(self, heard: LastRing, left: Callable[[], Awaitable[Any]]) -> bool:
+        """Wait for a ring that this connection has not heard yet, at most HOLD_S. left: returns when the site has left.
+
+        Returns False if it has: what is fetched for a site that is not there is lost.
+        """
+        if heard.ring == self._ring:
+            waiting = [asyncio.ensure_future(self._next.wait()), asyncio.ensure_future(left())]
+            try:
+                done, _ = await asyncio.wait(waiting, timeout=HOLD_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waiting:
+                    task.cancel()
+            if waiting[1] in done:
+                return False
+        heard.ring = self._ring
+        return True
+
+
+HEAD_S = 10.0
+"""How long a connection may take to send the headers of its first request, or to finish those of a later one."""
+IDLE_S = 75.0
+"""How long a connection is kept between two requests."""
+HEAD_BYTES = 16 << 10
+"""The most bytes of a request's headers."""
+MOST_OPEN = 32
+"""Connections of one site."""
+NOBODY = "(anybody: TLS is disabled)"
+"""Stands for the site where no connection can prove one."""
+
+
+@dataclass
+class Connections:
+    """What all connections share. app: answers their requests."""
+
+    members: Members
+    refusals: Refusals
+    app: Any
+    open: set[Connection] = field(default_factory=set)
+    state: ServerState = field(default_factory=ServerState)
+
+    def __post_init__(self) -> None:
+        self.config = Config(
+            self.app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(IDLE_S),
+            h11_max_incomplete_event_size=HEAD_BYTES,
+        )
+        self.config.load()
+
+    def of(self, site: str) -> int:
+        """How many connections a site has."""
+        return Counter(c.site for c in self.open)[site]
+
+    def expel(self) -> None:
+        """Close the connections of keys that are no longer admitted."""
+        for connection in [c for c in self.open if not c.is_admitted()]:
+            self.refusals.note(connection.site, "its key is no longer admitted; its connection was closed")
+            connection.transport.abort()
+
+
+class Connection(H11Protocol):
+    """A connection that lasts only while its key is admitted, and only if its requests arrive in time."""
+
+    def __init__(self, shared: Connections):
+        super().__init__(shared.config, shared.state, {})
+        self.shared, self.key, self.site = shared, "", ""
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Take the connection if its key is admitted."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls else None
+        self.key = certificates.certified_fingerprint(certificate) if tls else NOBODY
+        self.site = self.shared.members.site(self.key) if tls else NOBODY
+        if reason := self._reason():
+            self.shared.refusals.note(self.site or self.client[0], reason)
+            transport.abort()
+            return
+        self.shared.open.add(self)
+        self.app_state |= {"key": self.key, "site": self.site, "heard": LastRing()}
+        self.app_state["place"] = certificates.place_in(certificate) if certificate else 0
+        self._wait()
+
+    def is_admitted(self) -> bool:
+        """Whether the key of this connection still is."""
+        return self.key == NOBODY or self.shared.members.site(self.key) == self.site
+
+    def _reason(self) -> str:
+        """Why this connection is not taken; "" if it is."""
+        if not self.site:
+            return "its certificate is not of an admitted key"
+        return f"more than {MOST_OPEN} connections" if self.shared.of(self.site) >= MOST_OPEN else ""
+
+    def data_received(self, data: bytes) -> None:
+        """Give headers that have begun to arrive a time by which they must be complete."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._arrived()
+        elif self._late is None:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        """Start no second timer: from here on uvicorn's own one runs, until the next byte arrives."""
+        self._arrived()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._arrived()
+        self.shared.open.discard(self)
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Note what was not HTTP, or had headers that are too long."""
+        self.shared.refusals.note(self.site, f"no HTTP request with at most {HEAD_BYTES >> 10} KB of headers")
+        super().send_400_response(msg)
+
+    def _wait(self) -> None:
+        self._late = self.loop.call_later(HEAD_S, self._expired)
+
+    def _arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _expired(self) -> None:
+        self.shared.refusals.note(self.site, f"no complete request within {HEAD_S:.0f} s")
+        self.transport.abort()
+
+
+HANDSHAKE_S = 4.0
+"""How long somebody may take to prove a key."""
+GOODBYE_S = 2.0
+"""How long a connection that is closed may take to take what was sent to it."""
+MOST_UNPROVEN, MOST_UNPROVEN_EACH = 32, 8
+"""Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS buffers."""
+RATE, BURST = 10.0, 40.0
+"""New connections of one address: a second, and at once."""
+_REASONS = (
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "offers no certificate"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an admitted key"),
+    ("HTTP_REQUEST", "does not speak TLS"),
+    ("WRONG_VERSION_NUMBER", "does not speak TLS"),
+    ("UNSUPPORTED_PROTOCOL", "speaks an old version of TLS"),
+    ("ALERT_UNKNOWN_CA", "does not trust this server's certificate"),
+    ("handshake is taking longer", f"proved no key within {HANDSHAKE_S:.0f} s"),
+)
+
+
+class Listener:
+    """Connections to one listening socket, which must not block."""
+
+    def __init__(self, listener: socket.socket, shared: Connections):
+        self.listener, self.shared = listener, shared
+        self.pace = RateLimit(RATE, BURST)
+        self._unproven: Counter[str] = Counter()
+        self._known: set[str] = set()
+        """Addresses from which a key was proven: strangers take no places from them."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def keep_open(self) -> None:
+        """Take connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                line, address = await loop.sock_accept(self.listener)
+            except OSError:  # no file descriptors are left, or the other side is gone already
+                await asyncio.sleep(0.1)
+                continue
+            host = origin(address[0])
+            if reason := self._reason(host):
+                self.shared.refusals.note(host, reason)
+                line.close()
+                continue
+            self._unproven[host] += 1
+            task = loop.create_task(self._greet(line, host))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _reason(self, host: str) -> str:
+        """Why a connection is not even looked at; "" if it is."""
+        full = self._unproven.total() >= MOST_UNPROVEN and host not in self._known
+        if full or self._unproven[host] >= MOST_UNPROVEN_EACH:
+            return "too many connections at once that have proven no key"
+        return "" if self.pace.may(host) else "connects too often"
+
+    def _new(self) -> Connection:
+        return Connection(self.shared)
+
+    async def _greet(self, line: socket.socket, host: str) -> None:
+        loop, context = asyncio.get_running_loop(), self.shared.members.context
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a small answer waits 40 ms for the next
+        times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
+        try:
+            _, connection = await loop.connect_accepted_socket(self._new, line, ssl=context, **times)
+            if connection.site:
+                self._known.add(host)
+        except OSError as error:  # TLS's own errors are of this kind, too
+            self.shared.refusals.note(host, failure_reason(error))
+            with contextlib.suppress(OSError):
+                line.close()
+        finally:
+            self._unproven[host] -= 1
+            if not self._unproven[host]:
+                del self._unproven[host]
+
+
+def failure_reason(error: OSError) -> str:
+    """Why TLS has failed, in words."""
+    text = str(error)
+    known = next((reason for sign, reason in _REASONS if sign in text), None)
+    return known or ("broke TLS's rules" if isinstance(error, ssl.SSLError) else "left before it had proven a key")

@@ -1,0 +1,325 @@
+"""The front as a whole: a request is refused by its headers alone, or streamed to Flower's server and its answer back.
+
+A site may make a few calls of Flower's fleet API, each with a bound on the bytes of its body. Everything else that
+Flower's server answers is for operators and for its own programs. A site fetches no code, so the calls that bring code
+(`get-fab`, `get-run`) are not among them.
+
+What a site announces must be one answer, of this site, and its list of pieces the one that is named. Flower's server
+takes more: a request that a site makes up for another site or for itself, and with one answer any number of other lists
+of pieces, for each of which it keeps what is sent.
+"""
+
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import socket
+import ssl
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any
+
+import httpx
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from google.protobuf.message import DecodeError
+
+from unskew.errors import UnskewError, UsageError
+from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
+from unskew.federation.front.connections import HEAD_BYTES, NOBODY, Connections, Listener, MessageWait
+from unskew.federation.protocol.identity import PublicKey
+from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
+from unskew.federation.tickets import Coordinator
+
+
+def is_answer(content: bytes) -> bool:
+    """Whether this announces one answer of the node that speaks."""
+    try:
+        request = PushMessagesRequest.FromString(content)
+    except DecodeError:
+        return False
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        return False
+    facts = request.messages_list[0].metadata
+    named = facts.message_id == request.message_object_trees[0].object_id
+    return bool(facts.reply_to_message_id) and named and facts.src_node_id == request.node.node_id
+
+
+def asking_node(question: bytes) -> int:
+    """Whose question for messages this is, which Flower's server has checked if it has answered; 0 if nobody's."""
+    try:
+        return PullMessagesRequest.FromString(question).node.node_id
+    except DecodeError:
+        return 0
+
+
+_SMALL_BODY = 64 << 10
+
+PULL_MESSAGES, PUSH_MESSAGES, PUSH_OBJECT = (
+    "/v1/fleet/pull-messages",
+    "/v1/fleet/push-messages",
+    "/v1/fleet/push-object",
+)
+"""The questions for messages, the calls that announce an answer with a list of its pieces, and those that each bring one."""
+CALLS = {
+    "/v1/fleet/activate-node": _SMALL_BODY,
+    "/v1/fleet/send-node-heartbeat": _SMALL_BODY,
+    PULL_MESSAGES: _SMALL_BODY,
+    "/v1/fleet/pull-object": _SMALL_BODY,
+    "/v1/fleet/confirm-message-received": _SMALL_BODY,
+    PUSH_MESSAGES: 512
+    << 10,  # the list of 8 GB in pieces of 2 MB has 300 KB; Flower's database is locked while it is read
+    PUSH_OBJECT: 8 << 20,  # Flower cuts tensors into pieces of 5 MB
+    "/v1/fleet/deactivate-node": _SMALL_BODY,
+}
+REGISTER = "/v1/fleet/register-node"
+"""A site's first call where TLS is disabled and Flower therefore knows no keys."""
+BODY_TYPE = b"application/protobuf"
+KEY_HEADER = b"flwr-public-key"
+REQUEST_HEADERS = {b"content-type", b"accept", b"content-length", KEY_HEADER, b"flwr-timestamp", b"flwr-signature"}
+REQUEST_HEADERS |= {b"flwr-package-name", b"flwr-package-version", b"flwr-component-name"}
+"""Headers that are passed on; all others are dropped."""
+
+
+def calls(tls: bool) -> dict[str, int]:
+    """The most bytes of a body by path."""
+    return CALLS if tls else {**CALLS, REGISTER: _SMALL_BODY}
+
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+PATIENCE_S = 60.0
+"""How long a request and its answer may take beside the time for their bytes."""
+RESPONSE_HEADERS = (b"content-type", b"content-length", b"content-encoding")
+"""Headers of an answer that are passed on."""
+SLOWEST = 16 << 10
+"""Bytes a second that must arrive, or be taken, at least."""
+RATE, BURST = 100.0, 400.0
+"""Requests of one site: a second, and at once. Whoever sends more is answered later."""
+MOST_EACH = 8
+"""Requests of one site that are with Flower's server at a time, or whose bytes are on their way there or back. Others wait."""
+_log = logging.getLogger("unskew.front")
+
+
+class SiteLeft(Exception):
+    """The site has left in the middle of its request."""
+
+
+class Refused(Exception):
+    """status: HTTP's. The text is the end of a sentence that begins with the site's name."""
+
+    def __init__(self, status: int, text: str):
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Signals:
+    """news: lets questions for messages wait. answers: rung when a site has sent something. idle: who was given nothing."""
+
+    news: MessageWait
+    answers: Bell
+    idle: IdleNodes
+
+
+class Proxy:
+    """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an URL.
+
+    signs: between this and the coordinator's other programs.
+    """
+
+    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signals):
+        self.server, self.calls, self.refusals, self.pace = server, calls, refusals, RateLimit(RATE, BURST)
+        self.signs = signs
+        self.holding = SiteHolders()
+        self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request. An answer that was begun and cannot be ended closes the connection."""
+        answer, site = Answer(send), scope["state"]["site"]
+        try:
+            await asyncio.sleep(self.pace.wait_s(site))
+            if (scope["method"], scope["raw_path"]) == ("GET", b"/"):
+                await answer.only(204)  # for a site that checks its connection and its clock
+                return
+            size = self._size(scope)
+            async with asyncio.timeout(PATIENCE_S + size / SLOWEST) as limit:
+                await self._pass(scope, size, limit, receive, answer)
+        except Refused as refusal:
+            self.refusals.note(site, str(refusal))
+            await answer.only(refusal.status)
+        except TimeoutError:
+            self.refusals.note(site, "sent a request, or took its answer, too slowly")
+            await answer.only(408)
+        except (httpx.TransportError, SiteLeft):
+            await answer.only(503)  # sites try again
+        except asyncio.CancelledError:  # this front is being stopped, and a site's question waits in it
+            await answer.only(503)
+            raise
+        except Exception:
+            _log.exception("a request of %s failed", site)
+            await answer.only(500)
+
+    def _size(self, scope: Message) -> int:
+        """The bytes of the body, as announced. Raises Refused."""
+        names, headers = [name for name, _ in scope["headers"]], dict(scope["headers"])
+        path = scope["raw_path"].decode("ascii", "replace")
+        if path not in self.calls or scope["query_string"]:
+            raise Refused(404, "asked for something that sites may not ask for")
+        strange = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
+            raise Refused(431, f"sent more than {HEAD_BYTES >> 10} KB of headers")
+        if scope["method"] != "POST" or strange or len(set(names)) < len(names):  # of two, each reader takes another
+            raise Refused(400, "sent a request that is not one of Flower's")
+        length = headers.get(b"content-length", b"")
+        if not length.isdigit() or b"transfer-encoding" in headers:
+            raise Refused(411, "did not say how long its request is")
+        if int(length) > self.calls[path]:
+            raise Refused(413, f"sent more than {self.calls[path] >> 10} KB to {path}")
+        if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY_HEADER, b""))):
+            raise Refused(401, "spoke with the key of another site, or of none")
+        if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
+            why = "is connected from another place with the same key: a copy of its folder, or another machine"
+            raise Refused(409, why)
+        return int(length)
+
+    async def _pass(self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer) -> None:
+        path, content = scope["raw_path"].decode("ascii"), _body(receive)
+        if path != PUSH_OBJECT:  # which are too large to be held here
+            content = b"".join([piece async for piece in content])
+        if isinstance(content, bytes) and path == PUSH_MESSAGES and not is_answer(content):
+            raise Refused(400, "announced something that is no answer of its own")
+        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["heard"], receive):
+            raise SiteLeft
+        async with self._places[scope["state"]["site"]]:
+            await self._pass_on(scope, size, limit, content, answer)
+
+    async def _pass_on(
+        self, scope: Message, size: int, limit: asyncio.Timeout, content: bytes | AsyncIterator[bytes], answer: Answer
+    ) -> None:
+        headers = [(name, value) for name, value in scope["headers"] if name in REQUEST_HEADERS]
+        path = scope["raw_path"].decode("ascii")
+        asked = IdleNodes.now()
+        request = self.server.build_request("POST", path, headers=headers, content=content)
+        response = await self.server.send(request, stream=True)
+        if path == PUSH_OBJECT:
+            self.signs.answers.ring()
+        try:
+            length = int(response.headers.get("content-length", 0))
+            if isinstance(content, bytes) and path == PULL_MESSAGES and response.status_code == 200 and not length:
+                self.signs.idle.note(asking_node(content), asked)
+            limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
+            kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
+            await answer.begin(response.status_code, kept)
+            async for piece in response.aiter_raw():
+                await answer.go_on(piece)
+            await answer.end()
+        finally:
+            await response.aclose()
+
+
+class Answer:
+    """An answer to one request, of which nothing has been sent yet."""
+
+    def __init__(self, send: Send):
+        self.send, self.begun = send, False
+
+    async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.begun = True
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def go_on(self, piece: bytes) -> None:
+        await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        await self.send({"type": "http.response.body"})
+
+    async def only(self, status: int) -> None:
+        """Send nothing but a status and the time, and close the connection unless all is well."""
+        if self.begun:
+            return
+        headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-length", b"0")]
+        await self.begin(status, headers[: 1 if status == 204 else 2] + [(b"connection", b"close")] * (status != 204))
+        await self.end()
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    """The body as it arrives. Raises SiteLeft if the site leaves before its end."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise SiteLeft
+        more = message["more_body"]
+        if message["body"]:
+            yield message["body"]
+
+
+def _named_key(header: bytes) -> str:
+    """The fingerprint of the key in Flower's header; "" if there is none."""
+    try:
+        return PublicKey.from_pem(base64.b64decode(header, validate=True).decode()).fingerprint
+    except (binascii.Error, ValueError, UsageError):
+        return ""
+
+
+LOOK_S = 0.5
+"""How often the admitted keys are looked at. A key that is removed is out after this time at the latest."""
+MOST_UNREADABLE = 6
+"""How many looks in a row may fail. Then nobody is let in any more: a key that was removed would not be noticed."""
+MOST_AT_ONCE = 64
+"""Requests that Flower's server works on at a time; others wait."""
+
+KEEPALIVE_S = 2.0
+"""How long an idle connection to Flower's server is used again. It closes them itself after 5 s, unannounced."""
+
+
+async def serve(
+    home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
+) -> None:
+    """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
+    refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
+    signs = Signals(MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES), IdleNodes(flower / IDLE_FOLDER))
+    signs.idle.forget()
+    shared = Connections(members, refusals, Proxy(server, calls(home.tls), refusals, signs))
+    door, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
+    listening = asyncio.create_task(signs.news.listen())
+    try:
+        while not door.done():
+            try:
+                if members.read():
+                    shared.expel()
+                unreadable = 0
+            except (OSError, UnskewError):  # for a moment the certificate may be renewed, and its key not yet
+                unreadable += 1
+                if unreadable >= MOST_UNREADABLE:
+                    raise
+            refusals.flush()
+            await asyncio.sleep(LOOK_S)
+        await door
+    finally:
+        door.cancel()
+        listening.cancel()
+        refusals.flush(everything=True)
+
+
+def flower_client(home: Coordinator, port: int) -> httpx.AsyncClient:
+    """A client of Flower's server, which listens at this port of loopback with the federation's certificate."""
+    scheme, verify = "http", False
+    if home.tls:
+        scheme, verify = "https", ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
+        verify.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
+    return httpx.AsyncClient(
+        base_url=f"{scheme}://127.0.0.1:{port}",
+        verify=verify,
+        timeout=60,
+        limits=httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S),
+        trust_env=False,  # no proxy stands between two programs of one machine
+    )

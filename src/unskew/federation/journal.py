@@ -1,0 +1,123 @@
+"""Signed journals in which each line names the one before it: of a run, what the coordinator asked and received; of a
+federation, tickets, admissions, revocations and refused connections.
+
+One JSON object a line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the line before), signature (the
+coordinator's, over the line without it). A journal holds no tensors, only the digests of messages. The owner of the
+coordinator's key can write another journal; without that key nobody can alter, insert or remove a line undetected.
+Lines missing at the end are only detected against a head that was noted before: `unskew federation audit` prints it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.tickets import Coordinator
+from unskew.system import disk
+from unskew.system.disk import lock, refuse_link
+
+JOURNAL_FILE = "audit.jsonl"
+_FIRST = "0" * 64
+
+
+class Journal:
+    """Appends lines. If a crash has cut off the last line, it is removed, and the first new line says so."""
+
+    def __init__(self, path: Path, key: PrivateKey):
+        self.path, self.key = path, key
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        torn = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        self.count, self.head = len(lines), _digest(lines[-1].rstrip(b"\n")) if lines else _FIRST
+        self._file = disk.AppendFile(path, sum(map(len, lines)))
+        if torn:
+            self.note("cut off by a crash", bytes=len(torn))
+
+    def note(self, what: str, **facts: Any) -> None:
+        """Add one line, which is safely on the disk when this returns."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        entry = {"n": self.count, "time": now, "what": what, **facts, "before": self.head}
+        signature = self.key.sign(_text(entry).encode()).hex()
+        line = _text(entry | {"signature": signature}).encode()
+        self._file.add(line + b"\n")
+        self._file.sync()
+        self.count, self.head = self.count + 1, _digest(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """lines: how many hold, from the first; head: the digest of the last of these; wrong: what is wrong with the next."""
+
+    lines: int
+    head: str
+    wrong: str = ""
+
+
+def verify(path: Path, key: PublicKey) -> Verdict:
+    """Check a journal from its beginning to the first line that does not hold."""
+    head, count = _FIRST, 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if wrong := _defect(line, count, head, key):
+            return Verdict(count, head, wrong)
+        head, count = _digest(line.rstrip(b"\n")), count + 1
+    return Verdict(count, head)
+
+
+def changed_files(path: Path, run: Path) -> list[str]:
+    """The files of a finished run that no longer have the digests in the last line of its journal."""
+    lines = path.read_bytes().splitlines()
+    last = json.loads(lines[-1]) if lines else {}
+    return [name for name, sha in last.get("files", {}).items() if file_sha256(run / name) != sha]
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file's content in hexadecimal digits; "" if there is no file."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _defect(line: bytes, count: int, head: str, key: PublicKey) -> str:
+    if not line.endswith(b"\n"):
+        return "is cut off"
+    try:
+        entry = json.loads(line)
+        as_written = _text(entry).encode() + b"\n" == line
+        signature = bytes.fromhex(entry.pop("signature"))
+        if entry["n"] != count or entry["before"] != head:
+            return "does not follow the line before it: lines were removed, inserted or moved"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "is not a line of a journal"
+    holds = as_written and key.signed(_text(entry).encode(), signature)
+    return "" if holds else "was changed, or signed with another key"
+
+
+def _text(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, separators=(",", ":"))
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def record_events(home: Coordinator, happenings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Add a line for each of these: what happened, and its facts."""
+    if not happenings:
+        return
+    with open(home.folder / "audit.lock", "a", opener=refuse_link) as one_at_a_time:
+        lock(one_at_a_time, wait=True)
+        journal = Journal(home.folder / JOURNAL_FILE, home.key)
+        try:
+            for what, facts in happenings:
+                journal.note(what, **facts)
+        finally:
+            journal.close()

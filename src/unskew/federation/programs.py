@@ -1,0 +1,324 @@
+"""Programs that are started and restarted: their logs, their environment, and their use of memory.
+
+A log holds lines of text, or one JSON object a line, in files of bounded size. The output of a program goes through a
+pipe to its supervisor, because a file that another process holds open cannot be rotated without losing lines. A journal
+is never written here, so nothing that vouches for a run is rotated away.
+
+In the environment Flower's telemetry, its update check and its installation of packages at run time are disabled, and it
+writes only below the federation's or the site's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime as dt
+import functools
+import json
+import logging
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import IO, Literal, Protocol
+
+from unskew.errors import printable
+from unskew.system.failures import explain
+
+LogForm = Literal["text", "json"]
+MOST_BYTES, OLD_FILES = 10 << 20, 4
+"""A log file grows to so many bytes, and so many older ones are kept beside it: NAME.1 is the youngest of them."""
+MOST_LINE = 64 << 10
+"""A longer line of a child is cut into several."""
+CODE = re.compile(r"(E\d{3}) (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Log:
+    """Prints sentences. facts: what stands in every JSON object, such as the program's name.
+
+    timed: whether a line of text begins with the time; JSON always has it, in UTC.
+    """
+
+    form: LogForm
+    facts: Mapping[str, str]
+    timed: bool = False
+
+    def __call__(self, text: str) -> None:
+        with suppress(OSError):  # a full disk under a log must not end its program
+            print(self.written(text), flush=True)
+
+    def written(self, text: str) -> str:
+        """The line, or in the text form the lines, for a sentence."""
+        if self.form == "text":
+            return f"{time.strftime('%H:%M:%S')} {text}" if self.timed else text
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        coded = CODE.match(text)
+        code = {"code": coded[1]} if coded else {}
+        level = "warning" if coded else "info"
+        return json.dumps({"time": now, "level": level, **self.facts, **code, "text": coded[2] if coded else text})
+
+    @contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """Within it, an error that ends the program is an object of the log, too. Raises SystemExit with its exit code."""
+        try:
+            yield
+        except Exception as error:
+            if self.form == "text":
+                raise
+            shown = explain(error)
+            self(str(shown))
+            raise SystemExit(shown.exit_code) from error
+
+
+class LogFile(RotatingFileHandler):
+    """A log file of bounded size. Whatever happens to it, whoever writes to it goes on."""
+
+    def __init__(self, path: Path):
+        super().__init__(
+            path, maxBytes=MOST_BYTES, backupCount=OLD_FILES, encoding="utf-8", errors="replace", delay=True
+        )
+
+    def add(self, line: str) -> None:
+        self.handle(logging.makeLogRecord({"msg": line}))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Open the file anew for the next line: the disk may have space again."""
+        if self.stream:
+            with suppress(OSError):
+                self.stream.close()
+        self.stream = None  # which logging takes for a file that is not open yet
+
+
+@functools.cache
+def log_file(path: Path) -> LogFile:
+    """One for each path: two would rotate it under each other's feet."""
+    return LogFile(path)
+
+
+def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], None]) -> None:
+    """Write a child's output to a log file until the child closes it. seen: is given each line as the child wrote it."""
+    file = log_file(path)
+    with pipe, closing(file):  # which opens again for the next line of whoever shares it
+        for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
+            line = piece.decode(errors="replace").rstrip("\n")
+            file.add(log.written(printable(line) if log.form == "json" else line))
+            seen(line)
+
+
+def last_error(path: Path) -> tuple[str, str] | None:
+    """Code and sentence of the last error in a program's log, of either form."""
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    for line in reversed(lines):
+        if line.startswith("{"):
+            with suppress(ValueError, KeyError):
+                facts = json.loads(line)
+                return facts["code"], facts["text"]
+        elif coded := CODE.match(line):
+            return coded[1], coded[2]
+    return None
+
+
+BACK_OFF_S = 0.5
+"""How long to wait before the first restart; before each further one twice as long, at most MOST_BACK_OFF_S."""
+MOST_BACK_OFF_S = 5.0
+STEADY_S = 60.0
+"""A program that has run so long is restarted as if for the first time."""
+OUTPUT_WAIT_S = 2.0
+"""How long the last output of a program that has ended is waited for."""
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+Say = Callable[[str], None]
+
+
+@dataclass
+class Program:
+    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line of it.
+
+    hopeless: exit codes after which its owner gives it up, so that nobody is told of a restart.
+    """
+
+    name: str
+    command: list[str]
+    env: Mapping[str, str]
+    log: Path
+    form: LogForm = "text"
+    seen: Callable[[str], None] = lambda line: None
+    hopeless: tuple[int, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+    not_before: float = 0.0
+    starts: int = 0
+    _started: float = 0.0
+    _keeper: threading.Thread | None = None
+    _quick: int = 0
+    """How often in a row it has ended soon after its start."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self.starts - 1)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of a process that has ended and was not started again."""
+        return self.process.poll() if self.process else None
+
+    def tend(self, say: Say) -> int | None:
+        """Start it if it is not running. Returns its exit code if it has just ended."""
+        if self.process and (code := self.process.poll()) is not None:
+            self._hear_out()
+            now = time.monotonic()
+            self._quick = 0 if now - self._started >= STEADY_S else self._quick + 1
+            self.process, self.not_before = None, now + min(MOST_BACK_OFF_S, BACK_OFF_S * 2**self._quick)
+            if code not in self.hopeless:
+                say(f"{self.name} ended with code {code} and will be restarted. Log: {self.log}")
+            return code
+        if self.process is None and time.monotonic() >= self.not_before:
+            self._start()
+        return None
+
+    def _start(self) -> None:
+        with contextlib.suppress(OSError):
+            self.log.touch()  # messages name it, whether or not anything is printed
+        self.process = subprocess.Popen(
+            self.command,
+            env=dict(self.env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        written = Log(self.form, {"program": self.name})
+        self._keeper = threading.Thread(
+            target=keep_output, args=(self.process.stdout, self.log, written, self.seen), daemon=True
+        )
+        self._keeper.start()
+        self.starts += 1
+        self._started = time.monotonic()
+
+    def _hear_out(self) -> None:
+        """Wait until the output of a process that has ended is kept."""
+        if self._keeper:
+            self._keeper.join(OUTPUT_WAIT_S)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """End the program and everything it has started: ask first, then kill what is left after `grace_s`."""
+        if self.process is None:
+            return
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(wait_s)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                break
+        self._hear_out()
+        self.process = None
+
+
+@dataclass
+class RareSay:
+    """Passes on a sentence at most once in `every_s` seconds: a network may be down for a whole night.
+
+    always: a sentence that begins so is passed on each time, and whatever was said before it is news again after it.
+    """
+
+    say: Say
+    every_s: float = 60.0
+    always: str = "\0"
+    _last: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if text.startswith(self.always):
+            self._last.clear()
+        if now >= self._last.get(text, -self.every_s) + self.every_s:
+            self._last[text] = now
+            self.say(text)
+
+
+class Stoppable(Protocol):
+    """One program, or something that runs several."""
+
+    def stop(self) -> None: ...
+
+
+@contextlib.contextmanager
+def stop_at_end(*programs: Stoppable) -> Iterator[None]:
+    """Stop these programs, in this order, however the block ends, and however often we are signalled meanwhile."""
+    try:
+        yield
+    finally:
+        with _signals_ignored():
+            for program in programs:
+                program.stop()
+
+
+@contextlib.contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM inside the block. Only the main thread receives them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """Let Linux end the program together with the thread that started it, even if that is killed."""
+    if _LIBC:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+FLOWER_SWITCHES = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+BIN = Path(sys.executable).parent
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """The environment of Flower's programs: they write only below `home` and find their helpers beside this Python."""
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **os.environ,
+        **FLOWER_SWITCHES,
+        "FLWR_HOME": str(home),
+        "PATH": f"{BIN}:{os.environ.get('PATH', '')}",
+        **more,
+    }
+
+
+_MALLOC_OPTIONS = ((-3, 1 << 20), (-8, 2))
+"""glibc's M_MMAP_THRESHOLD and M_ARENA_MAX: else blocks of megabytes stay in the heaps of a dozen threads."""
+
+
+def configure_malloc() -> None:
+    """Have glibc return large blocks when they are freed; elsewhere do nothing. Call it before other threads start."""
+    if platform.libc_ver()[0] == "glibc":
+        with suppress(OSError, AttributeError):
+            mallopt = ctypes.CDLL(None).mallopt
+            for option, value in _MALLOC_OPTIONS:
+                mallopt(option, value)

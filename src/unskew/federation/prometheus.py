@@ -1,0 +1,204 @@
+"""Metrics for Prometheus: its text format (version 0.0.4), and the endpoint at which a program offers `/metrics` and
+`/healthz`.
+
+The endpoint listens on loopback unless an address is given. There is no password, so that address should be one which
+only the monitoring reaches. Nothing can be changed here. Metrics are counts, seconds and bytes; none says anything of a
+site's data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from unskew.errors import UsageError
+from unskew.federation.addresses import LOOPBACK, family, is_local
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """name: with its unit, and ending in `_total` where it is a counter. values: by the label's value.
+
+    label: "" for a metric with one value, which then stands under "".
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    values: Mapping[str, float]
+    label: str = ""
+
+
+def counter(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
+    """A number that only grows, and begins at 0 with its process."""
+    return Metric(f"unskew_{name}_total", "counter", meaning, _label_values(values), label)
+
+
+def gauge(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
+    """A number that goes up and down."""
+    return Metric(f"unskew_{name}", "gauge", meaning, _label_values(values), label)
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """What a scrape is answered with."""
+    lines: list[str] = []
+    for metric in metrics:
+        lines += [f"# HELP {metric.name} {_escaped(metric.meaning)}", f"# TYPE {metric.name} {metric.kind}"]
+        for value, number in metric.values.items():
+            label = f'{{{metric.label}="{_escaped(value, quoted=True)}"}}' if metric.label else ""
+            lines.append(f"{metric.name}{label} {_number(number)}")
+    return "\n".join(lines) + "\n"
+
+
+def _label_values(values: float | Mapping[str, float]) -> Mapping[str, float]:
+    return dict(values) if isinstance(values, Mapping) else {"": values}
+
+
+def _escaped(words: str, quoted: bool = False) -> str:
+    words = words.replace("\\", "\\\\").replace("\n", "\\n")
+    return words.replace('"', '\\"') if quoted else words
+
+
+def _number(number: float) -> str:
+    if math.isinf(number):
+        return "+Inf" if number > 0 else "-Inf"
+    return str(int(number)) if float(number).is_integer() else repr(float(number))
+
+
+MOST_OPEN = 8
+"""Connections at once. A further one is closed."""
+MOST_S = 5.0
+"""How long a connection may last."""
+
+
+class Figures(Protocol):
+    """What a program says of itself. metrics: the figures of this moment. problem: what has failed; "" while all is well."""
+
+    def metrics(self) -> Iterable[Metric]: ...
+
+    def problem(self) -> str: ...
+
+
+class Endpoint:
+    """where: PORT, HOST:PORT or [HOST]:PORT. Raises UsageError (E109) for an address at which nobody can listen."""
+
+    def __init__(self, where: str, figures: Figures):
+        self.host, port = parse_endpoint(where)
+        try:
+            self._server = _server(self.host, port, _handler(figures, is_local(self.host)))
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError("E109", f"--metrics {where} cannot be used on this machine: {reason}.") from None
+        self.port: int = self._server.server_address[1]
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    @property
+    def warning(self) -> str:
+        """What its operator should know of who can read the figures."""
+        return "" if is_local(self.host) else "; without a password: let only the monitoring reach this address"
+
+    def start(self) -> None:
+        """Answer in threads of its own, which end with the process."""
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Only after `start`."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def parse_endpoint(where: str) -> tuple[str, int]:
+    """PORT, HOST:PORT or [HOST]:PORT, on loopback unless a host is given. Raises UsageError (E109)."""
+    host, _, port = where.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not (port.isascii() and port.isdecimal() and int(port) < 65536) or (":" in host and "[" not in where):
+        raise UsageError("E109", f"--metrics takes PORT, HOST:PORT or [HOST]:PORT; got '{where}'.")
+    return host or LOOPBACK, int(port)
+
+
+def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    class Server(ThreadingHTTPServer):
+        address_family = family(host)
+        daemon_threads = True
+        places = threading.BoundedSemaphore(MOST_OPEN)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if self.places.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            late = threading.Timer(MOST_S, _shut_down, (request,))
+            late.daemon = True
+            late.start()
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                late.cancel()
+                self.places.release()
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Nothing: whoever left early is no concern of this program's output."""
+
+    return Server((host, port), handler)
+
+
+def _shut_down(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be closed already
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
+    """local: whether only this machine reaches the address; a request must then name it, as a page of another site that
+    was made to point here does not."""
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "unskew", ""
+
+        def do_GET(self) -> None:
+            port, host = self.connection.getsockname()[1], self.headers.get("Host", "")
+            if local and host not in (f"{LOOPBACK}:{port}", f"localhost:{port}", f"[::1]:{port}"):
+                return self._answer(HTTPStatus.MISDIRECTED_REQUEST, "Use the address as it was printed.\n")
+            path = urlsplit(self.path).path
+            if path == "/healthz":
+                wrong = figures.problem()
+                return self._answer(HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK, f"{wrong or 'ok'}\n")
+            if path != "/metrics":
+                return self._answer(HTTPStatus.NOT_FOUND, "Here are /metrics and /healthz.\n")
+            try:
+                page = exposition(figures.metrics())
+            except Exception as error:  # a file that is just being written must not end the endpoint
+                return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}\n")
+            return self._answer(HTTPStatus.OK, page)
+
+        do_HEAD = do_GET
+
+        def _answer(self, status: HTTPStatus, words: str) -> None:
+            body = words.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: a scrape every few seconds is no event."""
+
+    return Handler

@@ -1,0 +1,277 @@
+"""Signed messages in Flower's form, sent and received in pieces.
+
+Flower's own functions hold all pieces of a message at once, several times over. These hold a few, continue a message
+whose transfer was interrupted, and write large tensors to disk as they arrive. A message is fetched while its sender
+still sends it.
+"""
+
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from unskew.errors import UsageError
+from unskew.federation.protocol.signed_messages import (
+    SMALL,
+    ByteSequence,
+    ByteViews,
+    SignedMessage,
+    StoredBytes,
+    all_bytes,
+)
+
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.app.message.arraychunk import ArrayChunk
+    from flwr.common.serde import message_from_proto
+    from flwr.proto.message_pb2 import Message as MessageProto
+    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.supercore.inflatable.inflatable_object import (
+        InflatableObject,
+        get_all_nested_objects,
+        get_object_body,
+        get_object_head_values_from_object_content,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPullError,
+        ObjectUnavailableError,
+        inflatable_class_registry,
+    )
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+PIECE = 2 << 20
+"""Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB through."""
+AT_ONCE = 2
+"""Calls for one message side by side."""
+MOST_BYTES = 8 << 30
+"""The largest tensors of one message; Flower's own form does not say how large they are."""
+MOST_PIECES = MOST_BYTES // PIECE
+"""Pieces of one array: a list of them may name one piece millions of times, or pieces that hold nothing."""
+MOST_TEXT = 16 << 20
+"""Bytes of a message beside large tensors, which are held in memory."""
+BACK_OFF_S, MOST_BACK_OFF_S = 0.05, 0.5
+"""How soon a piece that was not there yet is asked for again: at first, and at last."""
+STALLED_S = 15.0
+"""A message of which no further piece has come for so long is given up."""
+HEAD = "head"
+"""The name of a message's record that holds everything but large tensors."""
+Pull = Callable[[str], bytes]
+"""A piece by its number. Raises ObjectUnavailableError while it is on its way."""
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Piece(ArrayChunk):
+    """Some bytes of a ByteSequence as Flower's piece of an array; they are read when they are needed."""
+
+    def __init__(self, bulk: ByteSequence, start: int):
+        self._bulk, self._start = bulk, start
+
+    @property
+    def data(self) -> memoryview:
+        return memoryview(self._bulk.read(self._start, self._start + PIECE))
+
+
+Piece.__qualname__ = ArrayChunk.__qualname__  # by which Flower tells what an object is
+
+
+def record(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """The arrays themselves under these names; Flower's constructor would make others of them."""
+    filled = ArrayRecord()
+    for name, one in arrays.items():
+        filled[name] = one
+    return filled
+
+
+def array(bulk: ByteSequence) -> Array:
+    """An array of these bytes, of which no copy is made. Each piece is read once here, for its number."""
+    whole = Array("uint8", (len(bulk),), "unskew", b"")
+    whole.data = bulk
+    pieces = [Piece(bulk, start) for start in range(0, len(bulk), PIECE)]
+    whole.__dict__["_chunks"] = [(piece.object_id, piece) for piece in pieces]
+    return whole
+
+
+def set_number(message: Message, number: str) -> None:
+    """Give a message its number, which Flower's own code computes from a form that is not sent here."""
+    message.metadata.__dict__["_message_id"] = number
+
+
+def set_answered(message: Message, number: str) -> None:
+    """Make a message the answer to the one with this number."""
+    message.metadata.__dict__["_reply_to_message_id"] = number
+
+
+def payload(message: Message) -> InflatableObject:
+    """What travels of a message: the record of a small one alone, because each object takes calls of its own."""
+    if message.has_content() and list(message.content) == [HEAD]:
+        return message.content[HEAD]
+    return message
+
+
+def send(message: InflatableObject, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
+    """Push those pieces of messages that the other side does not have yet."""
+    send_all(get_all_nested_objects(message), lacking, push)
+
+
+def send_all(
+    objects: Mapping[str, InflatableObject], lacking: Sequence[str], push: Callable[[str, bytes], None]
+) -> None:
+    """The same for the pieces of several messages, by their numbers.
+
+    What names the pieces of tensors goes first: who fetches a message meanwhile cannot do without.
+    """
+    missing = set(lacking)
+    in_order = sorted((n for n in objects if n in missing), key=lambda n: isinstance(objects[n], ArrayChunk))
+    for _ in _map_in_order(lambda number: push(number, objects[number].deflate()), in_order):
+        pass
+
+
+class MessageTooLarge(ValueError):
+    """A message that is larger than any honest one. The text is the end of a sentence."""
+
+
+class Arrival:
+    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is missing."""
+
+    def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path, most: int | None = None):
+        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are kept.
+
+        most: bytes of large tensors that are expected at most; default: MOST_BYTES.
+        """
+        self.head, self.tree, self.folder = head, tree, folder
+        self.most = MOST_BYTES if most is None else most
+        self._contents: dict[str, bytes] = {}
+        self._stored: dict[str, StoredBytes] = {}
+        self._written: dict[str, int] = {}
+        """By array, how many of its pieces are on the disk."""
+
+    def go_on(self, pull: Pull) -> Message:
+        """The whole message.
+
+        Raises ObjectPullError if its sender stops, MessageTooLarge, and whatever `pull` or Flower's parsers raise.
+        """
+        content = self._inflated(self.tree, retry_pull(pull))
+        if isinstance(content, ConfigRecord):
+            message = message_from_proto(self.head)
+            message.content = RecordDict({HEAD: content})
+            return message
+        if not isinstance(content, Message):
+            raise TypeError(f"a {type(content).__name__} instead of a message")
+        return content
+
+    def _inflated(self, tree: ObjectTree, pull: Pull) -> InflatableObject:
+        number = tree.object_id
+        if number not in self._contents:
+            self._contents[number] = pull(number)
+            if sum(map(len, self._contents.values())) > MOST_TEXT:
+                raise MessageTooLarge(f"it holds more than {MOST_TEXT >> 20} MB beside its tensors")
+        content = self._contents[number]
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind == Array.__qualname__:
+            return self._array(number, content, children, pull)
+        below = {child.object_id: child for child in tree.children}
+        inflated = {child: self._inflated(below[child], pull) for child in children}
+        if kind == ArrayRecord.__qualname__:
+            return record(
+                {name: inflated[child] for name, child in json.loads(get_object_body(content, ArrayRecord)).items()}
+            )
+        return inflatable_class_registry[kind].inflate(content, children=inflated)
+
+    def _array(self, number: str, content: bytes, children: Sequence[str], pull: Pull) -> Array:
+        facts = json.loads(get_object_body(content, Array))
+        stored = self._stored.setdefault(number, StoredBytes(self.folder))
+        pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
+        if len(pieces) > MOST_PIECES:
+            raise MessageTooLarge(f"its tensors are in more than {MOST_PIECES:,} pieces")
+        for piece in _map_in_order(pull, pieces[self._written.get(number, 0) :]):
+            body = get_object_body(piece, ArrayChunk)
+            if sum(map(len, self._stored.values())) + len(body) > self.most:
+                raise MessageTooLarge(f"its tensors have more than the {self.most:,} bytes expected")
+            stored.add(body)
+            self._written[number] = self._written.get(number, 0) + 1
+        whole = Array("uint8", (len(stored),), "unskew", b"")
+        whole.data = stored
+        return whole
+
+
+def retry_pull(pull: Pull) -> Pull:
+    """This way to pull a piece, which waits for it, and gives up when the sender has added none for STALLED_S."""
+    last = time.monotonic()
+
+    def patient(object_id: str) -> bytes:
+        nonlocal last
+        pause_s = BACK_OFF_S
+        while True:
+            try:
+                content = pull(object_id)
+            except ObjectUnavailableError:
+                if time.monotonic() - last > STALLED_S:
+                    raise ObjectPullError(object_id, "its sender has stopped sending it") from None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, MOST_BACK_OFF_S)
+                continue
+            last = time.monotonic()
+            return content
+
+    return patient
+
+
+def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    """The function of every item, in their order, AT_ONCE of them side by side and none further ahead."""
+    if len(items) == 1:
+        yield function(items[0])
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        waiting: deque[Future[Answer]] = deque()
+        try:
+            for item in items:
+                if len(waiting) == AT_ONCE:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(function, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:
+    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls of its own.
+
+    arrays: those made so far, by the identity of their bytes, as several messages may have the same. again: how often the
+    same was sent before; Flower numbers a message by its content, and hands out none whose number it knows.
+    """
+    head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
+    head |= {"again": again} if again else {}
+    if len(sealed.blob) <= SMALL:
+        return RecordDict({HEAD: ConfigRecord(head | {"blob": all_bytes(sealed.blob)})})
+    arrays = {} if arrays is None else arrays
+    if id(sealed.blob) not in arrays:
+        bulk = ByteViews([memoryview(sealed.blob)]) if isinstance(sealed.blob, bytes) else sealed.blob
+        arrays[id(sealed.blob)] = array(bulk)
+    return RecordDict({HEAD: ConfigRecord(head), "blob": record({"blob": arrays[id(sealed.blob)]})})
+
+
+def unpack_message(content: RecordDict) -> SignedMessage:
+    """The inverse of `pack_message`. Raises ValueError for content that it has not made."""
+    try:
+        head = content.config_records[HEAD]
+        text, signature = head["text"], head["signature"]
+        blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
+    except KeyError as error:
+        raise ValueError(f"a message without {error}") from None
+    if not (
+        isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes | StoredBytes | ByteViews)
+    ):
+        raise ValueError("a message of other types")
+    return SignedMessage(text, signature, blob)

@@ -1,0 +1,133 @@
+"""Keys of a coordinator and of sites. They are created where they are used, stored with mode 0600, and never sent.
+
+They are ECDSA keys over P-384, the kind that Flower's node authentication takes, so that a site needs only one key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from unskew.errors import UsageError
+
+_SCHEME = ec.ECDSA(hashes.SHA256())
+
+
+class PublicKey:
+    """A key that checks signatures."""
+
+    def __init__(self, key: ec.EllipticCurvePublicKey):
+        self.key = key
+
+    @staticmethod
+    def parse(text: str) -> PublicKey:
+        """From the one line `ecdsa-sha2-nistp384 AAAA...`. Raises UsageError (E503) for anything else."""
+        try:
+            key = serialization.load_ssh_public_key(text.strip().encode())
+        except Exception as error:  # cryptography raises a dozen kinds of errors for text that is not a key
+            text = "this is not a public key; a public key begins with ecdsa-sha2-nistp384."
+            raise UsageError("E503", text) from error
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+            text = "this public key is of another kind; it should begin with ecdsa-sha2-nistp384."
+            raise UsageError("E503", text)
+        return PublicKey(key)
+
+    @staticmethod
+    def from_pem(text: str) -> PublicKey:
+        """Raises UsageError (E503) for text that is not such a key."""
+        try:
+            key = serialization.load_pem_public_key(text.encode())
+        except ValueError as error:
+            raise UsageError("E503", "this is not a public key in PEM form.") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise UsageError("E503", "this public key is of another kind.")
+        return PublicKey(key)
+
+    @property
+    def text(self) -> str:
+        form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        return self.key.public_bytes(*form).decode()
+
+    @property
+    def fingerprint(self) -> str:
+        """See `fingerprint`."""
+        return fingerprint(self.text.encode())
+
+    def signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether the private half of this key made the signature of exactly this message."""
+        try:
+            self.key.verify(signature, message, _SCHEME)
+        except InvalidSignature:
+            return False
+        return True
+
+
+class PrivateKey:
+    """A key that signs."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey):
+        self.key = key
+
+    @staticmethod
+    def make() -> PrivateKey:
+        return PrivateKey(ec.generate_private_key(ec.SECP384R1()))
+
+    @property
+    def public(self) -> PublicKey:
+        return PublicKey(self.key.public_key())
+
+    def sign(self, message: bytes) -> bytes:
+        return self.key.sign(message, _SCHEME)
+
+    def save(self, path: Path) -> None:
+        """In OpenSSH form, with mode 0600 from the first byte. Raises UsageError (E502) if the file exists."""
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        write_secret(path, self.key.private_bytes(*form))
+
+    @staticmethod
+    def load(path: Path) -> PrivateKey:
+        """Raises UsageError: E503 if the file holds no such key, E508 if other users may read it."""
+        if not path.exists():
+            raise UsageError("E503", f"there is no key {path}.")
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise UsageError("E508", f"other users may read the private key {path}; run: chmod 600 {path}")
+        try:
+            key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        except Exception as error:  # cryptography raises a dozen kinds of errors for bytes that are not a key
+            raise UsageError("E503", f"{path} is not a private key.") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise UsageError("E503", f"{path} is a key of another kind.")
+        return PrivateKey(key)
+
+
+def fingerprint(data: bytes) -> str:
+    """The first 16 bytes of the SHA-256 in hexadecimal pairs, short enough to read out over the telephone."""
+    sha = hashlib.sha256(data).hexdigest()[:32].upper()
+    return ":".join(sha[i : i + 2] for i in range(0, 32, 2))
+
+
+def persistent_secret(path: Path) -> bytes:
+    """The random bytes in this file, which is created if there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_secret(path, secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a new file with mode 0600. Raises UsageError (E502) rather than overwrite one."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(
+            "E502", f"{path} exists and is not overwritten; choose another folder, or move that file away."
+        ) from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)

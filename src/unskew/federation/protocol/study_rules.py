@@ -1,0 +1,274 @@
+"""What may run over a network, as the server and each site check it for themselves; and the federation as each side sees it.
+
+The server has no samples at all, and a site has only its own.
+Letters: K sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.config import Settings
+from unskew.core.client import Fed
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.trip import trip_index
+from unskew.data.clients.availability import without_trace
+from unskew.data.clients.federation import Federation, RemoteFederation
+from unskew.data.clients.partition import Index
+from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.input_layout import Layout
+from unskew.errors import UnknownMethod, UsageError
+from unskew.federation.protocol.hello import Hello, check_compatible
+from unskew.methods import registry
+from unskew.methods.standardise import Standardise
+from unskew.models import hf_folder
+from unskew.privacy import secure_aggregation
+from unskew.runs.resolve import sends_weights
+from unskew.scores import METRICS, metric_names
+
+CLIP = "clip_median"
+SITES = "(sites)"
+"""The setting `data` of a run whose samples are at sites."""
+
+SITE_CHOICES = ("data", "skew", "partition_seed", "clients", "samples", "lanes", "workers", "device")
+"""Settings that a study does not decide: sites bring their samples and choose how to compute."""
+
+
+def study_settings(settings: Settings) -> Settings:
+    """The settings of a run over a network. Raises UsageError (E506) for what needs samples at the server, or a file."""
+    check_not_from_a_file(settings.method)
+    method = registry.parse(settings.method, settings.set)
+    check_metrics_not_own(settings.metrics)
+    if settings.measure != "none":
+        text = f"'{settings.measure}' is measured on the samples, which stay at sites; set measure to none."
+        raise UsageError("E506", text)
+    if settings.validation:
+        text = "validation holds samples out before they are dealt to clients; the samples of sites are dealt already."
+        raise UsageError("E506", text)
+    summed = secure_aggregation.parse(settings.secure_aggregation)
+    if settings.patience or settings.keep_best:
+        name = "patience" if settings.patience else "keep_best"
+        text = f"{name} decides by the scores of a round when it is over, and those of sites come a round later"
+        raise UsageError("E506", f"{text}; leave it out.")
+    for part in method.parts if summed else ():
+        if part.weights_read == "each":  # the rest is known once the model is built
+            text = f"secure aggregation is not possible with '{part.name}', which reads each site's weights"
+            raise UsageError("E134", f"{text}; leave it out, or set secure_aggregation=off.")
+    for part in method.parts:
+        if part.reserve:
+            text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."
+            raise UsageError("E506", text)
+        _check_trips(part)
+    return settings.replace(method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid")
+
+
+def with_clipping(settings: Settings) -> Settings:
+    """The study with updates clipped to their median norm, as `unskew run --on` has it unless told otherwise. As it is where only
+    a sum is read, and where the method merges or clips by itself or sends no weights."""
+    method = registry.parse(settings.method)
+    if settings.secure_aggregation != "off" or method.merger or method.protector or not sends_weights(method):
+        return settings
+    return settings.replace(method=str(registry.parse(f"{method}+{CLIP}")))
+
+
+def _check_trips(part: Part) -> None:
+    """Raises UsageError (E506) for a Part with a trip that a site could not tell from another."""
+    for trip in part.trips:
+        try:
+            trip_index(trip, part.trips)
+        except ValueError as error:
+            text = f"'{part.name}' cannot run over a network: {error}, so that sites could not tell them apart"
+            raise UsageError("E506", f"{text}; give each a function of its own.") from None
+
+
+def site_settings(settings: Settings, model: str | None) -> Settings:
+    """Settings as a site runs them: one lane, no trace, and in place of a model from a file or folder its own.
+
+    model: FILE.py:FUNCTION or hf(path=FOLDER), which the site's operator allows. Raises UsageError (E506), because a
+    coordinator must not name the Python file that a site loads or the folder that it reads, nor change a method by arguments
+    that its text does not show. A trace is a file of the coordinator, who alone needs it to choose whom to ask.
+    """
+    check_not_from_a_file(settings.method)
+    check_metrics_not_own(settings.metrics)
+    if settings.set:
+        text = f"the study changes '{settings.method}' by the setting 'set', which its operator would not read"
+        raise UsageError("E506", f"{text}; a coordinator writes all arguments into the method.")
+    if ":" in settings.model or hf_folder.is_on_disk(settings.model):
+        if model is None:
+            own = "FILE.py:FUNCTION" if ":" in settings.model else "\"hf(path='FOLDER')\""
+            text = f"the study's model is {settings.model}; to allow your own, start the site with --model {own}."
+            raise UsageError("E506", text)
+        settings = settings.replace(model=model)
+    return settings.replace(lanes="1", workers=1, availability=without_trace(settings.availability))
+
+
+def site_method(text: str) -> Method:
+    """A study's method at a site. Raises UsageError (E102) for one that only the coordinator has installed."""
+    try:
+        return registry.parse(text)
+    except UnknownMethod as error:
+        mend = f"if a package brings '{error.name}', install it here, too, in the coordinator's version"
+        raise UsageError("E102", f"there is no method '{error.name}' at this site; {mend}.") from None
+
+
+def check_not_from_a_file(method: str) -> None:
+    """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the file."""
+    if ".py" in method:  # anywhere in it, so that no other way of reading the text can find a file
+        text = f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
+        remedy = "install it everywhere as a package that declares it as an entry point of unskew.methods."
+        raise UsageError("E506", f"{text}; {remedy}")
+
+
+def check_metrics_not_own(metrics: str) -> None:
+    """Raises UsageError (E506) for a metric that is a user's own function, before its file is looked for."""
+    own = [name for name in metric_names(metrics) if name not in METRICS]
+    if own:
+        text = f"the metric '{own[0]}' is a function of your own, and no site loads a file that a coordinator names"
+        raise UsageError("E506", f"{text}; over a network metrics are {', '.join(METRICS)}.")
+
+
+def check_noise(method: Method, fed: Fed) -> None:
+    """Raises UsageError (E506) for a Share whose privacy guarantee rests on noise drawn from the study's seed.
+
+    The seed makes a run repeatable, and the server knows it; noise that the reader can draw again protects nothing.
+    """
+    for part in method.parts:
+        shares = part.shares(fed) | {n: s for trip in part.trips for n, s in trip.shares(fed).items()}
+        if private := [name for name, share in shares.items() if share.guarantee == "dp"]:
+            text = f"'{part.name}/{private[0]}' is protected by noise from the study's seed, which the server knows"
+            raise UsageError("E506", f"{text}: over a network that guarantee would be false.")
+
+
+def prepare(data: Dataset, settings: Settings) -> Dataset:
+    """The data, standardised by the set's own constants if the study asks for that and the set has such constants.
+
+    Raises UsageError (E506) where the study asks for it and the set has none: each site's own would differ.
+    """
+    if settings.normalise == "dataset" and data.mean is None and data.applied is None:
+        text = "the study sets normalise=dataset, and a site's own samples have no constants that all sites know"
+        raise UsageError(
+            "E506", f"{text}; scale samples before, add +standardise to the method, or set normalise=none."
+        )
+    method = registry.parse(settings.method, settings.set)
+    standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
+    return data.standardised() if standardise and data.mean is not None else data
+
+
+@dataclass(frozen=True)
+class ServerView(RemoteFederation):
+    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count their labels.
+
+    tested: test samples of each site, on which it scores itself; the server scores none of them.
+    """
+
+    tested: tuple[int, ...] = ()
+
+    @property
+    def test_sizes(self) -> np.ndarray:  # type: ignore[override]
+        return np.array(self.tested, np.int64)
+
+    @staticmethod
+    def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServerView:
+        """Clients in the order of `hellos`. Raises UsageError (E504) unless all data and the test set fit together."""
+        check_compatible(hellos)
+        first = hellos[0]
+        shape, pixels = first.shape, first.pixels
+        if test is not None:
+            check_compatible([first, Hello.of("the server", test, first.versions)])
+        target = first.learnt
+        nothing = np.zeros((0, *pixels), np.float64 if target else np.int64)
+        if first.several:
+            nothing = np.zeros((0, len(first.classes)), bool)
+        return ServerView(
+            name,
+            np.zeros((0, *shape), np.float32),
+            nothing,
+            np.zeros((0, *shape), np.float32) if test is None else test.x_test,
+            nothing if test is None else test.y_test,
+            first.classes,
+            Index(np.zeros(0, np.int64), np.cumsum([0, *(h.train for h in hellos)], dtype=np.int64)),
+            Index.empty(len(hellos)),
+            "sites",
+            names=tuple(h.site for h in hellos),
+            target=target,
+            layout=first.layout,
+            applied=first.applied,
+            scaled_apart=any(h.own_scale for h in hellos),
+            tested=tuple(h.test for h in hellos),
+        )
+
+
+@dataclass(frozen=True)
+class SiteView(Federation):
+    """One site's samples as client k of the federation. largest: the most training samples that any site holds."""
+
+    largest: int = 0
+
+    @property
+    def sizes(self) -> np.ndarray:  # type: ignore[override]
+        """[K]: this site's own number of samples and `largest` for the others, so that bounds equal the server's."""
+        own = self.train.sizes
+        return np.where(own > 0, own, self.largest)
+
+    @staticmethod
+    def of(data: Dataset, k: int, clients: int, largest: int) -> SiteView:
+        return SiteView(
+            data.name,
+            data.x,
+            data.y,
+            data.x_test,
+            data.y_test,
+            data.classes,
+            _only_client(k, clients, len(data.y)),
+            _only_client(k, clients, len(data.y_test)),
+            "sites",
+            largest=largest,
+            target=data.target,
+            layout=data.layout,
+            intake=data.intake,
+            applied=data.applied,
+        )
+
+
+def _only_client(k: int, clients: int, rows: int) -> Index:
+    """Client k holds rows 0 to rows - 1, the others hold none."""
+    return Index(np.arange(rows, dtype=np.int64), np.where(np.arange(clients + 1) > k, rows, 0).astype(np.int64))
+
+
+def score_names(fed: Fed) -> tuple[str, ...]:
+    """The names of what a task says about every single client, in order; without the metrics that a study names."""
+    one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
+    return tuple(fed.task.client_scores(one, one, fed.classes))
+
+
+def score_key(scope: str, metric: str) -> str:
+    """What a metric that a study names is called among a site's scores."""
+    return f"{scope}.{metric}"
+
+
+COMMON_SCALING = "have all sites scale them alike"
+
+
+def scaling_remedy(method: Method, layout: Layout | None, summed: bool) -> str:
+    """What a study of this method whose samples look unscaled needs, as the end of a sentence.
+
+    layout: of samples with several inputs. summed: whether the coordinator sees sums alone. There, and where noise protects
+    what leaves, nobody may send the statistics that `standardise` needs.
+    """
+    if summed or method.protector or method.samples_apart:
+        return COMMON_SCALING
+    part = Standardise(images=not (layout and layout.images and scales_images(method)))
+    try:
+        Method(*method.parts, part)
+    except UsageError:  # it has a Part beside which nothing else scales
+        return COMMON_SCALING
+    return f"add +{Method(part)} to the method, or {COMMON_SCALING}"
+
+
+def scales_images(method: Method) -> bool:
+    """Whether a Part scales images itself, where there are any."""
+    return any(part.by_input == "images" for part in method.parts)

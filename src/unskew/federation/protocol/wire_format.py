@@ -1,0 +1,316 @@
+"""The format of a message: a JSON header, its signature, and tensors in safetensors format; and replies in that format.
+
+The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so neither can be changed or
+combined with another message's. Nothing is parsed before its size, signature and digest are checked, and nothing is
+unpickled.
+
+Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train", "visit",
+"score", "share", "mask", "agree", "open"), t (the round). Header of a reply: the same, and `re`, the SHA-256 of the
+request's header, so that a reply answers one request only.
+
+The tensors of a large message stay in its file. `StoredTensors` looks like the tree that a small message is, and maps a
+tensor into memory whenever it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
+from torch import Tensor
+
+from unskew.core import gate
+from unskew.core.replies import Reply
+from unskew.core.trees import Tree, Weights, align, flat_tree, nested_tree, size_in_bytes
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.signed_messages import (
+    SMALL,
+    ByteSequence,
+    ByteViews,
+    SignedMessage,
+    StoredBytes,
+    all_bytes,
+    sha256,
+)
+from unskew.records.checkpoints import file_buffers
+
+AxisOrders = Mapping[str, list[int]]
+"""By name of a tensor, the order of its axes in memory."""
+
+
+class StoredTensors(Mapping[str, Any]):
+    """Tensors, or further shelves, by name."""
+
+    def __init__(self, stored: StoredBytes, places: Mapping[str, Any], orders: AxisOrders):
+        """places: the tensor's path in the file by name, or such a mapping again. orders: of those not as their shape."""
+        self._stored, self._places, self._orders = stored, places, orders
+
+    def __getitem__(self, name: str) -> Any:
+        place = self._places[name]
+        if isinstance(place, Mapping):
+            return StoredTensors(self._stored, place, self._orders)
+        with safe_open(self._stored.path, "pt") as file:
+            return in_axis_order(align(file.get_tensor(place)), self._orders.get(place))
+
+    def in_order(self, names: Iterable[str]) -> Weights:
+        """Those of these names, in this order."""
+        return StoredTensors(self._stored, {n: self._places[n] for n in names}, self._orders)  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def tensor_names(stored: StoredBytes) -> list[str]:
+    """The paths of all tensors of a file. Raises SafetensorError if it is not of this format."""
+    with safe_open(stored.path, "pt") as file:
+        return list(file.keys())
+
+
+def stored_tree(stored: StoredBytes, paths: list[str], orders: AxisOrders) -> dict[str, Any]:
+    """The tree with these tensors. Raises an error that says little where an order does not fit its tensor."""
+    with safe_open(stored.path, "pt") as file:
+        for path, order in orders.items():
+            in_axis_order(file.get_tensor(path), order)
+    places: dict[str, Any] = nested_tree({path: path for path in paths})  # type: ignore[arg-type]
+    return {name: StoredTensors(stored, places, orders)[name] for name in places}
+
+
+def store_if_large(w: Weights, folder: Path) -> Weights:
+    """These weights, in a file if they are many: then each is in memory only while somebody reads it."""
+    if size_in_bytes(w) <= SMALL:
+        return w
+    stored = StoredBytes(folder)
+    for view in file_buffers({n: t.detach().cpu().contiguous() for n, t in w.items()}):
+        stored.add(view)
+    return StoredTensors(stored, {n: n for n in w}, {})  # type: ignore[return-value]
+
+
+def in_axis_order(tensor: Tensor, order: list[int] | None) -> Tensor:
+    """A tensor that lies in memory in this order of axes, with its axes in their own order."""
+    return tensor if order is None else tensor.permute([order.index(i) for i in range(tensor.dim())])
+
+
+MOST_HEADER = 1 << 20
+"""Bytes of JSON; the settings and names of ten thousand sites fit."""
+PER_TENSOR = 512
+"""Bytes of the safetensors header that one tensor may take: its name, type, shape and offsets."""
+
+
+MOST_LEVELS = 16
+"""How deep a message's tree may be: what walks through it calls itself at every level."""
+
+
+class WireError(Exception):
+    """A message that is refused. text: the end of a sentence that begins with the sender's name."""
+
+    def __init__(self, code: str, text: str):
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most an honest message holds: bytes of tensors, and how many of them."""
+
+    bytes: int
+    tensors: int
+
+    def __add__(self, other: Limits) -> Limits:
+        return Limits(self.bytes + other.bytes, self.tensors + other.tensors)
+
+    @property
+    def blob(self) -> int:
+        """Bytes of the tensors with their safetensors header."""
+        return self.bytes + self.names
+
+    @property
+    def names(self) -> int:
+        """Bytes of the safetensors header."""
+        return PER_TENSOR * (self.tensors + 1)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A message that was checked."""
+
+    header: dict[str, Any]
+    tree: Tree = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PackedTree:
+    """A tree as it travels. facts: what the header must say of it."""
+
+    blob: bytes | ByteSequence
+    facts: Mapping[str, Any]
+
+
+def pack(tree: Mapping[str, Any]) -> PackedTree:
+    """Lay out a tree, of which nothing must change until it was sent: many bytes are not copied."""
+    tensors = {n: t.detach().cpu() for n, t in flat_tree(tree).items()}
+    axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
+    in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
+    views = ByteViews(file_buffers(in_order) if in_order else [])
+    blob = views if len(views) > SMALL else views.read(0, SMALL)
+    return PackedTree(blob, {"sha256": sha256(blob)} | ({"axes": axes} if axes else {}))
+
+
+def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
+    """Pack and sign a message. Numbers that are not finite become null, because JSON has no word for them."""
+    packed = tree if isinstance(tree, PackedTree) else pack(tree)
+    text = json.dumps({n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False)
+    return SignedMessage(text, key.sign(text.encode()), packed.blob)
+
+
+def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
+    """Check and unpack a message that `key` should have signed.
+
+    Raises WireError: E304 if it is too large, E310 if it was changed, cut off or not signed by this key.
+    """
+    if len(sealed.blob) > limits.blob or len(sealed.text) > MOST_HEADER:
+        size, most = f"{len(sealed.blob):,} and {len(sealed.text):,}", f"{limits.blob:,} and {MOST_HEADER:,}"
+        raise WireError("E304", f"its tensors and header have {size} bytes; at most {most} are expected.")
+    if not key.signed(sealed.text.encode(), sealed.signature):
+        raise WireError("E310", "the signature does not match: the message was changed, or sent by somebody else.")
+    header = _header(sealed.text)
+    if header.get("sha256") != sha256(sealed.blob):
+        raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
+    return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if len(sealed.blob) else {})
+
+
+def _header(text: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise WireError("E310", "the header is not a JSON object.")
+    return header
+
+
+def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
+    start = blob[:8] if isinstance(blob, bytes) else blob.read(0, 8)
+    if int.from_bytes(start, "little") > limits.names:
+        raise WireError("E304", f"the message lists more than the {limits.tensors} tensors expected.")
+    try:
+        tensors = dict.fromkeys(tensor_names(blob)) if isinstance(blob, StoredBytes) else _load(blob)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
+        raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
+    if len(tensors) > limits.tensors:
+        raise WireError("E304", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected.")
+    if any(path.count("/") >= MOST_LEVELS for path in tensors):
+        raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")
+    try:
+        if any(path[:i] in tensors for path in tensors for i, character in enumerate(path) if character == "/"):
+            raise KeyError
+        return _tree(blob, tensors, dict(axes))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError):
+        raise WireError("E310", "the tensors' names or axes do not fit together.") from None
+
+
+def _load(blob: bytes | ByteSequence) -> dict[str, Tensor]:
+    """The tensors of a file's bytes. Bytes and tensors are let go one after the other, before and while others are made."""
+    tensors = load(all_bytes(blob))
+    return {name: align(tensors.pop(name)) for name in sorted(tensors)}
+
+
+def _tree(blob: bytes | ByteSequence, tensors: Mapping[str, Any], orders: Mapping[str, list[int]]) -> Tree:
+    """The tensors by name, each in its shape; those of a file stay there."""
+    if isinstance(blob, StoredBytes):
+        return stored_tree(blob, list(tensors), orders)
+    return nested_tree(dict(tensors) | {path: in_axis_order(tensors[path], order) for path, order in orders.items()})
+
+
+def _axes(t: Tensor) -> list[int] | None:
+    """The order of a tensor's axes in memory, which sums over it follow, so the receiver restores it.
+
+    None for tensors that are contiguous, or have gaps; those are sent in the order of their shape.
+    """
+    if t.is_contiguous():
+        return None
+    order = sorted(range(t.dim()), key=lambda i: -t.stride(i))
+    return order if t.permute(order).is_contiguous() else None
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+MALFORMED_TEXT = "the tensors have other names than a reply's. Reply dropped."
+
+
+class MalformedReply(Exception):
+    """The tensors of a packet do not have the names of a reply."""
+
+
+def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
+    """Client k's reply to "train" or "visit"; None if it has nothing to send. Raises MalformedReply.
+
+    names: of the weights that are expected, in their model's order, in which the reply then has them.
+    """
+    if packet.header.get("n") == 0:
+        return None
+    weights, shares = packet.tree.get("w", {}), packet.tree.get("shares", {})
+    if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
+        raise MalformedReply
+    return Reply(
+        k, _samples(packet), _by_name(weights, names), _by_part(shares), {}, _number(packet.header.get("loss"))
+    )
+
+
+def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
+    """What client k has sent for early trips together with its training. tree: its branch. Raises MalformedReply."""
+    return Reply(k, _samples(packet), {}, _by_part(tree), {}, 0.0)
+
+
+def limits_of(spec: gate.Spec) -> Limits:
+    """The largest reply that the gate would pass."""
+    return Limits(spec.max_bytes, len(spec.weights) + sum(map(len, spec.shares.values())))
+
+
+def _by_part(shares: Any) -> dict[str, Any]:
+    if not isinstance(shares, Mapping) or not all(isinstance(shares[part], Mapping) for part in shares):
+        raise MalformedReply
+    return dict(shares)
+
+
+def _by_name(weights: Mapping[str, Any], names: Iterable[str]) -> Weights:
+    """Weights in the order of `names`, before any others, which the gate will refuse. Those that stay on the disk do so,
+    unless they are nested, which the gate will refuse, too."""
+    if isinstance(weights, StoredTensors) and not any(isinstance(weights[name], Mapping) for name in weights):
+        return weights.in_order(_expected_first(names, weights))
+    by_name = flat_tree(weights)
+    return {n: by_name[n] for n in _expected_first(names, by_name)}
+
+
+def _expected_first(names: Iterable[str], sent: Mapping[str, Any]) -> list[str]:
+    """The names of what was sent, those that are expected first."""
+    return list(dict.fromkeys([*(n for n in names if n in sent), *sent]))
+
+
+def _samples(packet: Packet) -> float:
+    return _number(packet.header.get("n"))
+
+
+def _number(value: Any) -> float:
+    """NaN, which the gate drops, for anything that is not a number."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else float("nan")
+
+
+def tree_of(weights: Weights, shares: dict[str, Tree]) -> Tree:
+    """The tensors of a reply."""
+    return ({"w": weights} if weights else {}) | without_empty({"shares": without_empty(shares)})
+
+
+def without_empty(tree: Tree) -> Tree:
+    """Without empty branches, which cannot be written on the wire."""
+    return {name: branch for name, branch in tree.items() if flat_tree(branch)}

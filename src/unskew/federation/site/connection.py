@@ -1,0 +1,487 @@
+"""A site's connection to the server: Flower's fleet API, spoken by the site's own process, and the loop that answers the
+server's messages one after the other.
+
+Flower's SuperNode asks the server for the code of each run and starts it in processes of its own. This asks for messages
+only: no code that a server offers is ever fetched, installed or run. The size of a response is bounded, so that an
+impostor in the server's place cannot fill the site's memory.
+
+Heartbeats come from a thread of their own, and the work is done by another process, so that neither a long request nor
+data that take minutes to load make the server count this site as away. A site that has lost the server connects again.
+"""
+
+# pyright: reportMissingImports=false
+# Flower, which brings httpx, lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unskew.errors import Paused, UnskewError, UsageError
+from unskew.federation.programs import Say
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.terminal import CONNECTED
+from unskew.system import disk
+
+try:
+    import httpx
+    from flwr.app import Message
+    from flwr.app.error import Error
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.proto import fleet_pb2 as fleet_api
+    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PullObjectResponse
+    from flwr.proto.message_pb2 import Message as MessageProto
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+    from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_pull_object_fn_protobuf,
+        make_push_object_fn_protobuf,
+    )
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+    from google.protobuf.message import DecodeError
+
+    from unskew.federation.protocol.flower_messages import (
+        Arrival,
+        pack_message,
+        payload,
+        send,
+        set_number,
+        unpack_message,
+    )
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+MOST_RESPONSE = 16 << 20
+"""Bytes of one answer; the longest honest ones are a piece of 8 MB, and a list of pieces."""
+
+
+class ResponseTooLarge(Exception):
+    """An answer that is longer than any of the server's."""
+
+
+class _LimitedStream(httpx.SyncByteStream):
+    """The bytes of an answer as they come, up to the bound."""
+
+    def __init__(self, stream: httpx.SyncByteStream):
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        taken = 0
+        for piece in self._stream:
+            taken += len(piece)
+            if taken > MOST_RESPONSE:
+                raise ResponseTooLarge
+            yield piece
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def limit_response(response: httpx.Response) -> None:
+    """A hook for a client, before it reads an answer. Raises ResponseTooLarge, then or while it reads.
+
+    Nothing is unpacked either: a few bytes that are compressed can stand for gigabytes.
+    """
+    stream = response.stream
+    assert isinstance(stream, httpx.SyncByteStream)
+    response.headers.pop("content-encoding", None)
+    response.stream = _LimitedStream(stream)
+
+
+LIFE_S = 20.0
+"""The interval of heartbeats that the server is told; after two without any it counts the site as away. Long enough for
+the server to be restarted meanwhile."""
+TIMEOUT_S = 30.0
+"""How long one call may take; a message's tensors travel in pieces, each in a call of its own."""
+_FAILURE_CODE = 8
+"""Flower's code of an answer that says why there is none."""
+
+
+class FleetError(Exception):
+    """A call that failed. Its text is the end of a sentence."""
+
+
+class ServerUnreachable(FleetError):
+    """The network, a proxy or the server failed, so that the call may succeed later."""
+
+
+class AccessDenied(FleetError):
+    """The server does not know this site's key, or takes its clock to be wrong."""
+
+
+class KeyInUse(AccessDenied):
+    """The server knows this site's key, but somebody else is connected with it."""
+
+
+class AnswerRefused(FleetError):
+    """The server does not want this message any more: its run is over."""
+
+
+class MessageNotKept(Exception):
+    """A message that this machine's disk has no room for. message: all but its content."""
+
+    def __init__(self, message: Message):
+        super().__init__()
+        self.message = message
+
+
+class Fleet:
+    """The connection of one site. Its number at the server is kept in the site's folder, so that a process that takes
+    over after a crash is the same node at once, and can say what became of the request its predecessor died with."""
+
+    def __init__(self, joined: SiteFolder):
+        ticket, key = joined.ticket, joined.key.key
+        context = joined.tls()
+        where = f"{'https' if context else 'http'}://{ticket.place}"
+        interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
+        self._client = FleetHttpClient(where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S)
+        self._client._client.event_hooks = {"response": [limit_response]}
+        self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
+        self._number, self._open = joined.folder / "node", joined.folder / "answering"
+        self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
+        self._left_open = self._open.exists()
+        self._folder = joined.folder
+        self._pulling: tuple[int, Arrival] | None = None
+        """The run of a message that has not arrived whole, and what has arrived of it."""
+        self._head = b""
+        """That message without its content."""
+
+    def connect(self) -> None:
+        """Be there for the server, and excuse the request that an earlier process has left open."""
+        try:
+            with _map_errors():
+                self._activate()
+        except ServerUnreachable as error:
+            if isinstance(error.__cause__, (httpx.RemoteProtocolError, httpx.ReadError)):
+                text = "it closes the connection without an answer, as it does with a key that is not admitted"
+                raise AccessDenied(text) from error
+            raise
+        if self._left_open:
+            with contextlib.suppress(AnswerRefused, DecodeError):
+                self.reply(
+                    _without_content(self._open.read_bytes()), "the site was restarted while it worked on this request"
+                )
+            self.forget()
+
+    def _activate(self) -> None:
+        if self._known():
+            return
+        if self._admits_itself:  # without TLS Flower does not check keys
+            with contextlib.suppress(httpx.HTTPStatusError):
+                self._client.RegisterNode(fleet_api.RegisterNodeFleetRequest(public_key=self._key))
+        request = fleet_api.ActivateNodeRequest(public_key=self._key, heartbeat_interval=LIFE_S)
+        self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        disk.replace(self._number, str(self._node.node_id))
+
+    def _known(self) -> bool:
+        """Whether the server takes this site back under its number, which it does even before it has missed it."""
+        if self._node is None:
+            return False
+        try:
+            return self._beat()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.UNAUTHORIZED:
+                raise
+            return False  # the server has lost its database, or given the key another number
+
+    def _beat(self) -> bool:
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_S)
+        return self._client.SendNodeHeartbeat(request).success
+
+    def beat(self) -> None:
+        """Tell the server that this site is still there. Needed at least every 2 LIFE_S."""
+        with _map_errors():
+            self._beat()
+
+    def receive(self) -> Message | None:
+        """The next message with its content, if there is one. Until `forget`, a crash leaves it to be excused.
+
+        After a failure it goes on with the same message. One whose pieces nothing can read comes without content. Raises
+        MessageNotKept, caused by Paused (E203), when the disk is full.
+        """
+        with _map_errors():
+            if self._pulling is None:
+                response = self._client.PullMessages(fleet_api.PullMessagesRequest(node=self._node))
+                if not response.messages_list:
+                    return None
+                self._head = response.messages_list[0].SerializeToString()
+                # the server hands a message out once, so a full disk must not lose it
+                with contextlib.suppress(UnskewError, OSError):
+                    disk.replace(self._open, self._head)
+                run = response.messages_list[0].metadata.run_id
+                self._pulling = run, Arrival(response.messages_list[0], response.message_object_trees[0], self._folder)
+            try:
+                message = self._pulled(*self._pulling)
+            except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
+                raise
+            except Paused as error:
+                self._pulling = None
+                raise MessageNotKept(_without_content(self._head)) from error
+            except Exception:  # whatever a message makes Flower's parsers raise concerns that message alone
+                message = _without_content(self._head)
+            self._pulling = None
+            return message
+
+    def _pulled(self, run: int, arrival: Arrival) -> Message:
+        message = arrival.go_on(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
+        number = arrival.tree.object_id
+        threading.Thread(target=self._confirm, args=(run, number), daemon=True).start()  # the work need not wait for it
+        set_number(message, number)
+        return message
+
+    def _confirm(self, run: int, number: str) -> None:
+        """Let the server delete a message that has arrived. If that fails it is deleted with its run."""
+        request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
+        with contextlib.suppress(FleetError), _map_errors():
+            self._client.ConfirmMessageReceived(request)
+
+    def _pull_object(self, request: PullObjectRequest) -> PullObjectResponse:
+        with _map_errors():  # a proxy that answers in the server's place says nothing about the message
+            return self._client.PullObject(request)
+
+    def reply(self, message: Message, answer: SignedMessage | str) -> None:
+        """Send the answer to a message, or a text that says why there is none."""
+        content = Error(_FAILURE_CODE, answer) if isinstance(answer, str) else pack_message(answer)
+        try:
+            reply = Message(content, reply_to=message)
+        except Exception as error:
+            raise AnswerRefused(f"the message cannot be answered ({type(error).__name__})") from error
+        # as if sent at once: the server need not share this machine's clock, and a reply sent again is the same one
+        reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
+        with _map_errors(), inflatable_object.no_object_id_recompute():
+            all_of_it = payload(reply)
+            set_number(reply, all_of_it.object_id)
+            request = fleet_api.PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[inflatable_object.get_object_tree(all_of_it)],
+            )
+            response = self._client.PushMessages(request)
+            run = message.metadata.run_id
+            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
+            send(all_of_it, response.objects_to_push, push)
+
+    def forget(self) -> None:
+        """The last message is dealt with."""
+        self._pulling, self._left_open = None, False
+        self._open.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Tell the server that this site goes, if it can be told, and close the connection."""
+        with contextlib.suppress(FleetError), _map_errors():
+            if self._node is not None:
+                self._client.DeactivateNode(fleet_api.DeactivateNodeRequest(node_id=self._node.node_id))
+        self._client.close()
+
+
+def _without_content(head: bytes) -> Message:
+    """A message whose pieces have not arrived."""
+    return message_from_proto(MessageProto.FromString(head))
+
+
+@contextlib.contextmanager
+def _map_errors() -> Iterator[None]:
+    """Turn what a call raises into one of our three errors."""
+    try:
+        yield
+    except (
+        FleetError,
+        MessageNotKept,
+        UnskewError,
+        OSError,
+    ):  # sorted already, or this machine's own, such as a full disk
+        raise
+    except httpx.HTTPStatusError as error:
+        raise _refusal(error.response) from error
+    except httpx.TransportError as error:
+        raise ServerUnreachable(str(error).rstrip(".") or type(error).__name__) from error
+    except inflatable_utils.ObjectPullError as error:
+        raise AnswerRefused(str(error)) from error
+    except inflatable_utils.ObjectPushError as error:
+        raise ServerUnreachable(str(error)) from error
+    except Exception as error:  # by whatever answers in the server's place
+        raise ServerUnreachable(f"the answer is not the server's ({type(error).__name__})") from error
+
+
+def _refusal(response: httpx.Response) -> FleetError:
+    """What an answer that is not 200 means."""
+    error = FlowerError.from_json(response.text)
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        return AccessDenied("it does not know this site's key, or the clocks differ by more than a few seconds")
+    taken = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
+    if taken or response.status_code == httpx.codes.CONFLICT:
+        return KeyInUse("another process or machine is connected with this site's key, or was until a minute ago")
+    if response.status_code == httpx.codes.FORBIDDEN:
+        return AnswerRefused("the run is over")
+    return ServerUnreachable(f"it answers HTTP {response.status_code}")
+
+
+QUICK_S, IDLE_S = 0.2, 2.0
+"""How often the server is asked for messages: at least and at most."""
+PATIENCE = 50
+"""While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per cent."""
+RETRY_S = 5.0
+"""How long to wait at most before the server is tried again. It begins with a tenth of it."""
+BEAT_S = LIFE_S / 4
+NO_ROOM = "E203 disk full: the site cannot keep so large a message"
+"""What the coordinator is told, who reads nothing of this site's files."""
+
+
+class Connection(Protocol):
+    """What `Fleet` does."""
+
+    def connect(self) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def receive(self) -> Any: ...
+
+    def reply(self, message: Any, answer: SignedMessage | str) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass
+class AnswerLoop:
+    """answer: the worker's, within so many seconds; raises OSError if there is none. over: set it to end `run`."""
+
+    fleet: Connection
+    answer: Callable[[SignedMessage, float], SignedMessage]
+    say: Say
+    site: str
+    over: threading.Event = field(default_factory=threading.Event)
+    connected: bool = False
+    losses: int = 0
+    """How often a connection was lost."""
+    _failures: int = 0
+    _lost: float | None = 0.0
+    """Since when there is no connection: 0 before the first one, None while there is one."""
+    _ready: tuple[Any, SignedMessage | str, float] | None = None
+    """A message, its answer that has not been sent yet, and until when it is of use."""
+
+    def run(self) -> None:
+        """Take part until `over`."""
+        threading.Thread(target=self._beat, daemon=True).start()
+        while not self.over.is_set():
+            try:
+                self.fleet.connect()
+                self._take_part()
+            except FleetError as error:
+                self._lose()
+                self._explain(error)
+                self._failures += 1
+                longest = min(RETRY_S, RETRY_S / 10 * 2 ** (self._failures - 1))
+                self.over.wait(random.uniform(longest / 2, longest))
+            except Exception as error:  # nothing that comes from elsewhere may end the site
+                self._lose()
+                self.say(f"unexpected: {_brief(error)}. The site connects again.")
+                self._ready = None
+                self.fleet.forget()
+                self.over.wait(RETRY_S)
+        self.fleet.leave()
+
+    def _lose(self) -> None:
+        self.losses += self.connected
+        self.connected, self._lost = False, self._lost or time.monotonic()
+
+    def _beat(self) -> None:
+        while not self.over.wait(BEAT_S):
+            try:
+                self.fleet.beat()
+            except Exception:
+                continue  # `run` meets the same, and says so
+
+    def _take_part(self) -> None:
+        """Ask for messages and answer them. Raises FleetError when the server is lost."""
+        last = time.monotonic()
+        while not self.over.is_set():
+            self._send()
+            asked = time.monotonic()
+            try:
+                message, answer = self._received(), None
+            except MessageNotKept as error:
+                message, answer = error.message, self._without_room(error.__cause__)
+            self._failures = 0
+            self._say_connected()
+            if message is None:
+                silence, waited = time.monotonic() - last, time.monotonic() - asked  # the front waits for us
+                self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
+                continue
+            began = time.monotonic()
+            self._ready = message, answer or self._answered(message), began + message.metadata.ttl
+            last = time.monotonic()
+
+    def _say_connected(self) -> None:
+        """Once the server has answered a question for messages: it lets nodes connect whose questions it then refuses."""
+        self.connected = True
+        if self._lost is not None:
+            self.say(CONNECTED + (f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else ""))
+            self._lost = None
+
+    def _received(self) -> Any:
+        try:
+            return self.fleet.receive()
+        except AnswerRefused:
+            self.fleet.forget()
+            return None
+
+    def _answered(self, message: Any) -> SignedMessage | str:
+        """The worker's answer, or a text that says why there is none."""
+        try:
+            request = unpack_message(message.content)
+        except Exception as error:
+            self.say("a message that cannot be read was refused; nobody who keeps to the protocol sends one")
+            return f"the request cannot be read: {_brief(error)}"
+        try:
+            return self.answer(request, message.metadata.ttl)
+        except Paused as error:
+            return self._without_room(error)
+        except TimeoutError:
+            return "the site's worker did not answer in time"
+        except OSError as error:
+            return f"the site's worker ended while it worked on this request ({type(error).__name__})"
+        except Exception as error:
+            return f"the request could not be handed to the site's worker ({type(error).__name__})"
+
+    def _without_room(self, error: BaseException | None) -> str:
+        """Tell the operator which disk is full. Returns what the coordinator is told."""
+        self.say(str(error))
+        return NO_ROOM
+
+    def _send(self) -> None:
+        """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of use."""
+        if self._ready is None:
+            return
+        message, answer, until = self._ready
+        if time.monotonic() < until:
+            try:
+                self.fleet.reply(message, answer)
+            except AnswerRefused:
+                self.say("an answer was not wanted any more: its run is over")
+        self._ready = None
+        self.fleet.forget()
+
+    def _explain(self, error: FleetError) -> None:
+        if isinstance(error, AccessDenied):
+            question = "" if isinstance(error, KeyInUse) else f" Is {self.site}.pub admitted?"
+            text = f"the server does not let this site in: {error}.{question}"
+            self.say(f"{text} It is tried again until it does.")
+        elif isinstance(error, ServerUnreachable):
+            self.say(f"the server is not reached: {error}. It is tried again until it is.")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__} {str(error)[:200]}".strip()

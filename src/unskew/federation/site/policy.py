@@ -1,0 +1,225 @@
+"""A site's policy: what a study may ask of it, in `policy.yaml` of its folder, which only its operator writes.
+
+A site without a readable policy refuses everything.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from annotated_types import Ge, Gt, Lt, MinLen
+
+from unskew.core.shares import Kind
+from unskew.errors import UnskewError, UsageError, excerpt, suggestion
+from unskew.formats import arguments, documents
+from unskew.methods import catalogue, registry
+from unskew.system import disk
+
+POLICY_FILE = "policy.yaml"
+ALL = "all"
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_HOURS = re.compile(r"([01]\d|2[0-3]|24):([0-5]\d)-([01]\d|2[0-3]|24):([0-5]\d)")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits of a site. Every study is held against them before anything is computed for it."""
+
+    methods: Annotated[
+        tuple[str, ...],
+        MinLen(1),
+        "methods and Parts that a study may use, by name; all: every one that is installed. Rules that only the server "
+        "applies to replies need not be named; fedavg must be, for studies without any other method",
+    ] = (ALL,)
+    shares: Annotated[
+        tuple[Kind, ...],
+        MinLen(1),
+        "kinds of Shares that may leave: weights, sums, statistics, features, labels, inputs. Features come from weights "
+        "that the coordinator chooses, and can show inputs",
+    ] = ("weights", "sums", "statistics")
+    least_samples: Annotated[
+        int,
+        Ge(1),
+        "samples that must stand behind every number that leaves; a score that is a mean over classes stays here where "
+        "one of them has fewer test samples",
+    ] = 5
+    least_batch: Annotated[int, Ge(1), "samples that a study's training batches must have"] = 4
+    most_rounds: Annotated[int, Ge(1), "rounds of one study"] = 1000
+    most_runs: Annotated[int, Ge(1), "runs that may begin at this site, all studies together"] = 100
+    most_megabytes: Annotated[float, Gt(0), "megabytes that one run may take out of the site"] = 100_000.0
+    epsilon: Annotated[
+        Annotated[float, Gt(0)] | None,
+        "budget of differential privacy, all runs together, for methods that account for one (their largest finite "
+        "figure counts, in full when a run begins); none: no budget. Studies that account for none, such as plain fedavg, "
+        "are not stopped by it: name methods to allow no others",
+    ] = None
+    delta: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        "budget of the deltas at which the figures of epsilon hold, all runs together: the chance that more has leaked "
+        "than epsilon says. It counts where epsilon is set",
+    ] = 1e-4
+    hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = "00:00-24:00"
+    secure_aggregation: Annotated[
+        Literal["optional", "required"],
+        "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this site",
+    ] = "optional"
+    handing_on: Annotated[
+        Literal["allowed", "refused"],
+        "refused: no study in which other sites are sent the model of a single site, or a mixture made for one of them",
+    ] = "refused"
+
+    def __post_init__(self) -> None:
+        """Raises UsageError (E521) for a method that does not exist, or hours that are none."""
+        known = (ALL, "fedavg", *catalogue.entries(), *registry.installed())
+        for name in self.methods:
+            if name not in known:
+                raise UsageError("E521", f"methods: there is no method {excerpt(name)}.{suggestion(name, known)}")
+        if not _HOURS.fullmatch(self.hours) or max(self._minutes) > 24 * 60:
+            raise UsageError("E521", f"hours must be like 22:00-06:00, from 00:00 to 24:00; got {excerpt(self.hours)}.")
+
+    @property
+    def _minutes(self) -> tuple[int, int]:
+        """From and until when the site answers, in minutes after midnight."""
+        match = _HOURS.fullmatch(self.hours)
+        assert match
+        a, b, c, d = map(int, match.groups())
+        return a * 60 + b, c * 60 + d
+
+    def answers_at(self, clock: time.struct_time) -> bool:
+        """Whether the site answers at this local time. Hours may go over midnight."""
+        now, (begin, end) = clock.tm_hour * 60 + clock.tm_min, self._minutes
+        return begin <= now < end if begin < end else now >= begin or now < end
+
+    @staticmethod
+    def of(values: Mapping[str, object], lines: Mapping[str, int] | None = None) -> Policy:
+        """A policy from keys and values, with defaults for the rest. lines: where each key stands, for messages.
+
+        Raises UsageError (E521) for a key that does not exist or a value that does not fit.
+        """
+        for key, value in values.items():
+            where = f" at line {lines[key]}" if lines and key in lines else ""
+            if key not in _ARGUMENTS:
+                near = suggestion(str(key), _ARGUMENTS)
+                raise UsageError(
+                    "E521", f"unknown key {excerpt(key)}{where}.{near} A policy has {', '.join(_ARGUMENTS)}."
+                )
+            for kind in value if key == "shares" and isinstance(value, list | tuple) else ():
+                if kind not in KINDS:
+                    near = suggestion(str(kind), KINDS)
+                    raise UsageError("E521", f"shares{where}: there is no kind {excerpt(kind)}.{near}")
+        return Policy(**arguments.check(Policy, values, "the policy", "E521"))
+
+    @staticmethod
+    def read(folder: Path) -> Policy:
+        """The policy of a site's folder.
+
+        Raises UsageError (E521) if it is missing, can be changed by other users, or holds anything that it must not.
+        """
+        path = folder / POLICY_FILE
+        try:
+            mode, text = path.stat().st_mode, path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            missing = isinstance(error, FileNotFoundError)
+            remedy = (
+                f"write the default one: unskew site policy --default --folder {shlex.quote(str(folder))}"
+                if missing
+                else str(error)
+            )
+            reason = "there is no policy" if missing else "cannot read the policy"
+            raise UsageError("E521", f"{reason} {path}, so the site refuses everything; {remedy}") from None
+        if stat.S_IMODE(mode) & 0o077:
+            raise UsageError("E521", f"other users may read or change the policy {path}; run: chmod 600 {path}")
+        return _parse(text, str(path))
+
+    def changed(self, changes: Sequence[str]) -> Policy:
+        """With other values, given as `key=value`; several, separated by commas, where a key takes several.
+
+        Raises UsageError (E521).
+        """
+        values: dict[str, Any] = asdict(self)
+        for change in changes:
+            key, sign, value = change.partition("=")
+            if not sign:
+                raise UsageError("E521", f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}.")
+            several = isinstance(values.get(key.strip()), tuple)
+            values[key.strip()] = (
+                [v.strip() for v in value.split(",")] if several else documents.load(value, change, "E521")
+            )
+        return Policy.of(values)
+
+    def changes(self, new: Policy) -> list[str]:
+        """A line for each key that a new policy changes: what it was and what it is, and whether it lets out more."""
+        lines: list[str] = []
+        for field in fields(self):
+            before, after = getattr(self, field.name), getattr(new, field.name)
+            if before != after:
+                wider = f"   WIDER: {more}" if (more := _widening(field.name, self, new)) else ""
+                lines.append(f"changed  {field.name}: {_value_text(before)} -> {_value_text(after)}{wider}")
+        return lines
+
+    def write(self, folder: Path) -> None:
+        """Write the policy, with what each key means, so that only this user can read or change it."""
+        disk.replace_private(folder / POLICY_FILE, self.text())
+
+    def text(self) -> str:
+        """The policy as YAML, which `read` reads back."""
+        lines = [
+            "# What studies may ask of this site. `unskew site policy` checks this file; the site reads it at every"
+        ]
+        lines += ["# request, so that changes count at once. Without a readable policy the site refuses everything."]
+        values: dict[str, Any] = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
+        for field in fields(self):
+            lines += [
+                "",
+                f"# {_ARGUMENTS[field.name].meaning}",
+                documents.dump({field.name: values[field.name]}).strip(),
+            ]
+        return "\n".join(lines) + "\n"
+
+
+@lru_cache(maxsize=16)
+def _parse(text: str, where: str) -> Policy:
+    """The policy of this text, which a site reads at every request and seldom changes. Raises UsageError (E521)."""
+    try:
+        values = documents.load(text, where, "E521")
+        if not isinstance(values, dict):
+            raise UsageError("E521", "it must hold keys and values, such as `most_rounds: 50`.")
+        return Policy.of(values, documents.lines_of(text))
+    except UnskewError as error:
+        raise UsageError("E521", error.text if where in error.text else f"{where}: {error.text}") from None
+
+
+def _widening(key: str, old: Policy, new: Policy) -> str:
+    """What a changed key lets studies do that it did not; "" if it only takes something back."""
+    before, after = getattr(old, key), getattr(new, key)
+    if key in ("methods", "shares"):
+        gained = [name for name in after if name not in before and ALL not in before]
+        return f"{', '.join(gained)} may {'be used' if key == 'methods' else 'leave'} now" if gained else ""
+    if key == "hours":
+        day = [time.struct_time((2000, 1, 1, m // 60, m % 60, 0, 0, 1, 0)) for m in range(24 * 60)]
+        gained = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]
+        return f"{len(gained) / 60:.3g} more hours a day" if gained else ""
+    if key == "secure_aggregation":
+        return "replies that the coordinator reads may leave now" if after == "optional" else ""
+    if key == "handing_on":
+        return "other sites may be sent what is this site's now" if after == "allowed" else ""
+    if key.startswith("least_"):
+        return "fewer samples are enough now" if after < before else ""
+    return "more may leave now" if after is None or (before is not None and after > before) else ""
+
+
+def _value_text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+
+
+_ARGUMENTS = {argument.name: argument for argument in arguments.of(Policy)}

@@ -1,0 +1,222 @@
+"""The processes of `unskew site run`: this one holds the connection, and a worker holds the data. The worker may hang, be
+killed or take minutes to load its data: the connection stays, and so does the site.
+
+`SiteMetrics` counts every exchange for Prometheus.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unskew.errors import PAGES, UnskewError, UsageError
+from unskew.federation import programs
+from unskew.federation.programs import Program, RareSay, Say, configure_malloc, stop_at_end
+from unskew.federation.prometheus import Metric, counter, gauge
+from unskew.federation.protocol.signed_messages import SOCKET, SignedMessage, ask_worker
+from unskew.federation.site import approvals, terminal
+from unskew.federation.site.handshake import rejection
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.site_ledger import SiteLedger
+from unskew.federation.site.terminal import CONNECTED
+from unskew.version import __version__
+
+if TYPE_CHECKING:
+    from unskew.federation.site.connection import AnswerLoop
+
+KINDS = ("hello", "setup", "train", "visit", "score", "share", "mask", "agree", "open")
+OTHER = "other"
+"""Stands for a kind or a code that is none: the coordinator adds no labels to a site's figures."""
+Answer = Callable[[SignedMessage, float], SignedMessage]
+
+
+@dataclass
+class SiteMetrics:
+    """What a site has done since it started. folder: the site's. last: when its last round ended; 0 for never."""
+
+    folder: Path
+    last: float = 0.0
+    requests: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(KINDS, 0)))
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float, dict.fromkeys(KINDS, 0.0)))
+    bytes: Counter[str] = field(default_factory=lambda: Counter({"in": 0, "out": 0}))
+    refusals: Counter[str] = field(default_factory=Counter[str])
+    failures: int = 0
+    answering: AnswerLoop | None = None
+    worker: Program | None = None
+
+    def counted(self, answer: Answer) -> Answer:
+        """The same, and everything that goes through it is counted."""
+
+        def counting(request: SignedMessage, budget_s: float) -> SignedMessage:
+            began = time.monotonic()
+            self.bytes["in"] += request.size
+            try:
+                reply = answer(request, budget_s)
+            except OSError:
+                self.failures += 1
+                raise
+            self.bytes["out"] += reply.size
+            self._count(json.loads(reply.text), time.monotonic() - began)
+            return reply
+
+        return counting
+
+    def metrics(self) -> list[Metric]:
+        waiting = sum(request.state == "waiting" for request in approvals.all_requests(self.folder))
+        return [
+            gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
+            gauge("connected", "Whether the server is connected.", bool(self.answering and self.answering.connected)),
+            counter("connection_losses", "Connections that were lost.", self.answering.losses if self.answering else 0),
+            counter("requests", "Requests that were answered, by kind.", self.requests, "kind"),
+            counter("request_seconds", "Seconds that these requests took.", self.seconds, "kind"),
+            counter("refusals", "Answers that refuse, or say that something failed, by code.", self.refusals, "code"),
+            counter("failures", "Requests without an answer: the worker was killed or too slow.", self.failures),
+            counter("rounds", "Rounds in which this site has trained.", self.requests["train"]),
+            gauge("last_round_timestamp_seconds", "When it last trained; 0 before the first time.", self.last),
+            counter("message_bytes", "Bytes of requests (in) and answers (out).", self.bytes, "direction"),
+            counter("restarts", "Programs that were started again.", {"worker": self._restarts}, "program"),
+            gauge("studies_waiting", "Studies that wait for the operator.", waiting),
+            *self._ever(),
+        ]
+
+    def _ever(self) -> list[Metric]:
+        """What is on record; nothing where the record cannot be read, which the count of refusals then shows (E521)."""
+        try:
+            spent = SiteLedger.read(self.folder)
+        except UnskewError:
+            return []
+        return [
+            gauge("runs_begun", "Runs that have begun at this site, ever.", len(spent.runs)),
+            gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", spent.epsilon),
+            gauge("delta_spent", "The sum of the deltas at which that holds.", spent.delta),
+        ]
+
+    def problem(self) -> str:
+        """What does not run; "" if all does. A server that cannot be reached is no problem of this program."""
+        return "" if self.worker is None or self.worker.is_running else "not running: the worker"
+
+    @property
+    def _restarts(self) -> int:
+        return self.worker.restarts if self.worker else 0
+
+    def _count(self, header: dict[str, object], seconds: float) -> None:
+        """header: of this site's own answer."""
+        kind, code = (str(header.get(name, "")) for name in ("kind", "code"))
+        if code:
+            self.refusals[code if code in PAGES else OTHER] += 1
+            return
+        kind = kind if kind in KINDS else OTHER
+        self.requests[kind] += 1
+        self.seconds[kind] += seconds
+        if kind == "train":
+            self.last = time.time()
+
+
+HOPELESS = (2, 3)
+"""Exit codes of a worker that a restart cannot help: its arguments or its data are wrong."""
+GOODBYE_S = 5.0
+"""How long this site takes at most to say goodbye to the server."""
+
+
+@dataclass
+class SiteProcesses:
+    """What `unskew site run` runs."""
+
+    joined: SiteFolder
+    data: str
+    classes: str = ""
+    model: str | None = None
+    device: str = "cpu"
+    say: Say = print
+    approve: str = "ask"
+    form: programs.LogForm = "text"
+    figures: SiteMetrics | None = None
+
+    def __post_init__(self) -> None:
+        self.say = RareSay(self.say, always=CONNECTED)
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Answer the server's requests until stopped.
+
+        Raises UsageError (E509) if the server will never accept this site, and the worker's own UnskewError if it
+        rejects its arguments or its data: a restart helps with neither. Raises UnskewError (E507) if the connection's
+        thread has ended, as a site that answers nobody must not look alive.
+        """
+        configure_malloc()
+        ticket = self.joined.ticket
+        if reason := rejection(self.joined):
+            raise UsageError("E509", f"{ticket.place}: {reason}")
+        with tempfile.TemporaryDirectory(prefix="unskew-") as private:
+            path = Path(private) / "worker"
+            worker = self._worker(path)
+            if self.figures:
+                self.figures.worker = worker
+            with stop_at_end(worker):
+                while not path.exists():  # the server sees this site once it has its data
+                    self._tend(worker)
+                    if until():
+                        return
+                self._take_part(path, worker, until)
+
+    def _take_part(self, path: Path, worker: Program, until: Callable[[], bool]) -> None:
+        from unskew.federation.site.connection import AnswerLoop, Fleet
+
+        site = self.joined.ticket.site
+        answer = partial(self._answer, path)
+        counted = self.figures.counted(answer) if self.figures else answer
+        answering = AnswerLoop(Fleet(self.joined), counted, self.say, site)
+        if self.figures:
+            self.figures.answering = answering
+        thread = threading.Thread(target=answering.run, daemon=True)
+        thread.start()
+        try:
+            while not until():
+                if not thread.is_alive():
+                    raise UnskewError(
+                        "E507", "this site's connection ended unexpectedly; start `unskew site run` again."
+                    )
+                self._tend(worker)
+        finally:
+            answering.over.set()
+            worker.stop()  # or a request that it works on would keep the connection
+            thread.join(GOODBYE_S)
+
+    def _answer(self, path: Path, request: SignedMessage, within_s: float) -> SignedMessage:
+        """The worker's answer, which the operator is told of. Raises OSError if there is none."""
+        answer = ask_worker(path, self.joined.folder, request, within_s)
+        if text := terminal.terminal_line(self.joined.folder, answer):
+            self.say(text)
+        return answer
+
+    def _tend(self, worker: Program) -> None:
+        """Keep the worker running. Raises its own UnskewError if a restart cannot help."""
+        code = worker.tend(self.say)
+        if code in HOPELESS:
+            raise _last_error(worker.log, code)
+        time.sleep(0.2)
+
+    def _worker(self, address: Path) -> Program:
+        """address: of the socket between it and this process."""
+        folder = self.joined.folder
+        env = programs.environment(folder / "flower", **{SOCKET: str(address)})
+        options = ["--classes", self.classes] if self.classes else []
+        options += ["--model", self.model] if self.model else []
+        options += ["--device", self.device, "--approve", self.approve]
+        command = [sys.executable, "-P", "-m", "unskew.federation.site.worker", str(folder), self.data, *options]
+        return Program("the worker", command, env, folder / "worker.log", self.form, hopeless=HOPELESS)
+
+
+def _last_error(log: Path, code: int) -> UnskewError:
+    """The last error in the worker's log, with its exit code."""
+    error = UnskewError(*(programs.last_error(log) or ("E507", "the worker ended.")))
+    error.exit_code = code
+    return error

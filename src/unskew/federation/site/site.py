@@ -1,0 +1,474 @@
+"""A site answers signed requests with what the engine computes for its one client.
+
+Data, labels and private state stay in the site's folder. The header of a request is checked before any of it is used:
+the coordinator signs its requests, but its key may have been stolen.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unskew import config
+from unskew.config import Settings
+from unskew.core import gate
+from unskew.core.replies import Reply
+from unskew.core.trees import Weights
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import UnskewError, UsageError
+from unskew.federation.protocol.hello import (
+    COORDINATOR,
+    Hello,
+    part_versions,
+    version_conflict,
+    version_differences,
+    versions,
+)
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.protocol.study_rules import prepare, site_method, site_settings
+from unskew.federation.protocol.wire_format import (
+    Limits,
+    Packet,
+    WireError,
+    seal,
+    store_if_large,
+    tree_of,
+    unseal,
+    without_empty,
+)
+from unskew.federation.site import approvals, guard
+from unskew.federation.site.guard import Approve, Guard
+from unskew.federation.site.local_run import SiteRun, build_run
+from unskew.federation.site.run_folder import NoisyReplies, RunFolder, visit_replies
+from unskew.federation.site.site_ledger import NOT_WRITTEN_TEXT, AnsweredRequest, policy_refusal
+from unskew.federation.site.study_review import Study, disclosure_lines, forecast_settings, study_of, warn_unscaled
+from unskew.federation.site.sum_answers import Answer, SiteSums
+from unskew.federation.sums.roster import MOST_SEALED, MOST_SIGNATURE, is_texts
+from unskew.privacy.secure_aggregation import LEAST_SITES
+from unskew.round.clients import Broadcast
+from unskew.system import disk
+
+MOST_CLIENTS, MOST_SAMPLES, MOST_ROUNDS = 10_000, 1 << 40, 1_000_000
+NEEDED = {
+    "hello": ("settings",),
+    "setup": ("settings", "k", "clients", "largest"),
+    "train": ("lr",),
+    "visit": ("lr", "part", "trip"),
+    "score": ("lr",),
+    "share": ("roster",),
+    "mask": ("dealt",),
+    "agree": ("came", "left"),
+    "open": ("came", "left"),
+}
+"""By kind of request, what its header must say beside run, serial, site, kind and t."""
+
+
+def check_values(header: Mapping[str, Any]) -> None:
+    """Raises UsageError (E310), naming the first value that no honest request has. Values that are absent pass."""
+    clients = header.get("clients", MOST_CLIENTS)
+    for name, (fits, expected) in _VALUES.items():
+        if name in header and not fits(header[name]):
+            raise UsageError("E310", f"the request's '{name}' is {_shown(header[name])}, expected {expected}.")
+    if header.get("k", 0) >= clients:
+        raise UsageError("E310", f"the request's 'k' is {header['k']}, expected a number below its {clients} clients.")
+
+
+def check_complete(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Raises UsageError (E310), naming the first thing that a request of this kind lacks."""
+    lacking = [name for name in NEEDED[header["kind"]] if name not in header]
+    if header["kind"] == "setup" and not isinstance(tree.get("w"), Mapping):
+        lacking.append("w")
+    if lacking:
+        raise UsageError("E310", f"the request lacks '{lacking[0]}', which every '{header['kind']}' has.")
+
+
+def check_round(t: int, rounds: int) -> None:
+    """Raises UsageError (E310) for a round that the study does not have."""
+    if t > rounds:
+        raise UsageError("E310", f"the request's 't' is {t}, expected at most the study's {rounds} rounds.")
+
+
+def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: bool) -> None:
+    """Raises UsageError (E520) for scores of a round that the study does not score: weights of the coordinator's choice would be
+    scored more often than was approved. may_end_early: whether any round may be the last, which is always scored."""
+    t = header["t"] if header["kind"] == "score" else header["t"] - 1
+    asked = header["kind"] == "score" or "score" in header
+    if asked and t % settings.eval_every and t != settings.rounds and not may_end_early:
+        raise policy_refusal(
+            f"scores of round {t} are asked for, and the study scores every {settings.eval_every} rounds"
+        )
+
+
+def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
+    """Raises UsageError (E520) for a learning rate that is not the study's, which is the one that was approved."""
+    t = header["t"]
+    for name, at in (("lr", t), ("score", t - 1)):
+        if name in header and not math.isclose(header[name], settings.lr_in(at), rel_tol=1e-6, abs_tol=1e-12):
+            text = f"round {at} is asked for with the learning rate {header[name]:g}"
+            raise policy_refusal(f"{text}, and the study says {settings.lr_in(at):g}")
+
+
+def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:
+    """Raises UsageError (E310), naming the first of a request's weights that the run's model, set up with `first`, lacks,
+    or has in another shape or type."""
+    if not isinstance(weights, Mapping):
+        raise UsageError("E310", "the request's weights are one tensor, expected one for each name.")
+    for name, tensor in weights.items():
+        if name not in first:
+            raise UsageError("E310", f"the request's weights hold {_shown(name)}, which the run's model has not.")
+        if (form := _form(tensor)) != (expected := _form(first[name])):
+            raise UsageError("E310", f"the request's '{name}' is {form}, expected {expected} as in the run's model.")
+
+
+def _form(tensor: Any) -> str:
+    """The shape and type of a tensor."""
+    return f"{list(tensor.shape)} of {str(tensor.dtype)[6:]}" if isinstance(tensor, Tensor) else "no tensor"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _integer_range(least: int, most: int) -> tuple[Callable[[Any], bool], str]:
+    def fits(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return fits, f"a whole number from {least} to {most:,}"
+
+
+def _is_name(value: Any) -> bool:
+    """Whether it can be the name of a run's folder, or is none."""
+    return isinstance(value, str) and re.fullmatch(r"[\w.-]{0,64}", value) is not None
+
+
+def _is_rate(value: Any) -> bool:
+    """Whether it can be a learning rate."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= 1e300
+
+
+def _are_trips(value: Any) -> bool:
+    """Whether it is a list of (name of a Part, number of its trip)."""
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _PLACE[0](pair[1]) for pair in value
+    )
+
+
+def _are_versions(value: Any) -> bool:
+    """Whether it gives a few versions by package, each in a short text."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= 10
+        and all(
+            isinstance(text, str) and text.isprintable() and len(text) <= 100 for pair in value.items() for text in pair
+        )
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_CLIENTS and all(isinstance(name, str) for name in value)
+
+
+_PLACE, _RATE = _integer_range(0, 1_000), (_is_rate, "a number from 0 to 1e300")
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_is_name, "the name of a run"),
+    "run": (lambda value: isinstance(value, str), "the number of a run"),
+    "t": _integer_range(0, MOST_ROUNDS),
+    "clients": _integer_range(1, MOST_CLIENTS),
+    "k": _integer_range(0, MOST_CLIENTS - 1),
+    "largest": _integer_range(0, MOST_SAMPLES),
+    "base": _integer_range(0, MOST_ROUNDS),
+    "trip": _PLACE,
+    "lr": _RATE,
+    "score": _RATE,
+    "part": (lambda value: isinstance(value, str), "the name of a Part"),
+    "settings": (lambda value: isinstance(value, dict), "the settings of a study"),
+    "early": (_are_trips, "a list of trips"),
+    "versions": (_are_versions, "versions by package"),
+    "roster": (lambda value: isinstance(value, list) and len(value) <= MOST_CLIENTS, "a list of sites"),
+    "dealt": (lambda value: is_texts(value, MOST_SEALED), "sealed shares by site"),
+    "came": (_are_names, "a list of sites"),
+    "left": (_are_names, "a list of sites"),
+    "signatures": (lambda value: is_texts(value, MOST_SIGNATURE), "signatures by site"),
+}
+
+
+REQUESTS = Limits(4 << 30, 100_000)
+"""The most a site accepts from its coordinator, whose signature it has checked."""
+PLACE = ("k", "clients", "largest")
+"""Which client a site is in a run, and among how many."""
+
+
+@dataclass(frozen=True)
+class SiteIdentity:
+    """Who a site is. folder: the site's; key: its own; coordinator: the key that must have signed every request."""
+
+    name: str
+    folder: Path
+    key: PrivateKey
+    coordinator: PublicKey
+
+
+class Site:
+    """Answers the requests of one coordinator. Every refusal is an answer too, so that the server can name the reason.
+
+    load: brings the data; called once. model: FILE.py:FUNCTION that builds the model, which the site's operator allows.
+    approve: whether a study of which no run has been approved yet waits for the operator ("ask") or not ("all").
+    """
+
+    def __init__(
+        self,
+        member: SiteIdentity,
+        load: Callable[[], Dataset],
+        model: str | None = None,
+        device: str = "cpu",
+        say: Callable[[str], None] = lambda _: None,
+        approve: Approve = "ask",
+    ):
+        self.member, self.load, self.model, self.device, self.say = member, load, model, device, say
+        by = f"the coordinator with the key {member.coordinator.fingerprint}"
+        self.guard = Guard(member.folder, by, approve, lambda text: self.say(text))
+        self._forecast: tuple[Settings, tuple[Study, list[str]]] | None = None
+        """What the study that asked last would take from this site."""
+        self._differing = ""
+        """Which versions differ from the coordinator's, as the operator was told."""
+        self._data: Dataset | None = None
+        self._run: tuple[str, str, SiteRun] | None = None
+        """The one run that is kept warm, its number before it, and the digest of the study that was judged."""
+        self.sums = SiteSums(member.name, member.folder, lambda text: self.say(text))
+        self._answers: dict[str, Callable[[Packet], Answer]] = {
+            "hello": self._hello,
+            "setup": self._setup,
+            "train": self._train,
+            "visit": self._visit,
+            "score": self._score,
+            **self.sums.answers,
+        }
+
+    @property
+    def data(self) -> Dataset:
+        if self._data is None:
+            self._data = self.load()
+        return self._data
+
+    def answer(self, sealed: SignedMessage) -> SignedMessage:
+        """A sealed reply. Whatever the request holds, this raises nothing."""
+        member = self.member
+        try:
+            request = unseal(sealed, member.coordinator, REQUESTS)
+            self._check(request.header)
+        except Exception as problem:  # whatever a request holds concerns that request alone
+            return self.refusal(sealed.digest, problem)
+        fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
+        fixed |= {"re": sealed.digest, "site": member.name}
+        try:
+            self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
+            check_complete(request.header, request.tree)
+            header, tree = self._answers[request.header["kind"]](request)
+            self.guard.note(fixed["run"], AnsweredRequest.of(request.header), tree, header)
+        except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
+            known = guard.answerable(self._of_slices(error, request), self.say)
+            self.guard.trouble(fixed, known.code, known.text)
+            header, tree = self._error(known, request.header), {}
+        return seal(fixed | header, tree, member.key)
+
+    def _of_slices(self, error: Exception, request: Packet) -> Exception:
+        run = self._run[2] if self._run and self._run[0] == request.header["run"] else None
+        with suppress(KeyError, UsageError):  # of a request that names no trip, which is what `error` says
+            if run:
+                return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
+        return error
+
+    def refusal(self, digest: str, problem: Exception) -> SignedMessage:
+        """The reply to a request that cannot be taken. digest: of its text."""
+        error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
+        self.say(f"refused a request: {error.code} {error.text}")
+        self.guard.trouble({}, error.code, error.text)
+        return seal({"re": digest, "site": self.member.name, **self._error(error, {})}, {}, self.member.key)
+
+    def _error(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What the coordinator reads of an error, once that is on record. asked: the request's header."""
+        files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
+        what = {"code": error.code, "text": guard.redact(error, files, asked)}
+        on_record = self.guard.said.note(str(asked.get("run", "?")), str(asked.get("kind", "?")), what)
+        return what if on_record else {"code": error.code, "text": NOT_WRITTEN_TEXT}
+
+    def _check(self, header: dict[str, Any]) -> None:
+        """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
+        addressed = header.get("site") == self.member.name or (header.get("kind"), header.get("site")) == ("hello", "*")
+        kind = header.get("kind")
+        if not addressed or not isinstance(kind, str) or kind not in self._answers or "t" not in header:
+            raise UsageError("E310", f"the request is not for site {self.member.name}.")
+        check_values(header)
+        folder, run = self.member.folder, disk.check_name(str(header.get("run")))
+        for forgotten in approvals.make_room(folder, run):
+            self.say(
+                f"run {forgotten} is forgotten: it never began, and {approvals.MOST_PENDING} later ones have asked"
+            )
+        RunFolder.of(folder, self.member.name, run).check_new(header.get("serial"))
+
+    def _hello(self, request: Packet) -> Answer:
+        """How much data this site holds for the study, and of what form, once it may take part in it."""
+        theirs = request.header.get("versions", {})
+        if text := version_conflict(
+            self.member.name, versions(), COORDINATOR, theirs
+        ):  # before another version's settings are read
+            raise UsageError("E504", f"{text}.")
+        settings = config.build(request.header["settings"])
+        runs = versions() | part_versions(site_method(site_settings(settings, self.model).method))
+        self._tell_versions(runs, theirs)
+        study, _ = self._approved(request, settings)
+        data = prepare(self.data, settings)
+        why = warn_unscaled(data, study, self.say)
+        hello = replace(Hello.of(self.member.name, data, runs), unscaled=why)
+        return {"hello": hello.as_json()}, {}
+
+    def _approved(self, request: Packet, settings: Settings) -> tuple[Study, str]:
+        """What a study would take from this site at least, and as text; both as its operator has approved them.
+
+        Raises UsageError: E520 if the policy does not allow it, E522 and E523 as the guard does.
+        """
+        fewest = 2 if settings.secure_aggregation == "off" else LEAST_SITES
+        here = site_settings(settings, self.model).replace(device="cpu", clients=fewest)
+        self.guard.check_hello(here)
+        run, name = request.header["run"], request.header.get("name", "")
+        if self._forecast is None or self._forecast[0] != here:
+            with self.guard.untold(run, settings, name):
+                self._forecast = here, forecast_settings(self.data, here)
+            net = self._forecast[1][0].fed.net
+            net.hold(store_if_large(net.weights(), self.member.folder))
+        study, lines = self._forecast[1]
+        study, text = replace(study, settings=settings), "\n".join(lines)
+        self.guard.check_study(run, study, text, name)
+        return study, text
+
+    def _tell_versions(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+        """Tell the operator, once, which versions differ from the coordinator's."""
+        if (text := version_differences(self.member.name, ours, COORDINATOR, theirs)) != self._differing:
+            self._differing = text
+            self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
+
+    def _setup(self, request: Packet) -> Answer:
+        """Build the run, keep what it was built from, and tell the operator what leaves this site in it.
+
+        Nothing is built before the study is approved as a greeting shows it: nobody need have sent one.
+        """
+        facts = {n: request.header[n] for n in ("settings", *PLACE)}
+        folder, number = self._folder(request), request.header["run"]
+        settings = config.build(dict(facts["settings"]))
+        check_round(request.header["t"], settings.rounds)
+        _, shown = self._approved(request, settings)
+        folder.check_same(self.data, facts)
+        with self._built(facts, request.tree["w"]) as (run, study):
+            agreed = self.guard.check_study(number, study, shown)
+            text = "\n".join(
+                disclosure_lines(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples)
+            )
+            self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
+            folder.write_leaves(f"{run.method}\n{text}\n")
+            folder.write_setup({"w": request.tree["w"]}, facts, self.data)  # nothing else, to leave the disk its room
+            self._keep(number, study, run)
+        self.say(f"run {number} begins: {study.title}, {run.settings.rounds} rounds\n{text}")
+        return {"ready": True}, {}
+
+    def _train(self, request: Packet) -> Answer:
+        """One round's training; with it the scores of the model that came, and what early trips ask for."""
+        run, start = self._opened(request)
+        folder = self._folder(request, run)
+        folder.write_received(request, run, start.t - 1)
+        private, extra = run.moved(folder.read_private(request)), {}
+        if lr := request.header.get("score"):
+            extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples)
+
+        def train() -> list[Reply]:
+            return run.trainer.train(start, [run.k], {run.k: private} if private else {})
+
+        replies = NoisyReplies(folder).replies(request, train) if run.method.samples_apart else train()
+        if not replies:
+            return {"n": 0}, without_empty(extra)
+        (reply,) = replies
+        if problem := gate.state_problem(reply.private):  # the server cannot see it, so the site must look
+            raise UsageError(*problem)
+        folder.keep(request, reply.private)
+        self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
+        if run.secure:
+            return self.sums.begin(request, run, run.secure, start, reply), without_empty(extra)
+        extra["early"] = {}
+        for name, place in request.header.get("early", ()):
+            for early in visit_replies(run, folder, request, start, (name, place), reply.private):
+                extra["early"] |= early.shares
+        return {"n": reply.size, "loss": float(reply.loss)}, tree_of(reply.weights, reply.shares) | without_empty(extra)
+
+    def _visit(self, request: Packet) -> Answer:
+        """The client side of a trip."""
+        run, start = self._opened(request)
+        name, place, folder = request.header["part"], request.header["trip"], self._folder(request, run)
+        private = run.moved(folder.read_private(request)) if run.trainer.kept else {}
+        replies = visit_replies(run, folder, request, start, (name, place), private)
+        if not replies:
+            return {"n": 0}, {}
+        self.say(f"after round {start.t}: answered {name}")
+        return {"n": replies[0].size}, tree_of({}, replies[0].shares)
+
+    def _score(self, request: Packet) -> Answer:
+        """Scores of the model that came, on this site's test samples."""
+        run, start = self._opened(request)
+        folder = self._folder(request, run)
+        folder.write_received(request, run, start.t)
+        scores = run.scores(start, run.moved(folder.read_private(request)), self.guard.least_samples)
+        if start.t == run.settings.rounds:
+            text = f"after round {start.t}: the model is here, too: unskew predict {folder.path} INPUT"
+            self.say(f"{text}, unskew export {folder.path} OUT")
+        return {"n": len(run.scoring.test[run.k])}, scores
+
+    def _folder(self, request: Packet, run: SiteRun | None = None) -> RunFolder:
+        method = run.settings.method if run else ""
+        return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name, method)
+
+    def _opened(self, request: Packet) -> tuple[SiteRun, Broadcast]:
+        """The run, from its folder if this process does not hold it, and what the request's round starts from."""
+        number = request.header["run"]
+        if self._run and self._run[0] == number:
+            _, digest, run = self._run
+            self.guard.check_same(number, digest)
+        else:
+            tree, facts = self._folder(request).read_setup()
+            self._folder(request).check_same(self.data, facts)
+            with self._built(facts, tree["w"]) as (run, study):
+                self.guard.check_same(number, study.digest)
+                self._keep(number, study, run)
+        check_weights(request.tree.get("w", {}), run.first)
+        check_rates(request.header, run.settings)
+        check_scored(request.header, run.settings, run.method.protector is not None)
+        run.slices.check(request.tree.get("down", {}), run.reads(request.header))
+        tree = run.moved(request.tree)
+        return run, run.start(request.header["t"], request.header["lr"], tree)
+
+    @contextmanager
+    def _built(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
+        """A run and the study to judge before anything keeps the run. Where the judgement is no, nothing is left of it."""
+        settings = config.build(dict(facts["settings"]))
+        here = site_settings(settings, self.model).replace(device=self.device)
+        run = build_run(self.member.name, here, self.data, facts, first)
+        net = run.trainer.fed.net
+        net.hold(store_if_large(net.weights(), self.member.folder))
+        try:
+            yield run, study_of(settings, run.method, run.trainer, self.data)
+        except BaseException:
+            run.trainer.close()
+            raise
+
+    def _keep(self, number: str, study: Study, run: SiteRun) -> None:
+        """Keep a run warm in place of the one before."""
+        if self._run:
+            self._run[2].trainer.close()
+        self._run = number, study.digest, run

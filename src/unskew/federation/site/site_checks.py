@@ -1,0 +1,99 @@
+"""Checks of a site before it takes part in a run: its key, its way to the server, its policy, its data, versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from unskew.data.data_overview import value_range
+from unskew.data.samples.dataset import Dataset
+from unskew.data.standardisation import why_standardise
+from unskew.errors import UnskewError
+from unskew.federation.protocol.hello import versions
+from unskew.federation.site.handshake import Finding, network
+from unskew.federation.site.policy import Policy
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.study_review import Study, check_study
+from unskew.federation.site_data import load
+
+
+def check_site(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
+    """All checks. Raises UsageError only if the folder is not a site's."""
+    joined = SiteFolder.open(folder)
+    return [_key(joined), *_unwritable(folder), *network(joined), _policy(folder), _data(data, classes), _versions()]
+
+
+def policy_finding(folder: Path, study: Study) -> Finding:
+    """Whether the site's policy allows a study."""
+    try:
+        check_study(Policy.read(folder), study)
+    except UnskewError as error:
+        return Finding("study", False, str(error))
+    return Finding("study", True, f"{study.method}: the policy allows it")
+
+
+def _unwritable(folder: Path) -> list[Finding]:
+    """A finding where nothing can be kept in the site's folder."""
+    if os.access(folder, os.W_OK):
+        return []
+    text = f"nothing can be written to {folder}, where the site keeps what has left; this user must own it, on a disk that is not read-only"
+    return [Finding("folder", False, text)]
+
+
+def _policy(folder: Path) -> Finding:
+    try:
+        policy = Policy.read(folder)
+    except UnskewError as error:
+        return Finding("policy", False, str(error))
+    text = f"{', '.join(policy.shares)} may leave; at least {policy.least_samples} samples behind a number"
+    return Finding("policy", True, text)
+
+
+def _key(joined: SiteFolder) -> Finding:
+    try:
+        return Finding("key", True, f"mode 0600, fingerprint {joined.key.public.fingerprint}")
+    except UnskewError as error:
+        return Finding("key", False, str(error))
+
+
+def _data(text: str, classes: Sequence[str]) -> Finding:
+    try:
+        dataset = load(text, classes)
+    except UnskewError as error:
+        return Finding("data", False, str(error))
+    counts = f"{len(dataset.y):,} training samples, {len(dataset.y_test):,} test samples"
+    held = f"each {dataset.layout or list(dataset.shape)}; {_labels(dataset)}"
+    low, high = value_range(dataset)
+    scale = why_standardise(dataset) if dataset.intake else ""
+    remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
+    if scale:
+        alike = "sites are not standardised unless the study's method does it, so scale the samples at all sites alike"
+        remarks.append(f"{scale}: {alike}")
+    return Finding("data", True, "; ".join([f"{counts}, {held}; values {low:.3g} to {high:.3g}", *remarks]))
+
+
+def _labels(dataset: Dataset) -> str:
+    """What the labels are: how many classes there are samples of, and which are missing; or the target's range."""
+    if target := dataset.target:
+        span = f"{dataset.y.min():.5g} to {dataset.y.max():.5g}"
+        return f"target {target.name} from {span}, learnt as (y - {target.center:.5g}) / {target.scale:.5g}"
+    if dataset.several:
+        there = dataset.y.sum(0)
+        lacks = ",".join([n for n, count in zip(dataset.classes, there) if not count][:5])
+        return f"{len(dataset.classes)} labels, several a sample{f' (none of {lacks})' * bool(lacks)}"
+    labels = np.unique(dataset.y[dataset.y >= 0])
+    missing = [name for i, name in enumerate(dataset.classes) if i not in labels]
+    lacks = f" (none of {','.join(missing[:5])})" if missing else ""
+    return f"{len(dataset.classes) - len(missing)} classes{lacks}"
+
+
+def _versions() -> Finding:
+    try:
+        installed = {**versions(), "flwr": version("flwr")}
+        return Finding("versions", True, ", ".join(f"{name} {number}" for name, number in installed.items()))
+    except PackageNotFoundError:
+        return Finding("versions", False, "E501 Flower is not installed: pip install 'unskew[flower]'")

@@ -1,0 +1,189 @@
+"""A site's answers in the phases of a sum: it trains, holds its reply back, and gives masked numbers instead. Its operator
+reads in the worker's log with whom each sum was made.
+
+`opened.json` in the site's folder, and one in the folder of every run, say over which sites its numbers were summed. Two
+sums of the same numbers over different sites differ by what one site sent. So a round of a run is opened over one set of
+sites only, and so are the same numbers in any other run: they are recognised by the study, client, round and received
+weights that they were computed from, and by their values, which another setting need not change.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unskew.core.replies import Reply
+from unskew.core.trees import Tree
+from unskew.errors import UsageError
+from unskew.federation.protocol.study_rules import SITE_CHOICES
+from unskew.federation.protocol.wire_format import Packet
+from unskew.federation.site.local_run import SiteRun
+from unskew.federation.sums.roster import sum_refusal
+from unskew.privacy.fixed_point import FixedPoint
+from unskew.privacy.secure_aggregation import SecureAggregation
+from unskew.records.checkpoints import digest
+from unskew.round.clients import Broadcast
+from unskew.round.exchange import fixed_point_of, reply_problem
+from unskew.system import disk
+
+if TYPE_CHECKING:
+    from unskew.federation.sums.member import Member
+
+SUMS_FILE = "opened.json"
+MOST_ROUNDS, MOST_NUMBERS = 20, 20_000
+"""How many rounds of a run, and how many digests of numbers of all runs, two a round, are remembered."""
+
+
+@dataclass(frozen=True)
+class SumLog:
+    """folder: the site's; run: a run's number."""
+
+    folder: Path
+    run: str
+
+    def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
+        """Raises UsageError (E525) if round t of the run, or the same numbers, were summed over others. numbers: digests."""
+        sites, known = sorted(came), _read_sums(self._of_run).get(str(t))
+        if known not in (None, sites):
+            raise sum_refusal(
+                f"round {t} was summed over {', '.join(known or [])}, and what differs would be one site's"
+            )
+        summed = _read_sums(self.folder / SUMS_FILE)
+        for known in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
+            text = f"these numbers were summed before, over {', '.join(known)}, and what differs would be one site's"
+            raise sum_refusal(f"{text}; a run over other sites needs another seed")
+
+    def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
+        """Keep over whom a sum is opened. This comes before the answer goes out."""
+        for path, keys, most in (
+            (self._of_run, [str(t)], MOST_ROUNDS),
+            (self.folder / SUMS_FILE, numbers, MOST_NUMBERS),
+        ):
+            known = [(key, sites) for key, sites in _read_sums(path).items() if key not in keys]
+            recent = [*known, *((key, sorted(came)) for key in keys)][-most:]
+            disk.replace_private(path, json.dumps(dict(recent)))
+
+    @property
+    def _of_run(self) -> Path:
+        return self.folder / "runs" / disk.check_name(self.run) / SUMS_FILE
+
+
+def facts_digest(*facts: Any) -> str:
+    """Of all that decides about a site's numbers."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _read_sums(path: Path) -> dict[str, list[str]]:
+    """Raises UsageError (E521) for a file that cannot be read: what was opened is then not known."""
+    try:
+        known = json.loads(path.read_text()) if path.exists() else {}
+        return {str(key): [str(site) for site in sites] for key, sites in known.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        text = f"over whom sums were opened cannot be read from {path}, so the site takes part in none"
+        raise UsageError("E521", f"{text}; put the file back as it was.") from None
+
+
+Answer = tuple[dict[str, Any], Tree]
+"""What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
+VARIABLE_SETTINGS = ("model", *SITE_CHOICES)
+"""Settings that may differ where a site's numbers are the same: who else takes part, and how the site names and computes what
+it trains."""
+MOST_SUMS = 4
+"""How many runs may be in the middle of a sum at a site."""
+
+
+@dataclass
+class PendingSum:
+    """A sum between its phases, in memory only. known_by: digests by which its numbers are recognised in another run, of all
+    that decides about them and of what they are made of."""
+
+    t: int
+    known_by: tuple[str, str]
+    numbers: FixedPoint
+    member: Member
+
+
+@dataclass
+class SiteSums:
+    """The sums that a site takes part in. folder: the site's; say: tells its operator."""
+
+    site: str
+    folder: Path
+    say: Callable[[str], None]
+    underway: dict[str, PendingSum] = field(default_factory=dict)
+    """By run; a round that begins anew takes the place of the one before."""
+
+    @property
+    def answers(self) -> dict[str, Callable[[Packet], Answer]]:
+        """By kind of request."""
+        return {"share": self._share, "mask": self._mask, "agree": self._agree, "open": self._open}
+
+    def begin(
+        self, request: Packet, run: SiteRun, secure: SecureAggregation, start: Broadcast, reply: Reply
+    ) -> dict[str, Any]:
+        """Hold a reply back for the sum of its round. Returns what the coordinator learns: samples, and keys of this sum.
+
+        request: for which it was computed.
+
+        Raises UsageError if the reply must not enter a sum, with the code that the gate would have.
+        """
+        numbers = fixed_point_of(run.method, run.trainer.fed, secure, run.trainer.sent)
+        if problem := reply_problem(reply, numbers.spec, run.trainer.fed.sizes):
+            code, text = problem
+            self.say(
+                f"{code} {text}"
+            )  # which may hold a number of this site's own, and the coordinator is to read sums alone
+            raise UsageError(code, "its reply does not pass the checks of a reply; the site's log says which.")
+        weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
+
+        def steps(weight: float):  # type: ignore[no-untyped-def]
+            return numbers.numbers(reply, start.weights, weight)
+
+        from unskew.federation.sums.member import Member  # which needs Flower
+
+        header, number = request.header, request.header["run"]
+        settings = {n: v for n, v in run.settings.as_dict().items() if n not in VARIABLE_SETTINGS}
+        received = [header.get(name) for name in ("t", "lr", "sha256", "axes")]
+        computed_from = facts_digest(settings, *received, run.k, int(run.trainer.fed.sizes[run.k]), header.get("base"))
+        known_by = computed_from, digest({"w": reply.weights, "shares": reply.shares})
+        context = facts_digest(run.set_up_with, *received)
+        member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, context)
+        self.underway.pop(number, None)
+        while len(self.underway) >= MOST_SUMS:
+            self.underway.pop(next(iter(self.underway)))
+        self.underway[number] = PendingSum(start.t, known_by, numbers, member)
+        return {"n": reply.size, "keys": member.keys}
+
+    def _share(self, request: Packet) -> Answer:
+        member = self._of(request).member
+        dealt, commitment = member.deal(request.header["roster"])
+        return {"dealt": dealt, "seed": commitment, "context": member.context}, {}
+
+    def _mask(self, request: Packet) -> Answer:
+        underway = self._of(request)
+        return {}, underway.numbers.tree(underway.member.masked(request.header["dealt"]))
+
+    def _agree(self, request: Packet) -> Answer:
+        header = request.header
+        return {"signature": self._of(request).member.signed(header["came"], header["left"])}, {}
+
+    def _open(self, request: Packet) -> Answer:
+        underway, came = self._of(request), request.header["came"]
+        opened = SumLog(self.folder, request.header["run"])
+        opened.check(underway.t, underway.known_by, came)
+        shares = underway.member.opened(came, request.header["left"], request.header.get("signatures"))
+        opened.note(underway.t, underway.known_by, came)
+        self.say(f"round {underway.t}: in the sum of {', '.join(sorted(came))}")
+        del self.underway[request.header["run"]]
+        return {"shares": {site: base64.b64encode(share).decode() for site, share in shares.items()}}, {}
+
+    def _of(self, request: Packet) -> PendingSum:
+        underway, t = self.underway.get(request.header["run"]), request.header["t"]
+        if underway is None or underway.t != t:
+            raise sum_refusal(f"this site has no numbers of round {t} (it was restarted, or has not trained)")
+        return underway

@@ -1,0 +1,199 @@
+"""A site's part of one sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020 with every site a neighbour of every other).
+
+keys   -> three new key pairs, whose public halves all sites are told
+dealt  -> of a new seed and of the private masking key a share for every site, sealed for it
+masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
+          s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights, the settings
+agreed -> where a site has left: a signature of who came and who left, of which a site makes one
+opened -> a share of the seed of every site whose y came; of the key of every one whose did not; never of both
+
+Whoever knows a site's seed and its key knows its q. Sites that were told different things do not cancel each other's masks,
+so that nobody can have all but one site train on weights that change nothing, or weigh nothing (Pasquini et al., CCS 2022), and
+cannot read each other's shares, so that nobody can be given a list of few sites. No key is given away unless as many sites as
+it takes to open the sum have signed one list of those that left: two such lists would have an honest site in common.
+Secrets are in memory only: a site that is restarted is one that left.
+Letters: i, j sites; q, y vectors of N whole numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from unskew.errors import UsageError
+from unskew.federation.protocol.identity import PrivateKey, PublicKey
+from unskew.federation.sums import primitives
+from unskew.federation.sums.primitives import KeyPair
+from unskew.federation.sums.roster import Roster, add_pairwise, sum_refusal
+from unskew.privacy.fixed_point import shares_of_weight
+from unskew.privacy.secure_aggregation import SecureAggregation
+
+Stage = Literal["keys", "dealt", "masked", "opened"]
+
+
+@dataclass
+class Member:
+    """site: its name; samples: how many it trained on. numbers: its q, given its weight in the mean. weighting, cap: how
+    clients are weighed in the study. context: a digest of what every site of the sum must have been told alike; once
+    shares are dealt, of the list as well."""
+
+    site: str
+    samples: float
+    secure: SecureAggregation
+    numbers: Callable[[float], Tensor]
+    weighting: str = "size"
+    cap: float = 1.0
+    context: str = ""
+    stage: Stage = "keys"
+    _masking: KeyPair = field(default_factory=KeyPair.make)
+    _sealing: KeyPair = field(default_factory=KeyPair.make)
+    _signing: PrivateKey = field(default_factory=PrivateKey.make)
+    _seed: bytes = field(default_factory=primitives.new_seed)
+    _roster: Roster = field(default_factory=lambda: Roster(()))
+    _needed: int = 0
+    _common: dict[str, bytes] = field(default_factory=dict)
+    """By site, the key of what the two send each other."""
+    _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    """By site, what it has dealt to this one: a share of its seed, and one of its key."""
+    _signed: bytes = b""
+    """The digest of who came and who left that this site has signed."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The public keys of this sum: for masks, for what is sealed, and for what is signed."""
+        return [self._masking.public, self._sealing.public, self._signing.public.text]
+
+    def deal(self, rows: object) -> tuple[dict[str, str], str]:
+        """(by other site the shares for it, sealed; a commitment to the seed), given the roster.
+
+        Raises UsageError (E525) for a roster that no honest coordinator sends.
+        """
+        self._at("keys", "deal shares")
+        try:
+            roster = Roster.read(rows)
+        except ValueError as error:
+            raise sum_refusal(f"{error}") from None
+        self._check_listed(roster)
+        self._roster, self._needed = roster, self.secure.needed(len(roster))
+        self.context = roster.digest(self.context)
+        of_seed, of_key = (
+            primitives.split_secret(secret, self._needed, len(roster)) for secret in (self._seed, self._masking.private)
+        )
+        here, dealt = roster.place(self.site), {}
+        for place, one in enumerate(roster.listed):
+            if one.site == self.site:
+                self._shares[one.site] = of_seed[place], of_key[place]
+                continue
+            common = self._agreed(self._sealing, one.sealing, one.site)
+            self._common[one.site] = primitives.encryption_key(common, self.context)
+            shares = of_seed[place], of_key[place]
+            dealt[one.site] = primitives.encrypt_shares(self._common[one.site], here, place, *shares)
+        self.stage = "dealt"
+        return dealt, primitives.commitment(self._seed)
+
+    def masked(self, dealt: Mapping[str, str]) -> Tensor:
+        """y, masked with every site that has dealt shares. dealt: by site, what it has sealed for this one.
+
+        Raises UsageError (E525) for too few sites, or shares that are not from the site that they name.
+        """
+        self._at("dealt", "send its numbers")
+        here, shares = self._roster.place(self.site), {self.site: self._shares[self.site]}
+        for site, text in dealt.items():
+            if site not in self._common:
+                raise sum_refusal(f"shares come from '{site}', which is not among the sites of the sum")
+            try:
+                giver, taker, of_seed, of_key = primitives.decrypt_shares(self._common[site], text)
+            except ValueError as error:
+                raise sum_refusal(f"the shares of '{site}' cannot be read: {error}") from None
+            if (giver, taker) != (self._roster.place(site), here):
+                raise sum_refusal(f"the shares of '{site}' were dealt by or for another site")
+            shares[site] = of_seed, of_key
+        self._enough(len(shares), "have dealt shares")
+        q = self.numbers(self._weight())
+        y = q.to(primitives.dtype_of(self.secure.bits)) + primitives.mask(self._seed, len(q), self.secure.bits)
+        for site in dealt:
+            common = self._agreed(self._masking, self._roster[site].masking, site)
+            mask = primitives.mask(primitives.mask_seed(common, self.context), len(q), self.secure.bits)
+            add_pairwise(y, self.site, site, mask)
+        self._shares, self.stage = shares, "masked"
+        return y
+
+    def signed(self, came: Sequence[str], left: Sequence[str]) -> str:
+        """A signature of who came and who left. Raises UsageError (E525) as `opened` does."""
+        self._at("masked", "agree on who left")
+        self._signed = self._digest_of(came, left)
+        return base64.b64encode(self._signing.sign(self._signed)).decode()
+
+    def opened(
+        self, came: Sequence[str], left: Sequence[str], signatures: Mapping[str, str] | None = None
+    ) -> dict[str, bytes]:
+        """By site a share of its seed if its numbers came, of its key if it left. signatures: by site, of the same lists.
+
+        Raises UsageError (E525) for a site that is said to have done both, for too few sites or signatures, for other lists
+        than those that this site has signed, and the second time.
+        """
+        self._at("masked", "open the sum")
+        digest = self._digest_of(came, left)
+        if left:
+            agreed = [site for site, text in (signatures or {}).items() if self._has_signed(site, digest, text)]
+            self._enough(len(agreed), "have signed who left")
+        self.stage = "opened"
+        return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
+
+    def _digest_of(self, came: Sequence[str], left: Sequence[str]) -> bytes:
+        """A digest of these lists, and of what else all sites of the sum were told. Raises UsageError (E525)."""
+        if both := set(came) & set(left):
+            raise sum_refusal(
+                f"'{min(both)}' is said to have sent its numbers and not: both shares would show what it sent"
+            )
+        if {*came, *left} != set(self._shares) or len({*came, *left}) < len(came) + len(left):
+            raise sum_refusal("the sites of the sum are others than those that have dealt shares")
+        if self.site not in came:
+            raise sum_refusal("this site's own numbers are said not to have come")
+        self._enough(len(came), "have sent their numbers")
+        digest = hashlib.sha256(json.dumps([self.context, sorted(came), sorted(left)]).encode()).digest()
+        if self._signed not in (b"", digest):
+            raise sum_refusal("this site has signed that other sites came and left")
+        return digest
+
+    def _has_signed(self, site: str, digest: bytes, text: str) -> bool:
+        """Whether a site of the sum has signed these lists."""
+        try:
+            return PublicKey.parse(self._roster[site].signing).signed(digest, base64.b64decode(text, validate=True))
+        except (UsageError, ValueError, binascii.Error):  # it is not on the list, or this is no key or no signature
+            return False
+
+    def _check_listed(self, roster: Roster) -> None:
+        if self.site not in roster.sites:
+            raise sum_refusal("this site is not on the list")
+        own = roster[self.site]
+        if [*own.keys] != self.keys or own.samples != self.samples:
+            raise sum_refusal("the list has other keys or another number of samples of this site than it has sent")
+        self._enough(len(roster), "are on the list", self.secure.needed(len(roster)))
+
+    def _enough(self, sites: int, what: str, needed: int = 0) -> None:
+        if sites < (needed or self._needed):
+            raise sum_refusal(f"{sites} sites {what}, and {needed or self._needed} are needed")
+
+    def _weight(self) -> float:
+        samples = [one.samples for one in self._roster.listed]
+        return shares_of_weight(samples, self.weighting, self.cap)[self._roster.place(self.site)]
+
+    def _agreed(self, own: KeyPair, public: str, site: str) -> bytes:
+        try:
+            return primitives.agree_key(own.private, public)
+        except ValueError as error:
+            raise sum_refusal(f"'{site}': {error}") from None
+
+    def _at(self, stage: Stage, what: str) -> None:
+        if self.stage != stage:
+            raise sum_refusal(
+                f"this site is asked to {what}, and it is at '{self.stage}', where that was done or is too early"
+            )

@@ -1,0 +1,105 @@
+"""The sites of a sum, as the coordinator names them to every site, and the signs with which their masks cancel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from torch import Tensor
+
+from unskew.errors import UsageError
+
+KEYS, MOST_KEY = 3, 1000
+"""Public keys of a site, and characters of one."""
+MOST_NAME = 64
+"""Characters of a site's name."""
+MOST_SIGNATURE = 200
+"""Characters of a signature."""
+MOST_SEALED = 2000
+"""Characters of two shares that are sealed for a site."""
+
+
+@dataclass(frozen=True)
+class RosterEntry:
+    """One site of a sum. samples: by which it is weighed. masking, sealing, signing: its public keys of this sum."""
+
+    site: str
+    samples: float
+    masking: str
+    sealing: str
+    signing: str
+
+    @property
+    def keys(self) -> tuple[str, str, str]:
+        return self.masking, self.sealing, self.signing
+
+    def as_json(self) -> list[Any]:
+        return [self.site, self.samples, *self.keys]
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The sites of a sum in the order in which the coordinator names them, from which all derive places and weights."""
+
+    listed: tuple[RosterEntry, ...]
+
+    @staticmethod
+    def read(rows: Any) -> Roster:
+        """Raises ValueError for anything that an honest coordinator does not send."""
+        if not isinstance(rows, list) or not all(map(_is_row, rows)):
+            raise ValueError("the list of sites cannot be read")
+        roster = Roster(tuple(RosterEntry(site, float(n), *keys) for site, n, *keys in rows))
+        keys = [key for one in roster.listed for key in one.keys]
+        if len(set(roster.sites)) < len(rows) or len(set(keys)) < len(keys):
+            raise ValueError("the list of sites names one twice")
+        return roster
+
+    def digest(self, besides: str) -> str:
+        """Of the whole list, and of what else its sites were told."""
+        rows = json.dumps([besides, *(one.as_json() for one in self.listed)])
+        return hashlib.sha256(rows.encode()).hexdigest()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(one.site for one in self.listed)
+
+    def place(self, site: str) -> int:
+        """Which of the sites it is, from 0."""
+        return self.sites.index(site)
+
+    def __getitem__(self, site: str) -> RosterEntry:
+        return self.listed[self.place(site)]
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+
+def add_pairwise(vector: Tensor, site: str, other: str, mask: Tensor) -> None:
+    """Add the mask of a pair to the vector of one of its sites: with the sign that cancels in the sum of both."""
+    vector.add_(mask) if site > other else vector.sub_(mask)
+
+
+def is_texts(value: Any, most: int) -> TypeGuard[Mapping[str, str]]:
+    """Whether it gives a text of at most so many characters for each of some names."""
+    return isinstance(value, Mapping) and all(isinstance(text, str) and len(text) <= most for text in value.values())
+
+
+def sum_refusal(text: str) -> UsageError:
+    """What both ends read when a site does not go on with a sum."""
+    return UsageError("E525", f"the sum is not secure: {text}. This site gives nothing.")
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 2 + KEYS:
+        return False
+    site, samples, *keys = row
+    counted = isinstance(samples, int | float) and not isinstance(samples, bool) and 0 < samples < 1e15
+    return (
+        isinstance(site, str)
+        and len(site) <= MOST_NAME
+        and counted
+        and all(isinstance(key, str) and len(key) <= MOST_KEY for key in keys)
+    )

@@ -1,0 +1,231 @@
+"""Tickets, and the folder of the coordinator that writes them.
+
+A ticket goes from a coordinator to a site. It says where the server is and whom to trust, and holds a secret for one
+admission. The secret is valid until a date, and for one key. An attacker who reads a ticket on its way can apply in the
+site's name, and one who replaces all of it can put other keys into it. Neither can keep the fingerprints that both ends
+compare.
+
+A site's private key is created at the site and stays there. Only its public key goes back, with the proof that it was
+created with this ticket.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from unskew.errors import UsageError
+from unskew.federation.addresses import LOOPBACK, host_port, is_host, is_local, parse_address
+from unskew.federation.certificates import certify
+from unskew.federation.protocol.identity import PrivateKey, PublicKey, fingerprint
+from unskew.system import disk
+
+PROOF = "unskew-ticket="
+"""Stands before a ticket's proof, in the place of the comment of a public key."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a site needs to know about its coordinator.
+
+    coordinator: the public key that signs requests. authority: its certificate as PEM; "" where TLS is disabled.
+    secret: proves to the coordinator which ticket a key was created with; "" once the site has joined.
+    expires: the last moment of its use (UTC). signature: the coordinator's, in hexadecimal digits, of all the rest.
+    """
+
+    federation: str
+    host: str
+    port: int
+    site: str
+    coordinator: str
+    authority: str
+    secret: str = ""
+    expires: str = ""
+    signature: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where the server is, as HOST:PORT."""
+        return host_port(self.host, self.port)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the coordinator's key and, with TLS, of the authority's certificate.
+
+        Whoever alters a ticket on its way can put keys of their own into it, but not keep these.
+        """
+        known = {"coordinator": PublicKey.parse(self.coordinator).fingerprint}
+        if self.authority:
+            root = x509.load_pem_x509_certificate(self.authority.encode())
+            known["authority"] = fingerprint(root.public_bytes(serialization.Encoding.DER))
+        return known
+
+    def signed(self, key: PrivateKey) -> Ticket:
+        """This ticket with the signature of the coordinator's key."""
+        return replace(self, signature=key.sign(self._content()).hex())
+
+    def check(self) -> None:
+        """Raises UsageError (E503) if the ticket was altered after it was signed, or may not be used any more."""
+        again = f"ask the coordinator for a new one: unskew federation ticket {self.federation} {self.site}"
+        if not (self.secret and self.expires and self.signature):
+            raise UsageError("E503", f"this ticket has no secret, expiry or signature; {again}")
+        if not PublicKey.parse(self.coordinator).signed(self._content(), bytes.fromhex(self.signature)):
+            raise UsageError("E503", f"this ticket was altered after the coordinator signed it; {again}")
+        if self.is_over():
+            raise UsageError("E503", f"this ticket expired on {self.expires[:10]}; {again}")
+
+    def is_over(self) -> bool:
+        """Whether its time is over."""
+        return dt.datetime.now(dt.UTC) >= dt.datetime.fromisoformat(self.expires)
+
+    def proof(self, key: PublicKey) -> str:
+        """What shows, to whoever holds the same ticket, that a key was created with it (HMAC-SHA256)."""
+        return hmac.new(self.secret.encode(), self._content() + key.text.encode(), hashlib.sha256).hexdigest()
+
+    def _content(self) -> bytes:
+        return json.dumps(asdict(replace(self, signature="")), sort_keys=True).encode()
+
+    def write(self, path: Path) -> None:
+        disk.replace(path, json.dumps(asdict(self), indent=1) + "\n")
+        path.chmod(0o600)
+
+    @staticmethod
+    def read(path: Path) -> Ticket:
+        """Raises UsageError: E111 if there is no such file, E503 if it is not a ticket, E114 for the site's name."""
+        try:
+            ticket = Ticket(**json.loads(path.read_text()))
+            PublicKey.parse(ticket.coordinator)
+            disk.check_name(ticket.site)
+            if ticket.authority:
+                x509.load_pem_x509_certificate(ticket.authority.encode())
+            if not is_host(ticket.host) or not isinstance(ticket.port, int):
+                raise ValueError("neither a host nor a port")
+            bytes.fromhex(ticket.signature)
+            if ticket.expires and dt.datetime.fromisoformat(ticket.expires).tzinfo is None:
+                raise ValueError("a time without a zone")
+        except FileNotFoundError:
+            raise UsageError("E111", f"there is no file {path}.") from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UsageError("E503", f"{path} is not a ticket; ask the coordinator to send it again.") from error
+        return ticket
+
+
+DEFAULT_PORT = 8000
+TICKET_DAYS = 14
+"""How long a ticket may be used."""
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The coordinator's folder: federation.json, its keys and certificates, the tickets, the admitted public keys.
+
+    sites: the names of all sites, in the order of client ids. tls: whether connections are encrypted.
+    """
+
+    folder: Path
+    name: str
+    host: str
+    port: int
+    sites: tuple[str, ...]
+    tls: bool = True
+
+    @staticmethod
+    def make(folder: Path, name: str, address: str, sites: list[str], tls: bool = True) -> Coordinator:
+        """Create a federation. address: HOST or HOST:PORT, where sites reach the server.
+
+        Raises UsageError: E502 if the folder holds one already, E503 or E114 for an address or a name that is not valid.
+        """
+        host, port = parse_address(address, DEFAULT_PORT)
+        if len(set(sites)) < len(sites) or not sites:
+            raise UsageError("E503", "--sites takes distinct names, separated by commas.")
+        for site in (name, *sites):
+            disk.check_name(site)
+        if (folder / "federation.json").exists():
+            raise UsageError("E502", f"{folder} already holds a federation.")
+        if not tls and not is_local(host):
+            raise UsageError(
+                "E503", f"without TLS a federation stays on one machine: --no-tls needs a --host like {LOOPBACK}."
+            )
+        home = Coordinator(folder, name, host, port, tuple(sites), tls)
+        for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
+            part.mkdir(parents=True, exist_ok=True, mode=0o700)
+        PrivateKey.make().save(folder / "coordinator.key")
+        if tls:
+            certify(folder, name, host)
+        facts = {"name": name, "host": host, "port": port, "sites": sites, "tls": tls}
+        disk.replace(folder / "federation.json", json.dumps(facts, indent=1))
+        for site in sites:
+            home.ticket(site).write(home.ticket_file(site))
+        return home
+
+    @staticmethod
+    def open(folder: Path) -> Coordinator:
+        """Raises UsageError: E502 if there is no federation in this folder, E503 if its federation.json is damaged."""
+        try:
+            facts = json.loads((folder / "federation.json").read_text())
+            return Coordinator(folder, facts["name"], facts["host"], facts["port"], tuple(facts["sites"]), facts["tls"])
+        except FileNotFoundError:
+            text = f"there is no federation in {folder}; create one: unskew federation init NAME --host H --sites a,b"
+            raise UsageError("E502", text) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
+
+    def now(self) -> Coordinator:
+        """The folder as it is now: sites may have been added or removed."""
+        return Coordinator.open(self.folder)
+
+    @property
+    def key(self) -> PrivateKey:
+        """The key that signs requests to sites."""
+        return PrivateKey.load(self.folder / "coordinator.key")
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Those of every ticket, which both ends compare."""
+        return self.ticket(self.sites[0]).fingerprints
+
+    def ticket(self, site: str, days: int = TICKET_DAYS) -> Ticket:
+        """A new ticket with a new secret, signed. It counts once it is written to `ticket_file`."""
+        authority, key = (self.folder / "ca.crt").read_text() if self.tls else "", self.key
+        expires = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        secret = secrets.token_urlsafe(24)
+        return Ticket(
+            self.name, self.host, self.port, site, key.public.text, authority, secret=secret, expires=expires
+        ).signed(key)
+
+    def ticket_file(self, site: str) -> Path:
+        """Where the ticket of a site lies until it is used."""
+        return self.folder / "tickets" / f"{site}.ticket"
+
+    def admit(self, site: str, public: PublicKey) -> None:
+        """Let a site's key in. Raises UsageError as `check_key` does."""
+        self.check_key(site, public)
+        disk.replace(self.key_file(site), public.text + "\n")
+
+    def check_key(self, site: str, public: PublicKey) -> None:
+        """Raises UsageError: E503 for a site that does not exist or a key in use, E502 if the site has another key."""
+        if site not in self.sites:
+            raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
+        path = self.key_file(site)
+        if path.exists() and path.read_text().strip() != public.text:
+            again = f"unskew federation revoke {self.name} {site}, then unskew federation ticket {self.name} {site}"
+            raise UsageError("E502", f"{site} was admitted with another key; if that is to be replaced: {again}")
+        if any(key.text == public.text for other, key in self.admitted().items() if other != site):
+            raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
+
+    def key_file(self, site: str) -> Path:
+        """Where the public key of an admitted site is kept."""
+        return self.folder / "admitted" / f"{site}.pub"
+
+    def admitted(self) -> dict[str, PublicKey]:
+        """The public keys of admitted sites, in the order of the federation's sites."""
+        paths = {site: self.key_file(site) for site in self.now().sites}
+        return {site: PublicKey.parse(path.read_text()) for site, path in paths.items() if path.exists()}

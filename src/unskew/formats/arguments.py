@@ -1,0 +1,349 @@
+"""The arguments that a method, model, data set or availability takes, read from its annotations.
+
+A dataclass field or a function's parameter is written once, with its range and meaning:
+
+    mu: Annotated[float, Ge(0), "strength of the pull towards the global weights"] = 0.001
+
+`of` lists the arguments of a class or function for the help and the docs; `check` converts and checks values. Ranges are
+those of the package annotated_types: Ge, Gt, Le, Lt, MultipleOf, MinLen, MaxLen. `Literal` gives choices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import annotated_types as ranges
+
+from unskew.errors import UsageError, excerpt, suggestion
+
+__all__ = ["Argument", "MayBeInfinite", "REQUIRED", "With", "check", "default_of", "ineffective", "of"]
+
+SIMPLE_TYPES = (int, float, bool, str, type(None))
+CONSTANT_WORDS: dict[Any, dict[str, Any]] = {
+    bool: {"true": True, "false": False},
+    type(None): {"none": None, "null": None},
+}
+"""Bare words that YAML and other languages write for Python's constants."""
+
+
+@dataclass(frozen=True)
+class MayBeInfinite:
+    """Stands in an annotation whose number may be infinite; without it infinity is refused. NaN always is."""
+
+
+@dataclass(frozen=True)
+class With:
+    """Stands in the annotation of a setting that counts only while another one has this value, or is not 0 or False."""
+
+    setting: str
+    value: object = True
+
+    def holds(self, values: typing.Mapping[str, object]) -> bool:
+        """Whether the setting counts beside these values."""
+        other = values[self.setting]
+        return bool(other) if self.value is True else other == self.value
+
+
+class DoesNotFit(Exception):
+    """The value does not fit the type or lies outside its range."""
+
+
+def split_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """(the type under Annotated, the constraints beside it)."""
+    if get_origin(hint) is not Annotated:
+        return hint, ()
+    inner, *beside = get_args(hint)
+    constraints: list[Any] = []
+    for item in beside:  # whether it is several is asked last: of a protocol that takes long
+        alone = isinstance(item, str | ranges.BaseMetadata | MayBeInfinite | With)
+        constraints += [item] if alone or not isinstance(item, ranges.GroupedMetadata) else item
+    return inner, tuple(constraints)
+
+
+def hint_meaning(hint: Any) -> str:
+    """The text that stands in the annotation, on one line; "" if there is none."""
+    return " ".join(" ".join(item.split()) for item in split_hint(hint)[1] if isinstance(item, str))
+
+
+def union_types(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; () for another type."""
+    return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else ()
+
+
+def literal_choices(hint: Any) -> tuple[Any, ...]:
+    """The values of a `Literal`, also of one in a union; () for another type."""
+    inner = split_hint(hint)[0]
+    if get_origin(inner) is Literal:
+        return get_args(inner)
+    return tuple(choice for one in union_types(inner) for choice in literal_choices(one))
+
+
+def convert_value(hint: Any, value: object) -> Any:
+    """The value in this type: whole numbers as floats, lists as tuples. Raises Unfit where it does not fit."""
+    inner, constraints = split_hint(hint)
+    fitting = _of_type(inner, value)
+    infinite = any(isinstance(constraint, MayBeInfinite) for constraint in constraints)
+    if isinstance(fitting, float) and (math.isnan(fitting) or (math.isinf(fitting) and not infinite)):
+        raise DoesNotFit
+    for constraint in constraints:
+        if fitting is not None and not _in_range(constraint, fitting):
+            raise DoesNotFit
+    return fitting
+
+
+def _of_type(inner: Any, value: object) -> Any:
+    """The value as one of this type. Raises Unfit."""
+    if options := union_types(inner):
+        return _first_that_fits(options, value)
+    origin = get_origin(inner)
+    if origin is Literal:
+        for choice in get_args(inner):
+            if choice == value and type(choice) is type(value):
+                return choice
+        raise DoesNotFit
+    if origin is tuple or inner is tuple:
+        return _to_tuple(get_args(inner), value)
+    if inner in SIMPLE_TYPES:
+        return _simple(inner, value)
+    return value  # a type of the author's own, which their class checks
+
+
+def _simple(inner: Any, value: object) -> Any:
+    """A number, text, True, False or None. NumPy's numbers become Python's; True is no number."""
+    if isinstance(value, str) and value.lower() in CONSTANT_WORDS.get(inner, {}):
+        return CONSTANT_WORDS[inner][value.lower()]
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        try:
+            value = int(value) if inner is int and isinstance(value, numbers.Integral) else value
+            value = float(value) if inner is float else value
+        except OverflowError:
+            raise DoesNotFit from None
+    if not isinstance(value, inner) or (isinstance(value, bool) and inner is not bool):
+        raise DoesNotFit
+    return value
+
+
+def _first_that_fits(options: tuple[Any, ...], value: object) -> Any:
+    """By the type that the value has already, or else the first that it converts to."""
+    exact = [one for one in options if split_hint(one)[0] is type(value)]
+    for one in [*exact, *options]:
+        try:
+            return convert_value(one, value)
+        except DoesNotFit:
+            continue
+    raise DoesNotFit
+
+
+def _to_tuple(items: tuple[Any, ...], value: object) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list):
+        raise DoesNotFit
+    if not items:
+        return tuple(value)
+    if len(items) == 2 and items[1] is Ellipsis:
+        return tuple(convert_value(items[0], one) for one in value)
+    if len(items) != len(value):
+        raise DoesNotFit
+    return tuple(convert_value(hint, one) for hint, one in zip(items, value))
+
+
+def _in_range(constraint: Any, value: Any) -> bool:
+    match constraint:
+        case ranges.Ge(ge=bound):
+            return value >= bound
+        case ranges.Gt(gt=bound):
+            return value > bound
+        case ranges.Le(le=bound):
+            return value <= bound
+        case ranges.Lt(lt=bound):
+            return value < bound
+        case ranges.MultipleOf(multiple_of=step):
+            return value % step == 0
+        case ranges.MinLen(min_length=least):
+            return len(value) >= least
+        case ranges.MaxLen(max_length=most):
+            return len(value) <= most
+    return True
+
+
+REQUIRED: Any = inspect.Parameter.empty
+"""The default of an argument that has none."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument. hint: its annotated type; default: REQUIRED where it must be given."""
+
+    name: str
+    hint: Any
+    default: Any = REQUIRED
+    meaning: str = ""
+
+    @property
+    def type(self) -> str:
+        """In words: "number", "whole number", "True or False", "text", "list of whole numbers" ..."""
+        return _type_in_words(self.hint)
+
+    @property
+    def range(self) -> str:
+        """In words: "at least 0", "above 0, at most 1"; "" where every value of the type will do."""
+        return _range_in_words(self.hint)
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a `Literal`; () for other types."""
+        return literal_choices(self.hint)
+
+    def convert(self, value: object) -> Any:
+        """The value in the argument's type: whole numbers as floats, lists as tuples. Raises ValueError, in one sentence."""
+        try:
+            return convert_value(self.hint, value)
+        except DoesNotFit:
+            infinite = isinstance(value, float) and not math.isfinite(value)
+            words = _with_article(f"finite {self.type}" if infinite and self.type == "number" else self.type)
+            expected = ", ".join(filter(None, (words, self.range)))
+            near = suggestion(value, [c for c in self.choices if isinstance(c, str)]) if isinstance(value, str) else ""
+            raise ValueError(f"{self.name} must be {expected}; got {excerpt(value)}.{near}") from None
+
+
+def of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
+    """The arguments of a dataclass (its fields) or a function (its parameters with a default or a meaning), in order.
+
+    An argument without an annotation has the type of its default.
+    """
+    return _of(kind)
+
+
+def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, code: str) -> dict[str, Any]:
+    """The given values, converted to the types of kind's arguments; defaults are left out.
+
+    owner: who takes the arguments, such as "method 'fedprox'", for the message.
+    Raises UsageError of this code, in one sentence, for a name that does not exist or a value that does not fit.
+    """
+    known = {argument.name: argument for argument in of(kind)}
+    converted = {}
+    for name, value in values.items():
+        if name not in known:
+            listed = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise UsageError(code, f"{owner} has no argument {excerpt(name)}; {listed}.{suggestion(str(name), known)}")
+        try:
+            converted[name] = known[name].convert(value)
+        except ValueError as error:
+            raise UsageError(code, f"{owner}: {error}") from None
+    return converted
+
+
+def ineffective(kind: Callable[..., Any], values: Mapping[str, object]) -> str | None:
+    """Of all the settings of kind, with these values: why one that is set would not count, as a sentence; None if all do."""
+    for argument in of(kind):
+        for needed in (item for item in split_hint(argument.hint)[1] if isinstance(item, With)):
+            if values[argument.name] != argument.default and not needed.holds(values):
+                condition = f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
+                return f"{argument.name} counts only with {condition}; set that, or leave {argument.name} out."
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
+    try:
+        annotations = typing.get_type_hints(kind, include_extras=True)
+    except Exception:  # a user's own annotations may name what is not there
+        annotations = {}
+    if dataclasses.is_dataclass(kind):
+        given = {f.name: default_of(f) for f in dataclasses.fields(kind) if f.init}
+    else:
+        given = {
+            name: parameter.default
+            for name, parameter in inspect.signature(kind).parameters.items()
+            if parameter.default is not REQUIRED or hint_meaning(annotations.get(name))
+        }
+    return tuple(
+        Argument(
+            name,
+            annotations[name] if name in annotations else _type_of(default),
+            default,
+            hint_meaning(annotations.get(name)),
+        )
+        for name, default in given.items()
+    )
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A dataclass field's default; REQUIRED where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return REQUIRED if field.default is dataclasses.MISSING else field.default
+
+
+def _type_of(default: Any) -> Any:
+    return Any if default is REQUIRED or default is None else type(default)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_TYPE_WORDS = {
+    int: "whole number",
+    float: "number",
+    bool: "True or False",
+    str: "text",
+    type(None): "None",
+    Any: "value",
+}
+
+
+def _type_in_words(hint: Any) -> str:
+    inner = split_hint(hint)[0]
+    if options := union_types(inner):
+        return " or ".join(dict.fromkeys(map(_type_in_words, options)))
+    if get_origin(inner) is Literal:
+        return " or ".join(map(repr, get_args(inner)))
+    if get_origin(inner) is tuple:
+        items = get_args(inner)
+        if len(items) == 2 and items[1] is Ellipsis:
+            return f"list of {_type_in_words(items[0])}s"
+        return f"list of {' and '.join(map(_type_in_words, items))}"
+    return _TYPE_WORDS.get(inner, getattr(inner, "__name__", "value"))
+
+
+def _with_article(words: str) -> str:
+    return f"a {words}" if words.split()[0] in ("finite", "list", "number", "value", "whole") else words
+
+
+def _range_in_words(hint: Any) -> str:
+    inner, constraints = split_hint(hint)
+    words = [text for constraint in constraints if (text := _value_text(constraint))]
+    if any(isinstance(constraint, MayBeInfinite) for constraint in constraints):
+        words.append("inf allowed")
+    words += [text for one in union_types(inner) if (text := _range_in_words(one))]
+    if get_origin(inner) is tuple and (text := _range_in_words(get_args(inner)[0])):
+        words.append(f"each {text}")
+    return ", ".join(words)
+
+
+def _value_text(constraint: Any) -> str:
+    match constraint:
+        case ranges.Ge(ge=bound):
+            return f"at least {bound}"
+        case ranges.Gt(gt=bound):
+            return f"above {bound}"
+        case ranges.Le(le=bound):
+            return f"at most {bound}"
+        case ranges.Lt(lt=bound):
+            return f"below {bound}"
+        case ranges.MultipleOf(multiple_of=step):
+            return f"a multiple of {step}"
+        case ranges.MinLen(min_length=least):
+            return "not empty" if least == 1 else f"at least {least} long"
+        case ranges.MaxLen(max_length=most):
+            return f"at most {most} long"
+    return ""

@@ -1,0 +1,220 @@
+"""The one grammar in which methods, models and data sets are written: `name(key=value, key=value)`.
+
+    call    name [ "(" [ key=value {"," key=value} ] ")" ]
+    name    any text without brackets; FILE.py or FILE.py:NAME names something in a user's own file
+    value   a Python literal (number, text in quotes, True, None, list, tuple, dict), or a bare word such as paper or
+            block1.conv, which is text
+    sum     call {"+" call}                                                              (methods only)
+
+Nothing is evaluated: values are read as literals, and nesting is bounded.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from unskew.errors import UsageError, excerpt
+
+MOST_LETTERS = 10_000
+"""Characters of a whole text at most."""
+MOST_DEPTH = 10
+"""Brackets inside each other at most."""
+MOST_NAMES = 100
+"""Names that dots join to a bare word at most. Python's parser has a bound of its own, another in each version."""
+_FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
+_MARK = "_KEYWORD"
+_KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One `name(key=value)`. name: as written, without surrounding spaces."""
+
+    name: str
+    arguments: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """`path/to/file.py` where the name says so, else ""."""
+        match = _FILE.fullmatch(self.name)
+        return match["file"] if match else ""
+
+    @property
+    def member(self) -> str:
+        """What is meant in that file: `Class` of `file.py:Class`, else ""."""
+        match = _FILE.fullmatch(self.name)
+        return (match["member"] or "") if match else ""
+
+    def __str__(self) -> str:
+        return call_text(self.name, self.arguments)
+
+
+class _CallSyntaxError(Exception):
+    """Why a text cannot be read, as the end of a sentence."""
+
+
+def parse(text: str, what: str, code: str) -> Call:
+    """The one call that a text holds. what: "model" or "data set", for the message.
+
+    Raises UsageError of this code, in one sentence, for a text that does not follow the grammar.
+    """
+    try:
+        return _call(_check_nesting(text))
+    except _CallSyntaxError as why:
+        raise UsageError(code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value).") from None
+
+
+def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
+    """The calls of `a(key=value)+b`, in their order; raises as `parse` does."""
+    try:
+        return tuple(_call(piece) for piece in _pieces(_check_nesting(text)))
+    except _CallSyntaxError as why:
+        raise UsageError(code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value)+name.") from None
+
+
+def parse_value(text: str, where: str, code: str) -> object:
+    """One value, as it stands after `key=`. where: what the value is for, for the message; raises as `parse` does."""
+    try:
+        for _ in _walk(_check_nesting(text)):
+            pass
+        return _value(_expression(text.strip(), text))
+    except _CallSyntaxError as why:
+        raise UsageError(code, f"cannot read the value {excerpt(text)} of {where}: {why}.") from None
+
+
+def call_text(name: str, arguments: Mapping[str, object]) -> str:
+    """The text that `parse` reads back as this call."""
+    if not arguments:
+        return name
+    return f"{name}({', '.join(f'{key}={value_text(value)}' for key, value in arguments.items())})"
+
+
+def value_text(value: object) -> str:
+    """The text that `parse_value` reads back as this number, text, list or whatever else a literal can be."""
+    return value if isinstance(value, str) and _is_word(value) else repr(value)
+
+
+def _is_word(text: str) -> bool:
+    return all(piece.isidentifier() and not keyword.iskeyword(piece) for piece in text.split("."))
+
+
+def _check_nesting(text: str) -> str:
+    if len(text) > MOST_LETTERS:
+        raise _CallSyntaxError(f"it has {len(text):,} characters, {MOST_LETTERS:,} are allowed")
+    return text
+
+
+def _walk(text: str) -> Iterator[tuple[int, str, int]]:
+    """(position, character, depth of brackets after it) of every character outside quotes.
+
+    Quotes count only inside brackets, because the name of a file may hold an apostrophe.
+    """
+    expected: list[str] = []
+    quote, escaped = "", False
+    for position, character in enumerate(text):
+        if quote:
+            if character == quote and not escaped:
+                quote = ""
+            escaped = character == "\\" and not escaped
+            continue
+        if expected and character in "'\"":
+            quote = character
+        elif character == "(" or (expected and character in _CLOSING):
+            expected.append(_CLOSING[character])
+            if len(expected) > MOST_DEPTH:
+                raise _CallSyntaxError(f"brackets are nested more than {MOST_DEPTH} deep")
+        elif character == ")" or (expected and character in "]}"):
+            opened = expected.pop() if expected else ""
+            if opened != character:
+                raise _CallSyntaxError(f"'{character}' at character {position + 1} closes nothing")
+        yield position, character, len(expected)
+    if quote or expected:
+        raise _CallSyntaxError(f"a closing {quote or expected[-1]} is missing")
+
+
+def _pieces(text: str) -> list[str]:
+    """The text between the `+` that stand outside brackets."""
+    cuts = [position for position, character, depth in _walk(text) if character == "+" and not depth]
+    return [text[begin + 1 : end] for begin, end in zip([-1, *cuts], [*cuts, len(text)])]
+
+
+def _call(text: str) -> Call:
+    name, begin, end = text.strip(), None, None
+    for position, character, depth in _walk(text):
+        if character == "(" and begin is None:
+            begin, name = position, text[:position].strip()
+        elif character == ")" and depth == 0 and end is None:
+            end = position
+    if not name:
+        raise _CallSyntaxError("a name is missing")
+    if begin is None or end is None:
+        return Call(name)
+    if rest := text[end + 1 :].strip():
+        raise _CallSyntaxError(f"{excerpt(rest, 20)} follows the closing bracket")
+    return Call(name, _arguments(text[begin + 1 : end]))
+
+
+def _arguments(text: str) -> dict[str, object]:
+    call = _expression(_without_keywords(f"f({text})"), text)
+    if not isinstance(call, ast.Call) or call.args:
+        raise _CallSyntaxError("an argument has no name")
+    arguments: dict[str, object] = {}
+    for argument in call.keywords:
+        if argument.arg is None:
+            raise _CallSyntaxError("an argument has no name")
+        name = argument.arg.removesuffix(_MARK)
+        if name in arguments:
+            raise _CallSyntaxError(f"'{name}' is given twice")
+        arguments[name] = _value(argument.value)
+    return arguments
+
+
+def _without_keywords(code: str) -> str:
+    """`f(lambda=1)` with the names of arguments that are Python's keywords marked, so that its parser reads them."""
+    for position, character, depth in reversed(list(_walk(code))):
+        if character == "=" and depth == 1 and (name := _KEYWORD.search(code[:position])):
+            code = code[: name.end(1)] + _MARK + code[name.end(1) :]
+    return code
+
+
+def _expression(code: str, text: str) -> ast.expr:
+    """code as Python's parser sees it; text: the user's share of it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parser's own, of odd escapes in quotes
+            return ast.parse(code, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise _CallSyntaxError(
+            f"{excerpt(text, 40)} is not a list of key=value (quote text with spaces or signs)"
+        ) from None
+
+
+def _value(node: ast.expr) -> object:
+    if isinstance(node, ast.Name | ast.Attribute):
+        return _word(node)
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(item) for item in node.elts)
+    if isinstance(node, ast.List):
+        return [_value(item) for item in node.elts]
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise _CallSyntaxError("a value is neither a number, nor text, nor a list of them") from None
+
+
+def _word(node: ast.expr) -> str:
+    pieces: list[str] = []
+    while isinstance(node, ast.Attribute):
+        pieces.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        raise _CallSyntaxError("a value is neither a number, nor text, nor a list of them")
+    if len(pieces) >= MOST_NAMES:
+        raise _CallSyntaxError(f"dots join more than {MOST_NAMES} names")
+    return ".".join([node.id, *reversed(pieces)])

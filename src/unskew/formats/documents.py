@@ -1,0 +1,130 @@
+"""Users' YAML: read, or refused in one sentence that names the line.
+
+It is stricter than YAML's usual readers: a key that stands twice is refused, of which they would keep the last, and so is a document
+that contains itself. It is more lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from unskew.errors import UsageError
+
+_PLAIN = {
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid dictionary": "keys and values",
+    "a valid string": "text, perhaps in quotes",
+}
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+
+
+def text_of(path: Path) -> str:
+    """The content of a text file. Raises UsageError (E111) if it does not exist or is not text."""
+    try:
+        return path.read_text(encoding="utf-8")  # as YAML is, whatever the machine's language
+    except FileNotFoundError:
+        raise UsageError("E111", f"there is no file {path}.") from None
+    except UnicodeDecodeError:
+        raise UsageError("E111", f"cannot read {path}: it is not written in UTF-8; save it as UTF-8.") from None
+    except OSError as error:
+        raise UsageError("E111", f"cannot read {path}: {os.strerror(error.errno or 0)}.") from None
+
+
+def load(text: str, where: str, code: str) -> Any:
+    """The content of a YAML text. Raises UsageError of this code; where: the file's name, for the message."""
+    import yaml
+
+    try:
+        loader = _loader()(text)
+        if (node := loader.get_single_node()) is None:
+            return None
+        _check(node, {}, where, code)
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that does not exist
+        reason = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
+        raise UsageError(code, f"{where} is not YAML: {reason}.") from None
+    except RecursionError:
+        raise UsageError(code, f"{where} is nested too deeply.") from None
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """The line, counted from 1, at which each key of a YAML mapping stands; empty if the text is no mapping."""
+    import yaml
+
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {key.value: key.start_mark.line + 1 for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+
+
+def dump(values: dict[str, Any]) -> str:
+    """Keys and values as YAML, in their order."""
+    import yaml
+
+    text: str = yaml.dump(values, Dumper=_dumper(), sort_keys=False)
+    return text
+
+
+def validation_text(message: str) -> str:
+    """A message of pydantic's about a value, in words that somebody who writes YAML uses."""
+    for python, plain in _PLAIN.items():
+        message = message.replace(python, plain)
+    return message
+
+
+@cache
+def _dumper() -> Any:
+    """What quotes a text that `load` would take for a number: 1e-3."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return Dumper
+
+
+@cache
+def _loader() -> Any:
+    """YAML's safe loader, for which 1e-3 is a number."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return Loader
+
+
+def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:
+    """Refuse duplicate keys and documents that contain themselves.
+
+    seen: the nodes met so far, each once however many aliases lead to it, and whether everything in it has been checked.
+    """
+    import yaml
+
+    if id(node) in seen:
+        if not seen[id(node)]:
+            raise UsageError(code, f"{where}: what begins at line {node.start_mark.line + 1} contains itself.")
+        return
+    seen[id(node)] = False
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check(item, seen, where, code)
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    raise UsageError(
+                        code, f"{where}: '{key.value}' stands at line {lines[key.value]} and at line {line}."
+                    )
+                lines[key.value] = line
+            _check(value, seen, where, code)
+    seen[id(node)] = True

@@ -1,0 +1,146 @@
+"""The texts that name a partition, a feature skew or an availability: `kind:value,option=value,flag`.
+
+    spec    kind [":" value] {"," option}
+    option  name [("=" | ":") value]                          without a value: True
+    value   a number or text; "-" separates the items of a list, "x" the values of several fields
+
+A kind is a frozen dataclass whose annotated fields are its settings (see unskew.formats.arguments):
+
+    name = "pathological"                                     what the text calls it
+    value = ("classes", "samples")                            the fields that stand after the colon
+    example = "pathological:2x500"                            for messages and the docs
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeVar
+
+from unskew.errors import UsageError, excerpt, suggestion
+from unskew.formats import arguments
+from unskew.system import python_files
+
+
+class Kind(Protocol):
+    """What the class of a kind says of itself."""
+
+    name: ClassVar[str]
+    value: ClassVar[tuple[str, ...]]
+    example: ClassVar[str]
+
+
+K = TypeVar("K", bound=Kind)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A text taken apart. value: None if no colon follows the kind."""
+
+    kind: str
+    value: str | None
+    options: dict[str, object]
+
+
+def parse(text: str, what: str, code: str) -> Spec:
+    """The parts of a text. what: "skew" or "availability", for messages.
+
+    Raises UsageError of this code for an option given twice.
+    """
+    head, *rest = [piece.strip() for piece in text.split(",")]
+    kind, colon, value = head.partition(":")
+    options: dict[str, object] = {}
+    for piece in rest:
+        match = re.fullmatch(r"([^=:]*)(?:[=:](.*))?", piece, re.S)
+        name, given = (match[1].strip(), match[2]) if match else (piece, None)
+        if name in options:
+            raise UsageError(code, f"{what} {excerpt(text)} gives '{name}' twice.")
+        options[name] = True if given is None else number_or_text(given)
+    return Spec(kind.strip(), value.strip() if colon else None, options)
+
+
+def kind_of(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> type[K]:
+    """The class of this kind. Raises UsageError of this code if there is none of that name."""
+    if spec.kind not in kinds:
+        near, known = suggestion(spec.kind, kinds), ", ".join(kinds)
+        before, equals, after = spec.kind.partition("=")
+        if equals and before.strip() in kinds:
+            near = f" Did you mean '{before.strip()}:{after.strip()}'?"
+        raise UsageError(code, f"unknown {what} {excerpt(spec.kind)}.{near} Known: {known}.")
+    return kinds[spec.kind]
+
+
+def make(kind: type[K], spec: Spec, what: str, code: str) -> K:
+    """The value that a spec describes. Raises UsageError of this code for settings that do not exist or do not fit."""
+    owner = f"{what} '{kind.name}'"
+    try:
+        settings = arguments.check(kind, _fields(kind, spec, owner, code) | spec.options, owner, code)
+    except UsageError as error:
+        raise UsageError(code, f"{error.text.rstrip()} Write it like {kind.example}.") from None
+    missing = [a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in settings]
+    if missing:
+        raise UsageError(code, f"{owner} needs {' and '.join(missing)}, like {kind.example}.")
+    return kind(**settings)
+
+
+def by_name(kinds: Iterable[type[K]]) -> dict[str, type[K]]:
+    """The classes by the names that texts call them."""
+    return {kind.name: kind for kind in kinds}
+
+
+def number_or_text(text: str) -> object:
+    """A whole number or a number if the text is one, else the text itself."""
+    text = text.strip()
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _fields(kind: type[K], spec: Spec, owner: str, code: str) -> dict[str, object]:
+    """The fields that the value of a spec sets."""
+    if spec.value is None:
+        return {}
+    if not kind.value:
+        raise UsageError(code, f"{owner} takes no value; got {excerpt(spec.value)}.")
+    types = {argument.name: argument.type for argument in arguments.of(kind)}
+    first = kind.value[0]
+    if types[first] == "text":
+        return {first: spec.value} if spec.value else {}
+    if types[first].startswith("list"):
+        return {first: [number_or_text(item) for item in spec.value.split("-")]}
+    items = spec.value.split("x") if len(kind.value) > 1 else [spec.value]
+    if len(items) > len(kind.value):
+        raise UsageError(code, f"{owner} takes {' x '.join(kind.value)}; got {excerpt(spec.value)}.")
+    return {name: number_or_text(item) for name, item in zip(kind.value, items)}
+
+
+def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    """The names in a text, joined by commas; () for "none". what: for the message.
+
+    Raises UsageError (E109) for one that is not known.
+    """
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    if names in (("",), ("none",)):
+        return ()
+    for name in names:
+        if name not in known:
+            near = suggestion(name, known)
+            raise UsageError(
+                "E109", f"{what} names {excerpt(name)}, which is unknown.{near} Known: {', '.join(known)}."
+            )
+    return names
+
+
+def without_folders(text: str) -> str:
+    """A text in this grammar, with every file in it by its name alone: "trace:who.csv" for "trace:/home/me/who.csv".
+
+    For what is handed on to others, who need not know how folders of this machine are called.
+    """
+    for file in python_files.files_of(text):  # of which a folder's name may hold signs of the grammar
+        text = text.replace(file, Path(file).name)
+    return re.sub(r"[^+(),=:'\"]*[/\\](?=[^+(),=:'\"])", "", text)

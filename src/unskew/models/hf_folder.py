@@ -1,0 +1,123 @@
+"""A folder with a model of Hugging Face: which files of it are read, and what is refused before any library sees them.
+
+A folder may be a stranger's, so only two kinds of files count: config.json, which is JSON, and *.safetensors with its index,
+which hold nothing but tensors. Pickles, Python files and adapters of others are never opened, and what config.json says
+about code of its own is left out. No torch is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unskew.errors import UsageError
+from unskew.formats import calls
+
+NAME = "hf"
+"""The model that reads such folders."""
+CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+MOST_BYTES = 1 << 22
+"""Bytes of a JSON file at most."""
+IGNORED_KEYS = ("auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal", "_name_or_path", "dtype", "torch_dtype", "peft_type")  # fmt: skip
+"""Keys of config.json that could name code, kernels or places elsewhere; they are left out."""
+
+
+def folder_in(text: str) -> str:
+    """The folder that a model's text names, `hf(path='models/tiny')` -> "models/tiny"; "" where it names none."""
+    if not text.lstrip().startswith(NAME):
+        return ""
+    call = calls.parse(text, "model", "E104")
+    return str(call.arguments.get("path", "")) if call.name == NAME else ""
+
+
+def is_folder_model(text: str) -> bool:
+    """Whether a model's text is one that reads a folder, also if it forgets to say which."""
+    return text.split("(")[0].strip() == NAME
+
+
+def is_on_disk(text: str) -> bool:
+    """Whether a model's text names a file or a folder of somebody's own. Raises UsageError (E104) for none of a model."""
+    return bool(calls.parse(text, "model", "E104").file) or is_folder_model(text)
+
+
+def digests(text: str) -> dict[str, str]:
+    """A digest of the files that count in the folder that a model's text names, by the folder; {} where there are none."""
+    path = folder_in(text)
+    files = [file for file in _model_files(Path(path)) if file.is_file()] if path else []
+    seen = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return {path: _digest(seen)} if seen else {}
+
+
+def config(path: str) -> dict[str, Any]:
+    """What config.json says, without the keys of `NEVER`. Raises UsageError (E137) where the folder is no model's."""
+    folder = Path(path)
+    if not path or not folder.is_dir():
+        raise UsageError("E137", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
+    if (folder / "adapter_config.json").exists() and not (folder / CONFIG).exists():
+        raise UsageError(
+            "E137", f"{path} holds an adapter, not a model; merge it into its model, and give that folder."
+        )
+    facts = _json(folder / CONFIG, path)
+    if "quantization_config" in facts:
+        raise UsageError(
+            "E137", f"{path} holds a quantised model, which cannot be trained here; give the folder of the whole one."
+        )
+    if facts.get("is_encoder_decoder"):
+        raise UsageError("E137", f"{path} holds a model with encoder and decoder; give one that has only either.")
+    return {key: value for key, value in facts.items() if key not in IGNORED_KEYS}
+
+
+def weights(path: str) -> list[Path]:
+    """The files with the weights. Raises UsageError (E137) where there are none, or the index names other places."""
+    folder = Path(path)
+    if (folder / INDEX).exists():
+        shards = _json(folder / INDEX, path).get("weight_map")
+        names = sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else []
+    else:
+        names = ["model.safetensors"]
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise UsageError("E137", f"{path}: {INDEX} names '{name}', which is no .safetensors file of the folder.")
+    files = [folder / name for name in names]
+    missing = [file.name for file in files if not file.is_file()]
+    if not files or missing:
+        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
+        text = f"{path} has no {missing[0] if missing else 'model.safetensors'}"
+        if pickled:
+            text += f"; {pickled[0]} is a pickle, which could run code and is never opened"
+        raise UsageError("E137", f"{text}; save the model with save_pretrained(..., safe_serialization=True).")
+    return files
+
+
+def _model_files(folder: Path) -> list[Path]:
+    return [folder / CONFIG, folder / INDEX, *sorted(folder.glob("*.safetensors"))]
+
+
+@lru_cache(maxsize=16)
+def _digest(seen: tuple[tuple[str, int, int], ...]) -> str:
+    """16 hexadecimal digits of the SHA-256 of names and contents. seen: (file, size, time of change) of each."""
+    sha = hashlib.sha256()
+    for file, size, _ in seen:
+        sha.update(f"\n{Path(file).name} {size}\n".encode())
+        with Path(file).open("rb") as content:
+            while piece := content.read(1 << 22):
+                sha.update(piece)
+    return sha.hexdigest()[:16]
+
+
+def _json(file: Path, path: str) -> dict[str, Any]:
+    """A JSON object. Raises UsageError (E137) for a file that is none."""
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has {file.stat().st_size:,} bytes")
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise ValueError("it holds no keys")
+    except FileNotFoundError:
+        raise UsageError("E137", f"{path} has no {file.name}, so it is no folder of a Hugging Face model.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError("E137", f"{file} cannot be read as JSON ({type(error).__name__}: {error}).") from None
+    return facts

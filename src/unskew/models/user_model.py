@@ -1,0 +1,457 @@
+"""A user's own model: made by a function in a file, and checked for what every model must do.
+
+Before anything trains, weights are refused (E123) that no pass can train or replace: in lists, in functions, or anywhere but in a
+layer's own slot. A plain loop of torch leaves layers in a list untrained in silence, too; runs also would not save or send them.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from unskew.core import module_inputs, modules
+from unskew.core.modules import batch_norms, evaluation_mode, tensor_roles, without_inplace
+from unskew.data.samples.input_layout import Layout
+from unskew.errors import UnskewError, UsageError, suggestion
+from unskew.formats import arguments, calls
+from unskew.models.blocks import outputs
+from unskew.system import python_files
+
+_SLOT_ATTRIBUTES = frozenset(vars(nn.Module()))
+_RECURRENT_ATTRIBUTES = "_flat_weights"
+"""Where torch's recurrent layers list their weights, and keep the list up to date."""
+
+
+def check_slots(module: nn.Module) -> None:
+    """Raises UsageError (E123) for a weight that an attribute holds beside its layer's own slot.
+
+    A pass puts weights into the layers' slots. What a list or a function still holds would be read as it was at first: trained by
+    a usual loop, and not here. Functions are searched for what they close over: tensors, and layers with weights.
+    """
+    names = {id(p): name for name, p in module.named_parameters()}
+    places = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+    inside = {id(layer) for layer in module.modules()}
+    for path, layer in module.named_modules():
+        for key, value in vars(layer).items():
+            if key in _SLOT_ATTRIBUTES or key == _RECURRENT_ATTRIBUTES:
+                continue
+            for held in _tensors(value, inside):
+                name = names.get(id(held)) or places.get(_slot_text(held))
+                if name:
+                    place = f"{path}.{key}".lstrip(".")
+                    text = f"the model holds its weight '{name}' in '{place}', too, where it stays as it is while clients train"
+                    raise UsageError("E123", f"{text} others; read it from its layer, or list layers (nn.ModuleList).")
+
+
+def _slot_text(t: Tensor) -> int:
+    try:
+        return t.untyped_storage().data_ptr() or -1
+    except RuntimeError:  # a tensor without storage, such as one on the device meta
+        return -1
+
+
+def _tensors(value: Any, inside: set[int], depth: int = 0) -> Iterator[Tensor]:
+    """The tensors in an attribute: itself, in lists and dictionaries, and in what functions close over. inside: the model's own
+    layers, by identity; an attribute that is a list of them is no matter, a function that closes over one is."""
+    if depth > 4:
+        return
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each, inside, depth + 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _tensors(each, inside, depth + 1)
+    elif isinstance(value, functools.partial):
+        for each in (value.func, *value.args, *value.keywords.values()):
+            yield from _function_tensors(each, inside, depth)
+    elif inspect.isfunction(value):
+        yield from _function_tensors(value, inside, depth)
+
+
+def _function_tensors(value: Any, inside: set[int], depth: int) -> Iterator[Tensor]:
+    """What a function closes over, or what it is given beforehand."""
+    if not inspect.isfunction(value):
+        yield from (
+            value.parameters()
+            if isinstance(value, nn.Module) and id(value) in inside
+            else _tensors(value, inside, depth + 1)
+        )
+        return
+    for cell in value.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if isinstance(held, nn.Module) and id(held) in inside:
+            yield from held.parameters()
+        else:
+            yield from _tensors(held, inside, depth + 1)
+
+
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_LAYERS = "layers with weights"
+
+
+def check_trainable(module: nn.Module) -> None:
+    """Raises UsageError (E123) for weights that no pass can train, or whose gradients a hook of torch should change."""
+    known = {id(layer) for layer in module.modules()} | {id(p) for p in module.parameters()}
+    for path, layer in module.named_modules():
+        if hasattr(layer, "_orig_mod") and path:
+            _refuse(
+                f"its layer '{path}' is compiled, and holds its weights where no pass can put others; compile nothing"
+            )
+        for key, value in vars(layer).items():
+            place = f"{path}.{key}".lstrip(".")
+            if key not in _MODULE_ATTRIBUTES and (what := _trainable_in(value, known)):
+                how = "nn.ModuleList" if what == _LAYERS else "nn.Parameter"
+                text = f"it keeps {what} in '{place}', which nobody trains, sends or saves; make it {how}"
+                _refuse(f"{text}, or freeze it: requires_grad_(False)")
+    for name, p in module.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):  # pyright: ignore[reportPrivateUsage]
+            _refuse(
+                f"its weight '{name}' has a hook on its gradient (register_hook), which clients' own copies have not"
+            )
+
+
+def shape_lazy_layers(module: nn.Module, x: Tensor) -> None:
+    """Let lazy layers (nn.LazyLinear) take their shapes and first weights from samples."""
+    if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
+        module(x)
+
+
+@contextmanager
+def forbid_changes(module: nn.Module) -> Iterator[None]:
+    """Within it the module answers in evaluation mode. Raises UsageError (E123) for a buffer that it changes there, with which
+    scoring a model would train it; the buffer is put back."""
+    before = {name: b.clone() for name, b in module.named_buffers() if not b.is_meta}
+    yield
+    now = dict(module.named_buffers())
+    changed = [n for n, b in before.items() if n in now and not torch.equal(b.nan_to_num(), now[n].nan_to_num())]
+    if changed:
+        with torch.no_grad():
+            for name in changed:
+                now[name].copy_(before[name])
+        _refuse(
+            f"it changes its buffer '{changed[0]}' in evaluation mode, so that scoring would change the model; update it where "
+            "self.training is True"
+        )
+
+
+def training_problem(module: nn.Module) -> str:
+    """Why clients cannot train this module together, "" if they can."""
+    for name in (*dict(module.named_modules()), *dict(module.named_parameters()), *dict(module.named_buffers())):
+        if "/" in name:
+            return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
+    fixed = tensor_roles(module).fixed
+    for name, layer in batch_norms(module):
+        if isinstance(layer, nn.SyncBatchNorm):
+            return f"'{name}' is nn.SyncBatchNorm, which waits for other processes; use nn.BatchNorm2d"
+        if layer.running_mean is None:
+            return (
+                f"'{name}' keeps no running statistics (track_running_stats=False), so the answer for a sample would "
+                "depend on the samples beside it; leave track_running_stats on, or use nn.GroupNorm"
+            )
+        if layer.momentum is None and name not in fixed:
+            return (
+                f"'{name}' averages over all batches it has seen (momentum=None), whose number is lost when clients' "
+                "statistics are averaged; give it a momentum, such as 0.1"
+            )
+    for name, layer in module.named_modules():
+        if isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats:
+            return f"'{name}' is instance normalisation with running statistics; set track_running_stats=False"
+    return ""
+
+
+def _trainable_in(value: Any, known: set[int]) -> str:
+    """What trainable is in an attribute that is no part of the module, in words; "" if nothing."""
+    if isinstance(value, nn.Module):
+        return _LAYERS if id(value) not in known and any(p.requires_grad for p in value.parameters()) else ""
+    if isinstance(value, Tensor):
+        return (
+            "a tensor that requires gradients"
+            if id(value) not in known and value.is_leaf and value.requires_grad
+            else ""
+        )
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple | set) else ()
+    return next((what for one in inside if (what := _trainable_in(one, known))), "")
+
+
+def _refuse(text: str) -> None:
+    raise UsageError("E123", f"the model cannot be trained among clients: {text}.")
+
+
+_MODEL_ATTRIBUTES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def from_file(
+    text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), layout: Layout | None = None
+) -> nn.Module:
+    """The model that `path/to/file.py:function` makes when it is called with a sample's shape and the number of classes.
+
+    layout: of samples with several inputs; the function is then called with the shape of each, by name or in a tuple. The text may hold further arguments of the function: `file.py:function(width=64)`.
+    Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if it or its model fails.
+    """
+    call = calls.parse(text, "model", "E104")
+    if not call.file:
+        raise UsageError("E111", f"there is no file for the model '{text}'; a model is a name or file.py:function.")
+    if not call.member:
+        raise UsageError("E104", f"the model '{text}' names no function; write {call.file}:function.")
+    defined = python_files.import_file(call.file)
+    make = getattr(defined, call.member, None)
+    if not callable(make):
+        near = suggestion(call.member, vars(defined))
+        raise UsageError("E104", f"{call.file} has no function '{call.member}'.{near}")
+    values = arguments.check(make, call.arguments, f"model '{call.name}'", "E104") if call.arguments else {}
+    given = layout.shapes if layout else tuple(shape)
+    try:
+        module = make(given, classes, **values)
+    except UnskewError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            "E123", f"{text} fails when called with {given}, {classes}: {python_files.one_line(error)}."
+        ) from error
+    return check_module(module, shape, classes, pixels, layout)
+
+
+def check_module(
+    module: object, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), layout: Layout | None = None
+) -> nn.Module:
+    """The module itself, if it turns two samples of this shape into logits [2, classes, *pixels], or
+    [2, tokens, classes].
+
+    pixels: the shape of a sample's mask or tokens, () where a sample has one label. layout: of samples with several inputs. Weights, statistics and modes stay as they are.
+    Raises UsageError (E123) otherwise, and for layers and names with which nobody can train it among clients.
+    """
+    module = unwrapped(module)
+    check_trainable(module)
+    logits = _answers(module, shape, layout)
+    expected = [2, *outputs(shape, classes, pixels)]
+    if not isinstance(logits, torch.Tensor) or list(logits.shape) != expected:
+        returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        each = "a row of logits" if not pixels else "a row of logits a token" if len(shape) == 1 else "a map of logits"
+        raise UsageError(
+            "E123",
+            f"the model gives {returned} for two samples; expected {expected}, {each} for each: the labels "
+            f"have {classes} {'class' if classes == 1 else 'classes'}."
+            + " Return the logits alone."
+            * (type(returned) is str),
+        )
+    check_slots(module)
+    if problem := training_problem(module):
+        raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:
+        raise UsageError("E123", f"the model cannot be copied: {python_files.one_line(error)}.") from error
+    if layer := _changed_input_layer(copied, shape, layout):
+        raise UsageError(
+            "E123",
+            f"the model's '{layer}' changes its input in place (inplace=True) and the model goes on with that input as it "
+            "then is; clients train with inplace=False, and would train another model: set that, and use what the layer "
+            "returns.",
+        )
+    if changed := _in_place_child(copied, shape, layout):
+        raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
+    _mark_head(module, shape, layout, logits.shape[-1 if pixels and len(shape) == 1 else 1])
+    return module
+
+
+def unwrapped(model: object) -> nn.Module:
+    """The module itself, out of torch's wrappers for several GPUs and for compilation, which cannot hold other weights.
+
+    Raises UsageError (E123) for what is no module, and for one of torch.jit.
+    """
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise UsageError("E123", f"{model.__name__} is a class, not a module; create it first: {model.__name__}(...).")
+    if not isinstance(model, nn.Module):
+        raise UsageError("E123", f"a model must be a torch.nn.Module, got {type(model).__name__}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "E123", "a module of torch.jit cannot be run with other weights; give the one it was made from."
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    inner = getattr(model, "_orig_mod", None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
+
+
+def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> object:
+    """What the module returns for two samples. Raises UsageError (E123) if it fails."""
+    if layout:
+        module_inputs.check_signature(module, layout)
+    else:
+        _check_takes_one(module)
+    module_inputs.attach_lookup(module)
+    module_inputs.attach_layout(module, layout)
+    try:
+        with torch.no_grad(), evaluation_mode(module), torch.random.fork_rng(devices=[]):
+            shape_lazy_layers(module, torch.zeros(2, *shape))
+            before = torch.get_rng_state()
+            with forbid_changes(module):
+                logits, draws = module(torch.zeros(2, *shape)), not torch.equal(before, torch.get_rng_state())
+    except UnskewError:
+        raise
+    except Exception as error:
+        others = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32}
+        why = f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
+        if layout and layout.whole:
+            why += " Whole numbers come as int64 and truth values as bool; give what is to be computed with as floats."
+        raise UsageError(
+            "E123", f"the model fails on two samples of {layout or list(shape)}: {python_files.one_line(error)}.{why}"
+        ) from error
+    finally:
+        module_inputs.detach_lookup(module)
+        module_inputs.detach_layout(module)
+    if draws:
+        raise UsageError(
+            "E123",
+            "the model draws random numbers in evaluation mode, so that it would answer and score otherwise each time; write "
+            "F.dropout(h, p, training=self.training), and draw nothing where self.training is False.",
+        )
+    return logits
+
+
+def _check_takes_one(module: nn.Module) -> None:
+    """Raises UsageError (E123) for a module whose forward asks for several inputs."""
+    required = [
+        p for p in signature(module.forward).parameters.values() if p.default is p.empty and p.kind in _MODEL_ATTRIBUTES
+    ]
+    if len(required) > 1:
+        names = ", ".join(f"'{p.name}'" for p in required)
+        raise UsageError(
+            "E123",
+            f"the model takes {len(required)} inputs ({names}), but a sample is one array; give samples whose x is a "
+            "dictionary or a tuple of as many.",
+        )
+
+
+def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
+    """Which of the module and its direct children changes its input, in words; "" if none does."""
+    before: dict[str, int] = {}
+    changed: list[str] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _layer, args: before.update({name: args[0]._version}) if _first(args) is not None else None
+
+    def compare(name: str) -> Callable[..., None]:
+        def hook(_layer: nn.Module, args: tuple[object, ...], _output: object) -> None:
+            x = _first(args)
+            if x is not None and x._version != before[name]:
+                changed.append(name)
+
+        return hook
+
+    for name, child in module.named_children():
+        child.register_forward_pre_hook(note(name))
+        child.register_forward_hook(compare(name))
+    module_inputs.attach_lookup(module)
+    module_inputs.attach_layout(module, layout)
+    x = torch.zeros(2, *shape)
+    with torch.no_grad(), evaluation_mode(module):
+        module(x)
+    if x._version:
+        return "the model"
+    return f"the model's '{changed[0]}'" if changed else ""
+
+
+def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None, classes: int) -> None:
+    """Have the module know its head; a Sequential's is its last block, if that has weights."""
+    if modules.ends_with_head(module):
+        return
+    module_inputs.attach_lookup(module)
+    module_inputs.attach_layout(module, layout)
+    try:
+        modules.find_head(module, torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)), classes)
+    except Exception:  # it takes zeros, but not these numbers; the layer made last stands for its head
+        return
+    finally:
+        module_inputs.detach_lookup(module)
+        module_inputs.detach_layout(module)
+
+
+def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
+    """The layer whose change of its input in place counts for the model's answers or gradients, "" if there is none.
+
+    Asked away from the initial weights, where ones and zeros hide what counts later: what a normalisation's scale is
+    multiplied with, what a last layer of zeros is given. The module's weights are changed, and all such layers turned off.
+    """
+    layers = {n: layer for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True}
+    if not layers:
+        return ""
+    module_inputs.attach_lookup(module)
+    module_inputs.attach_layout(module, layout)
+    generator = torch.Generator().manual_seed(0)
+    size = (8, *shape)
+    x = torch.rand(size, generator=generator)
+    if (
+        not module_inputs.has_embedding(module) and not layout
+    ):  # numbers of either sign wake more units, but are no indices
+        x = torch.cat([x, 2 * torch.randn(size, generator=generator)])
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.is_floating_point():
+                scaled, moved = torch.randn((2, *p.shape), generator=generator)
+                p.mul_(1 + 0.1 * scaled).add_(0.05 * moved)
+    try:
+        as_written = _step(module, x)
+        without_inplace(module)
+        returned = _step(module, x)
+    except Exception:  # the trial of a training step says why
+        without_inplace(module)
+        return ""
+    if _equal(as_written, returned):
+        return ""
+    for name, layer in layers.items():
+        layer.inplace = True  # type: ignore[assignment]
+        alone = _step(module, x)
+        layer.inplace = False  # type: ignore[assignment]
+        if not _equal(alone, returned):
+            return name
+    return next(iter(layers))
+
+
+def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
+    """A module's answers in training and, if they can be had, the gradients of a sum of them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(
+            torch.Generator().manual_seed(0).get_state()
+        )  # dropout is one of the layers that work in place
+        z = module.train()(x.clone())
+        if not isinstance(z, torch.Tensor):
+            return []
+        weights = 0.5 + torch.rand(z.shape)
+    learnt = [p for p in module.parameters() if p.requires_grad]
+    try:
+        gradients = torch.autograd.grad((z * weights).sum(), learnt, allow_unused=True)
+    except RuntimeError:  # autograd needs what was changed in place, so nobody can train the model as it is written
+        gradients = ()
+    return [z.detach(), *gradients]
+
+
+def _equal(some: list[torch.Tensor | None], others: list[torch.Tensor | None]) -> bool:
+    """Whether tensors are the same but for rounding, as far as both have them."""
+    for a, b in zip(some, others):
+        if (a is None) != (b is None):
+            return False
+        if a is None or b is None or not a.numel():
+            continue
+        if not torch.allclose(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()), equal_nan=True):
+            return False
+    return True
+
+
+def _first(args: tuple[object, ...]) -> torch.Tensor | None:
+    return args[0] if args and isinstance(args[0], torch.Tensor) else None

@@ -1,0 +1,236 @@
+"""Clients' private state between rounds: in memory, or one file a round on disk.
+
+On disk a client that took part costs an index entry; only the cohort's state is in memory. A round's file is written before
+the checkpoint that refers to it, and removed when no checkpoint refers to it any more. The index gains one row a round, so
+that saving costs what the cohort costs; a checkpoint remembers how far the index was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from safetensors import safe_open
+
+from unskew.core.trees import Tree, align, align_tree, nested_tree, tree_map
+from unskew.errors import StateError
+from unskew.records.checkpoints import UNREADABLE, digest, file_facts, write_with_digest
+from unskew.records.rows import FileLines, Mark, Row
+
+INDEX_FILE = "index.jsonl"
+INDEX_MARK = "private_index"
+"""Of a checkpoint's facts: how long the file was, and its SHA-256. Older checkpoints list every client and file instead."""
+OLD_LISTS = ("private", "private_files")
+
+
+class StateIndex:
+    """index: by client, the round of its last state. files: by round, the SHA-256 of its file's facts.
+
+    facts: of a checkpoint; {} before the first. Raises StateError (E204) where the file does not begin with what they vouch for.
+    Nothing is written before `open`.
+    """
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]):
+        self.path = path
+        self._facts = {name: facts[name] for name in (INDEX_MARK, *OLD_LISTS) if name in facts}
+        self.index: dict[int, int] = dict(facts.get("private", ()))
+        self.files: dict[int, str] = dict(facts.get("private_files", ()))
+        self._clients = Counter(self.index.values())
+        self._idle: list[int] = []
+        self._older: list[int] = []
+        self._lines: FileLines | None = None
+        try:
+            for row in _rows(path, facts[INDEX_MARK]) if INDEX_MARK in facts else ():
+                self._take(int(row["t"]), str(row["sha256"]), [int(k) for k in row["clients"]])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            why = "it is missing" if isinstance(error, FileNotFoundError) else "it is not as the run wrote it"
+            raise StateError("E204", f"{path} says which file holds whose private state, and {why}.") from None
+        self._idle.clear()
+        self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._clients}
+
+    def open(self) -> None:
+        """Make the file ready for rows: cut to what the checkpoint vouches for, or begun. Raises Paused (E203)."""
+        if self._lines is None:
+            self._lines = FileLines(self.path, self._facts.get(INDEX_MARK))
+            if INDEX_MARK not in self._facts:
+                self._lines.add(self._listed())
+
+    def add(self, t: int, sha256: str, clients: Collection[int]) -> None:
+        """Round t's file holds these clients' last state from now on. Only after `open`. Raises Paused (E203)."""
+        assert self._lines is not None
+        self._lines.add([_row(t, sha256, clients)])
+        self._take(t, sha256, clients)
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint has to know; the rows are safely on the disk when this returns. Raises Paused (E203)."""
+        return {INDEX_MARK: self._lines.mark()} if self._lines else dict(self._facts)
+
+    def needs(self, t: int) -> bool:
+        """Whether this checkpoint, or the one before it, refers to round t's file."""
+        return t in self._clients or t in self._idle
+
+    def released(self) -> list[int]:
+        """Call after every checkpoint: the rounds whose files neither it nor the one before it refers to any more."""
+        gone = [t for t in self._older if not self.needs(t)]
+        for t in gone:
+            self.files.pop(t, None)
+        self._older, self._idle = self._idle, []
+        return gone
+
+    def close(self) -> None:
+        if self._lines:
+            self._lines.close()
+
+    def _take(self, t: int, sha256: str, clients: Collection[int]) -> None:
+        self.files[t] = sha256
+        self._clients[t] += len(clients)
+        for k in clients:
+            before = self.index.get(k)
+            self.index[k] = t
+            if before is not None:
+                self._clients[before] -= 1
+                if not self._clients[before]:
+                    del self._clients[before]
+                    self._idle.append(before)
+
+    def _listed(self) -> Iterator[Row]:
+        """Rows for what an older checkpoint lists."""
+        by_round: dict[int, list[int]] = {}
+        for k, t in self.index.items():
+            by_round.setdefault(t, []).append(k)
+        return (_row(t, self.files[t], sorted(clients)) for t, clients in sorted(by_round.items()))
+
+
+def _row(t: int, sha256: str, clients: Collection[int]) -> Row:
+    return {"t": t, "sha256": sha256, "clients": list(clients)}
+
+
+def _rows(path: Path, mark: Mark) -> Iterator[Row]:
+    """The rows in the file's beginning. Raises ValueError unless it has the SHA-256 of the mark."""
+    size, sha256 = mark
+    with open(path, "rb") as file:
+        content = file.read(size)
+    if len(content) != size or hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(path)
+    return map(json.loads, content.splitlines())
+
+
+class Store(Protocol):
+    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]: ...
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None: ...
+    def known(self) -> list[int]: ...
+
+
+class MemoryStore:
+    """For runs without a folder."""
+
+    def __init__(self) -> None:
+        self._trees: dict[int, Tree] = {}
+
+    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
+        return {k: self._trees[k] for k in clients if k in self._trees}
+
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        self._trees |= {k: align_tree(tree) for k, tree in trees.items() if tree}  # as they are read from a disk
+
+    def known(self) -> list[int]:
+        return sorted(self._trees)
+
+
+class DiskStore:
+    """`private/r000041.safetensors` holds what round 41's clients kept; `index` says which round is each one's last.
+
+    A file's facts hold the SHA-256 of every client's tensors, and the holdings the SHA-256 of these facts by round. The
+    checkpoint vouches for the holdings, so what is read is what was written.
+
+    facts: of a checkpoint; default: before the first. device: where what is fetched is put. Raises StateError (E204) where its index is missing or damaged.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
+        self.folder, self.holdings = folder, StateIndex(folder / INDEX_FILE, facts or {})
+        self.device, self._swept = device, False
+
+    @property
+    def index(self) -> dict[int, int]:
+        """By client, the round of its last state."""
+        return self.holdings.index
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint has to know of the store, of a size that does not depend on how many clients took part."""
+        return self.holdings.facts()
+
+    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
+        """The state of those of the clients that have any. Raises StateError (E204) if a file is missing or damaged."""
+        by_round: dict[int, list[int]] = {}
+        for k in clients:
+            if k in self.index:
+                by_round.setdefault(self.index[k], []).append(k)
+        return {k: tree for t, members in by_round.items() for k, tree in self._read(t, members).items()}
+
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        kept = {str(k): tree for k, tree in trees.items() if tree}
+        if kept:
+            self.folder.mkdir(exist_ok=True)
+            self.holdings.open()  # before the round's file, whose writing syncs the folder that names both
+            facts = json.dumps({"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True)
+            write_with_digest(self._path(t), kept, facts, sha256 := _sha(facts))
+            self.holdings.add(t, sha256, [int(k) for k in kept])
+
+    def known(self) -> list[int]:
+        return sorted(self.index)
+
+    def check(self) -> None:
+        """Raises StateError (E204) unless every client's state can be read as it was written."""
+        by_round: dict[int, list[int]] = {}
+        for k, t in self.index.items():
+            by_round.setdefault(t, []).append(k)
+        for t, members in by_round.items():
+            self._read(t, members)
+
+    def sweep(self) -> None:
+        """Call after every checkpoint: remove the files that neither it nor the one before it refers to.
+
+        The first call looks through the folder for what a killed run left; later ones only at what was replaced.
+        """
+        for t in self.holdings.released() if self._swept else self._left_over():
+            self._path(t).unlink(missing_ok=True)
+        self._swept = True
+
+    def close(self) -> None:
+        self.holdings.close()
+
+    def _left_over(self) -> list[int]:
+        paths = self.folder.glob("r*.safetensors") if self.folder.exists() else ()
+        rounds = [int(path.stem[1:]) for path in paths if path.stem[1:].isdecimal()]
+        left = [t for t in rounds if not self.holdings.needs(t)]
+        self.holdings.released()
+        return left
+
+    def _read(self, t: int, members: Iterable[int]) -> dict[int, Tree]:
+        """The state that these clients kept in round t."""
+        clients = {str(k): k for k in members}
+        try:
+            with safe_open(str(self._path(t)), "pt") as file:
+                sha256, facts = file_facts(file.metadata())
+                tensors = {n: align(file.get_tensor(n)) for n in file.keys() if n.split("/", 1)[0] in clients}
+            trees, digests = nested_tree(tensors), json.loads(facts)["clients"]
+            whole = sha256 == _sha(facts) == self.holdings.files[t]
+            if whole and all(digest(trees.get(name, {})) == digests[name] for name in clients):
+                return {k: self._placed(trees[name]) for name, k in clients.items() if name in trees}
+        except UNREADABLE:
+            pass
+        raise StateError("E204", f"private state of round {t} is missing or damaged: {self._path(t)}.")
+
+    def _placed(self, tree: Tree) -> Tree:
+        return tree_map(lambda t: t.to(self.device), tree)
+
+    def _path(self, t: int) -> Path:
+        return self.folder / f"r{t:06d}.safetensors"
+
+
+def _sha(facts: str) -> str:
+    return hashlib.sha256(facts.encode()).hexdigest()

@@ -1,0 +1,185 @@
+"""The record of a run: metrics, ledger and events as JSON lines, in memory or in its folder.
+
+A checkpoint remembers the length and the SHA-256 of every file, and resuming cuts the files back to that, so that a round done
+twice is written once, and damaged figures are noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unskew.errors import StateError
+from unskew.records import checkpoints, schema
+from unskew.records.rows import FileLines, Lines, Mark, MemoryLines, Row, has_mark, mark_of
+from unskew.system import disk
+
+KINDS = ("metrics", "ledger", "events")
+MEASURES = "measures.json"
+Marks = Mapping[str, Mark]
+"""By the file's name."""
+
+
+class Record:
+    """The rows of a run so far. Held in memory are only the series over rounds; rows are read back when asked for.
+
+    folder: where they are written; default: nowhere. marks: what a checkpoint says of the files, which are cut to that.
+    """
+
+    def __init__(self, folder: Path | None = None, marks: Marks | None = None):
+        self.folder, marks = folder, marks or {}
+        self.measures: dict[str, Any] = {}
+        self._new: list[Row] | None = None
+        self.last_round = 0
+        """The last round with scores."""
+        self.lines: dict[str, Lines] = {}
+        self._series: dict[tuple[str, str], tuple[array[int], array[float]]] = defaultdict(
+            lambda: (array("q"), array("d"))
+        )
+        for kind in KINDS:
+            name = f"{kind}.jsonl"
+            self.lines[kind] = FileLines(folder / name, marks.get(name)) if folder else MemoryLines()
+        if marks:
+            self._take(self.lines["metrics"].read())
+        self._measured = MEASURES in marks
+        if folder and self._measured:
+            self.measures = schema.parse_measures(folder / MEASURES, (folder / MEASURES).read_bytes())
+
+    @classmethod
+    def read(cls, folder: Path, marks: Marks) -> Record:
+        """The record in a folder as it was at a checkpoint, in memory; nothing in the folder is changed.
+
+        Raises StateError (E208) if a file of it is not what the checkpoint says it was.
+        """
+        check(folder, marks)
+        record = cls()
+        for kind in KINDS:
+            name = f"{kind}.jsonl"
+            if name in marks:
+                with open(folder / name, "rb") as file:
+                    lines = file.read(marks[name][0]).splitlines()
+                record.add(kind, schema.parse_rows(folder / name, lines))
+        if MEASURES in marks:
+            record.measures = schema.parse_measures(folder / MEASURES, (folder / MEASURES).read_bytes())
+        return record
+
+    @property
+    def rows(self) -> Mapping[str, list[Row]]:
+        """All rows, by kind: "metrics", "ledger" or "events". Each access reads them anew."""
+        return _Rows(self.lines)
+
+    def rows_from(self, kind: str, start: int) -> list[Row]:
+        """The rows of a kind without the first `start`."""
+        return list(self.lines[kind].read(start))
+
+    def add(self, kind: str, rows: Iterable[Row]) -> None:
+        """Write rows down. Raises Paused (E203) when the disk is full."""
+        new = list(rows)
+        self.lines[kind].add(new)
+        if kind == "metrics":
+            self._take(new)
+            if self._new is not None:
+                self._new += new
+
+    def keep_new(self) -> None:
+        """From now on, keep new rows of metrics until `take_new` takes them."""
+        self._new = []
+
+    def take_new(self) -> list[Row]:
+        """The rows of metrics that were added since the last call. Only after `keep_new`."""
+        new, self._new = self._new or [], []
+        return new
+
+    def keep_measures(self, pictures: dict[str, Any]) -> None:
+        """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
+        self.measures, self._measured = pictures, True
+        if self.folder:
+            disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
+
+    def marks(self) -> dict[str, Mark]:
+        """Of every file, for a checkpoint; the files are safely on disk when this returns. {} without a folder."""
+        marks = {f"{kind}.jsonl": lines.mark() for kind, lines in self.lines.items() if isinstance(lines, FileLines)}
+        if self.folder and self._measured:
+            marks[MEASURES] = mark_of(self.folder / MEASURES)
+        return marks
+
+    def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
+        """(rounds, values) of a score over all clients."""
+        rounds, values = self._series.get((scope, metric), ([], []))
+        return list(rounds), list(values)
+
+    @property
+    def scopes(self) -> list[str]:
+        """The scopes that have scores over all clients."""
+        return sorted({scope for scope, _ in self._series})
+
+    def metrics(self, scope: str) -> list[str]:
+        """The scores over all clients that this scope has; [] for one without any."""
+        return sorted({metric for known, metric in self._series if known == scope})
+
+    def latest(self, scope: str, metric: str) -> tuple[int, float] | None:
+        """(round, value) of the round that was evaluated last; None if there is none."""
+        rounds, values = self._series.get((scope, metric), ([], []))
+        return (rounds[-1], values[-1]) if values else None
+
+    def close(self) -> None:
+        for lines in self.lines.values():
+            lines.close()
+
+    def _take(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.last_round = row["t"]
+            if row["client"] is None:
+                rounds, values = self._series[row["scope"], row["metric"]]
+                rounds.append(row["t"])
+                values.append(row["value"])
+
+
+def check(folder: Path, marks: Marks) -> None:
+    """Raises StateError (E208) if a file of a record in this folder is not what a checkpoint says it was."""
+    for name, mark in marks.items():
+        if not _matches_mark(folder, name, mark):
+            raise StateError("E208", f"{name} is missing, or not as the run wrote it.")
+
+
+def altered_files(folder: Path) -> list[str]:
+    """The files of the record in this folder that are not what its newest checkpoint says they were; [] before the first
+    checkpoint, and where that is damaged. Rows that were added since are no change."""
+    marks: Marks = checkpoints.latest_facts(folder).get("records", {})
+    return [name for name in marks if not _matches_mark(folder, name, marks[name])]
+
+
+def _matches_mark(folder: Path, name: str, mark: Mark) -> bool:
+    longer = name == MEASURES and (folder / name).is_file() and (folder / name).stat().st_size > mark[0]
+    return not longer and has_mark(folder / name, mark)
+
+
+def last_round_in(folder: Path) -> int:
+    """The last round that the record in this folder tells of, whole or not; -1 if it tells of none."""
+    rounds = [-1]
+    for kind in KINDS:
+        path = folder / f"{kind}.jsonl"
+        for line in path.read_bytes().splitlines() if path.is_file() else ():
+            try:
+                rounds.append(int(json.loads(line)["t"]))
+            except (ValueError, TypeError, KeyError):
+                continue
+    return max(rounds)
+
+
+class _Rows(Mapping[str, list[Row]]):
+    def __init__(self, lines: Mapping[str, Lines]):
+        self._lines = lines
+
+    def __getitem__(self, kind: str) -> list[Row]:
+        return list(self._lines[kind].read())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)

@@ -1,0 +1,149 @@
+"""JSON rows that are only ever added to: in a file that a checkpoint vouches for, or compressed in memory.
+
+Neither holds the rows themselves, so memory does not grow with the rounds of a run as Python's objects would. `Tail` reads the
+rows of a file that another process is writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from unskew.records import schema
+from unskew.system import disk
+
+Row = dict[str, Any]
+Mark = tuple[int, str]
+"""Bytes of a file, and the SHA-256 of so many bytes at its beginning."""
+PIECE = 1 << 16
+"""Characters of text that are compressed together."""
+BLOCK = 1 << 20
+
+
+def scope_row(t: int, scope: str, metric: str, value: float) -> Row:
+    """A row of metrics.jsonl that is about no single client."""
+    return {"t": t, "scope": scope, "client": None, "metric": metric, "value": value}
+
+
+class Lines(Protocol):
+    def add(self, rows: Iterable[Row]) -> None: ...
+
+    def read(self, start: int = 0) -> Iterator[Row]:
+        """The rows in their order, without the first `start` of them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileLines:
+    """Rows in a .jsonl file. mark: what is kept of a file that exists; default: nothing."""
+
+    def __init__(self, path: Path, mark: Mark | None = None):
+        self.path = path
+        size = mark[0] if mark else 0
+        self._sha = _sha_of(path, size)
+        self._file = disk.AppendFile(path, size)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Raises Paused (E203) when the disk is full; then none of the rows is added."""
+        if text := _json_lines(rows).encode():
+            self._file.add(text)
+            self._sha.update(text)
+
+    def read(self, start: int = 0) -> Iterator[Row]:
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file):
+                if number >= start:
+                    yield schema.parse_row(self.path, number + 1, line)
+
+    def mark(self) -> Mark:
+        """Of what was added so far, which is safely on the disk when this returns. Raises Paused (E203)."""
+        self._file.sync()
+        return self._file.size, self._sha.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MemoryLines:
+    """Rows of a run without a folder."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._pending: list[str] = []
+        self._size = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        if text := _json_lines(rows):
+            self._pending.append(text)
+            self._size += len(text)
+        if self._size > PIECE:
+            self._pieces.append(zlib.compress("".join(self._pending).encode(), 1))
+            self._pending, self._size = [], 0
+
+    def read(self, start: int = 0) -> Iterator[Row]:
+        number = 0
+        for text in (*map(zlib.decompress, self._pieces), *(piece.encode() for piece in self._pending)):
+            for line in text.splitlines():
+                if number >= start:
+                    yield json.loads(line)
+                number += 1
+
+    def close(self) -> None:
+        """Nothing to do; the rows stay readable."""
+
+
+def mark_of(path: Path) -> Mark:
+    """Of a whole file."""
+    size = path.stat().st_size
+    return size, _sha_of(path, size).hexdigest()
+
+
+def has_mark(path: Path, mark: Mark) -> bool:
+    """Whether a file begins with the bytes that this mark was taken of."""
+    size, digest = mark
+    return path.is_file() and path.stat().st_size >= size and _sha_of(path, size).hexdigest() == digest
+
+
+def _sha_of(path: Path, size: int) -> Any:
+    """SHA-256 of the first bytes of a file, to which more can be added."""
+    sha = hashlib.sha256()
+    if size:
+        with open(path, "rb") as file:
+            while size and (block := file.read(min(size, BLOCK))):
+                sha.update(block)
+                size -= len(block)
+    return sha
+
+
+def _json_lines(rows: Iterable[Row]) -> str:
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+
+
+class Tail:
+    """Reads the new whole lines of a file that grows, and that is cut when its run goes back a round.
+
+    from_now: whether to leave out what the file holds already.
+    """
+
+    def __init__(self, path: Path, from_now: bool = False):
+        self._path = path
+        self._position = path.stat().st_size if from_now and path.exists() else 0
+        self._number = 0  # of the line read last; beyond the first that was read
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
+            return
+        self._position = min(self._position, self._path.stat().st_size)
+        with open(self._path, "rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                self._number += 1
+                yield schema.parse_row(self._path, self._number, line)

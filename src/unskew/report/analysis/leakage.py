@@ -1,0 +1,234 @@
+"""What attacks on the runs of a method have measured, over its seeds, and which epsilon its noise amounts to.
+
+    reach = (value - floor) / (ceiling - floor)     floor: without the payload, ceiling: with the raw input instead
+
+Scores of different attacks so stand on one axis: 0 where a payload tells nothing, 1 where it tells as much as the samples.
+The table of a comparison is written as text for a terminal or a pipe, and as JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unskew.attacks.coverage import NOT_MEASURED, in_clear
+from unskew.core.account import epsilon_text
+from unskew.report.analysis.numbers import MISSING, with_unit
+from unskew.report.analysis.runs import RunData
+from unskew.report.analysis.stats import Score, interval
+from unskew.report.analysis.summary import MethodSummary
+from unskew.scores import significant
+
+AUDIT = "audit"
+"""An attack that bounds epsilon and has no place on that axis: a bound of 0.5 is not half of what the samples would tell."""
+ScoreRecord = Mapping[str, Any]
+"""A score as privacy.json keeps it; see attacks.scores.Score."""
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The main score of one attack on one payload that reaches furthest, as mean over n seeds.
+
+    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with one seed,
+    over seeds with several; the reach is 0 where the attacker would have done better without the payload. command: what measured it, in the
+    first seed.
+    """
+
+    attack: str
+    payload: str
+    of: str
+    metric: str
+    value: Interval
+    floor: float
+    reach: Interval
+    n: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """A method of a report.
+
+    score: what ranks it; metric: its name. epsilon: what is guaranteed of its models against whoever gets them, for the seed that
+    is protected least; infinite where nothing is. reading: what that epsilon covers. clear: payloads that need no attack,
+    and what they tell. unmeasured: the payloads that nobody has attacked.
+    """
+
+    method: str
+    score: Score
+    epsilon: float
+    reading: str
+    leaks: tuple[Leak, ...]
+    clear: dict[str, str]
+    unmeasured: tuple[str, ...]
+    metric: str = "accuracy"
+
+    @property
+    def worst(self) -> Leak | None:
+        """What reaches furthest; None where nothing was measured."""
+        return max(self.leaks, key=lambda leak: leak.reach.mean, default=None)
+
+
+def leakages(methods: Mapping[str, Sequence[RunData]], summaries: Sequence[MethodSummary]) -> list[Leakage]:
+    """What is known of each method that is no reference. methods: its runs, one per seed. summaries: of these methods."""
+    scores = {s.method: s.final for s in summaries}
+    return [leakage_of(m, group, scores[m]) for m, group in methods.items() if not group[0].is_reference]
+
+
+def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
+    """What is known of a method. group: its runs, one per seed."""
+    sent = {t.share: t for run in group for t in run.traffic if t.way == "up"}
+    payloads = sorted(sent, key=lambda share: (share != "w", share))
+    clear = {share: words for share, t in sent.items() if (words := in_clear(t.kind, t.samples))}
+    epsilon, reading = max((_guarantee(run) for run in group), key=lambda pair: pair[0])
+    leaks = [leak for share in payloads for leak in _leaks(group, share)]
+    known = {leak.payload for leak in leaks} | clear.keys()
+    unknown = tuple(p for p in payloads if p not in known)
+    return Leakage(method, score, epsilon, reading, tuple(leaks), clear, unknown, group[0].metric)
+
+
+def strongest(scores: Sequence[ScoreRecord], share: str) -> ScoreRecord | None:
+    """Of an attack's main scores on a payload the one that reaches furthest; None where there is none."""
+    return max(_main(scores, share), key=reach, default=None)
+
+
+def _main(scores: Sequence[ScoreRecord], share: str) -> list[ScoreRecord]:
+    return [s for s in scores if s["payload"] == share and s["main"] and s["value"] is not None]
+
+
+def reach(score: ScoreRecord, name: str = "value") -> float:
+    """How much of the way from the floor to the ceiling a score goes, or its `low` or `high`; NaN where that is unknown.
+
+    0 where both are equal, so that there is nothing to learn. Without a finite ceiling: the distance from the floor, in the
+    score's unit.
+    """
+    if score[name] is None:
+        return math.nan
+    if score["ceiling"] == score["floor"]:
+        return 0.0
+    way = (math.inf if score["ceiling"] is None else score["ceiling"]) - score["floor"]
+    distance = score[name] - score["floor"]
+    return float(distance / way if math.isfinite(way) else abs(distance))
+
+
+def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
+    """One for each attack that has a score of this payload, from every seed that has; none for an audit."""
+    leaks = []
+    for name in dict.fromkeys(name for run in group for name in run.attacks if name != AUDIT):
+        attacked = [run.attacks[name] for run in group if name in run.attacks]
+        if scored := [finding for finding in attacked if _main(finding["scores"], share)]:
+            furthest = _furthest([_main(finding["scores"], share) for finding in scored])
+            leaks.append(_pooled(name, share, furthest, str(scored[0]["command"])))
+    return leaks
+
+
+def _furthest(by_seed: Sequence[Sequence[ScoreRecord]]) -> list[ScoreRecord]:
+    """Of what was scored in every seed the scores that reach furthest in the mean, one a seed, all of one thing in one unit.
+
+    Where seeds have nothing in common, such as a number of own samples, each seed's furthest.
+    """
+    named = [{(s["of"], s["metric"]): s for s in scores} for scores in by_seed]
+    common = [[scores[what] for scores in named] for what in named[0] if all(what in scores for scores in named)]
+    apart = [max(scores, key=reach) for scores in by_seed]
+    return max(common, key=lambda scores: float(np.mean([reach(s) for s in scores])), default=apart)
+
+
+def _pooled(attack: str, share: str, scores: Sequence[ScoreRecord], command: str) -> Leak:
+    first = scores[0]
+    if len(scores) > 1:
+        value, way = (
+            Interval(*interval([float(s["value"]) for s in scores])),
+            Interval(*interval([reach(s) for s in scores])),
+        )
+    else:
+        value = Interval(*(_number(first[name]) for name in ("value", "low", "high")))
+        way = Interval(reach(first), *sorted((reach(first, "low"), reach(first, "high"))))
+    floor = float(np.mean([s["floor"] for s in scores]))
+    bounded = Interval(*(float(np.clip(r, 0.0, 1.0)) for r in way))
+    return Leak(attack, share, str(first["of"]), str(first["metric"]), value, floor, bounded, len(scores), command)
+
+
+def _guarantee(run: RunData) -> tuple[float, str]:
+    """(epsilon of the run's models, what it covers); infinite where the weights have no proven guarantee."""
+    if not any(t.share == "w" and t.guarantee == "dp" for t in run.traffic):
+        return math.inf, ""
+    readings = [account["epsilons"][0] for account in run.privacy.values() if account.get("epsilons")]
+    first = readings[0] if readings else {"epsilon": None, "reading": ""}
+    return (math.inf if first["epsilon"] is None else float(first["epsilon"])), str(first["reading"])
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+HEAD = ("method", "score", "epsilon", "payload", "attack", "found, 95 %", "without payload", "leakage")
+
+
+def cells(row: Leakage) -> list[list[str]]:
+    """A line for each attack on each payload, and one for each payload that needs none, or that nobody has attacked."""
+    lines = [_leak_cells(leak) for leak in row.leaks]
+    lines += [[_payload(share), "none needed", words, "", ""] for share, words in row.clear.items()]
+    lines += [[_payload(share), NOT_MEASURED, "", "", ""] for share in row.unmeasured]
+    return lines or [["nothing", "", "", "", ""]]
+
+
+def plain(rows: Sequence[Leakage]) -> str:
+    """The table, as text; "" without a method."""
+    if not rows:
+        return ""
+    lines = [list(HEAD)]
+    for row in rows:
+        first = [row.method, with_unit(row.score.mean, row.metric), epsilon_text(row.epsilon)]
+        lines += [[*(first if i == 0 else ["", "", ""]), *line] for i, line in enumerate(cells(row))]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    note = "leakage: from nothing learnt (0 %) to the raw samples (100 %); a better attack may find more"
+    return "\n".join([*text, note])
+
+
+def as_json(row: Leakage) -> dict[str, Any]:
+    """The fields of a method's row: an infinite epsilon and NaN become null."""
+    return {
+        "epsilon": _finite(row.epsilon),
+        "covers": row.reading,
+        "leaks": [_leak_as_json(leak) for leak in row.leaks],
+        "in_clear": row.clear,
+        "not_measured": list(row.unmeasured),
+    }
+
+
+def _leak_as_json(leak: Leak) -> dict[str, Any]:
+    intervals = {name: getattr(leak, name)._asdict() for name in ("value", "reach")}
+    plain = {name: _finite(value) for name, value in asdict(leak).items() if name not in intervals}
+    return plain | {name: {end: _finite(v) for end, v in ends.items()} for name, ends in intervals.items()}
+
+
+def _leak_cells(leak: Leak) -> list[str]:
+    value, reach = leak.value, leak.reach
+    score = f"{leak.metric} {significant(value.mean, 3)} [{significant(value.low, 3)}, {significant(value.high, 3)}]"
+    share = f"{_whole(reach.mean)} % [{_whole(reach.low)}, {_whole(reach.high)}]"
+    return [_payload(leak.payload), leak.attack, score, significant(leak.floor, 3), share]
+
+
+def _payload(share: str) -> str:
+    return "weights" if share == "w" else share
+
+
+def _whole(share: float) -> str:
+    return MISSING if math.isnan(share) else f"{100 * share:.0f}"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

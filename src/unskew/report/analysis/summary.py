@@ -1,0 +1,430 @@
+"""The summary of each method over its seeds, which method leads, and whether federating pays.
+
+The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the last one is noisy;
+in runs of fewer than 30 rounds the last round ranks them. Every other score of the table is taken over the same rounds.
+References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers that it is
+tested with, so a p just below 0.05 is weak evidence.
+
+The terms of scoring say after how many rounds runs ended, on which samples they were scored and at how many clients. A run
+without a value of a metric in its last evaluated round has no value at all: an earlier round's value is not its result.
+
+Whether federating pays is judged at the clients, by the best federated method and by training alone, both over the rounds that
+rank methods and paired by seed: g_s = method - alone in seed s. Federating pays where every g_s is above the sample standard
+deviation of g over seeds, and does not pay where every -g_s is. Otherwise, and with one seed, the runs do not decide it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from unskew.report.analysis.numbers import plural, with_unit
+from unskew.report.analysis.runs import EVALUATED, RunData, by_method
+from unskew.report.analysis.stats import (
+    NAN,
+    NO_SCORE,
+    Score,
+    bytes_to,
+    final,
+    holm,
+    last_best_mean10,
+    paired_p,
+    ranks_by_last_round,
+    rounds_to,
+    stability,
+    trained_rounds,
+)
+from unskew.round.run import LOCAL
+from unskew.runs.coverage import MISSING_REASON, Coverage
+from unskew.scores import MAIN, kind, of_setting, significant
+
+
+@dataclass(frozen=True)
+class ScopedScore:
+    """A metric in one scope, over seeds.
+
+    defined, clients: at how many of the clients with test rows it is defined in the last round, the fewest over seeds; 0 of 0
+    where the score is not a mean over clients.
+    """
+
+    score: Score
+    defined: int = 0
+    clients: int = 0
+
+
+ExtraScores: TypeAlias = Mapping[str, Mapping[str, ScopedScore]]
+"""By the metric's name in metrics.jsonl and by scope; a scope in which it is defined for no seed is left out."""
+
+
+def requested_metrics(runs: Sequence[RunData]) -> list[str]:
+    """The metrics that these runs were asked for and that are defined anywhere, by their names in metrics.jsonl."""
+    known = dict.fromkeys(metric for run in runs for scope, metric in run.metrics if scope in EVALUATED)
+    named = (of_setting(str(run.config.get("metrics", "none")), run.task, known) for run in runs)
+    return list(dict.fromkeys(metric for metrics in named for metric in metrics))
+
+
+def extra_scores(runs: Sequence[RunData], by_last: bool) -> ExtraScores:
+    """Of the runs of one method. by_last: what `last_ranks` says of all runs that are compared."""
+    table = {
+        metric: {scope: _in_scope(runs, scope, metric, by_last) for scope in EVALUATED}
+        for metric in requested_metrics(runs)
+    }
+    return {metric: {scope: of for scope, of in row.items() if of.score.n} for metric, row in table.items()}
+
+
+def _in_scope(runs: Sequence[RunData], scope: str, metric: str, by_last: bool) -> ScopedScore:
+    score = Score.of(
+        [final(run, by_last, scope, metric) if _has_last_value(run, scope, metric) else NAN for run in runs]
+    )
+    if scope == "global" or not score.n:
+        return ScopedScore(score)
+    counts = [(len(run.per_client(scope, metric)), len(run.per_client(scope))) for run in runs]
+    return ScopedScore(score, *min(counts, key=lambda count: count[0]))
+
+
+def _has_last_value(run: RunData, scope: str, metric: str) -> bool:
+    """Whether the last round in which this scope was evaluated has a value."""
+    main = MAIN[run.task] if scope == "global" else "mean"
+    (evaluated, _), (rounds, _) = run.series(scope, main), run.series(scope, metric)
+    return len(rounds) > 0 and (not len(evaluated) or rounds[-1] >= evaluated[-1])
+
+
+MOST_UNFINISHED = 4
+"""Unfinished runs that are named."""
+
+
+@dataclass(frozen=True)
+class ScoringTerms:
+    """Of the runs of one method. rounds: that were asked for. ended: by seed, the last round of each, where one of them was
+    ended before; else nothing. judged: whether patience did that, which looks at the scores themselves. unfinished: by seed, the
+    round that a run has come to which is still to go on. held_out: the share of the training samples that stands for the test
+    set; 0 where the test set itself does. scored: by seed, at how many clients, where that was not all of them."""
+
+    rounds: int = 0
+    ended: Mapping[int, int] = field(default_factory=dict[int, int])
+    judged: bool = False
+    unfinished: Mapping[int, int] = field(default_factory=dict[int, int])
+    held_out: float = 0.0
+    scored: Mapping[int, Coverage] = field(default_factory=dict[int, Coverage])
+
+
+def terms_of(runs: Sequence[RunData]) -> ScoringTerms:
+    """runs: of one method, one per seed."""
+    early = any(run.planned < run.asked for run in runs)
+    return ScoringTerms(
+        rounds=max(run.asked for run in runs),
+        ended={run.seed: run.planned for run in runs} if early else {},
+        judged=early and any(run.config.get("patience") for run in runs),
+        unfinished={run.seed: run.rounds for run in runs if not run.finished},
+        held_out=max(float(run.config.get("validation") or 0.0) for run in runs),
+        scored={run.seed: scored for run in runs if run.finished and (scored := run.scored_at)},
+    )
+
+
+def terms_sentences(terms: Mapping[str, ScoringTerms]) -> list[str]:
+    """What is to be said of these methods' runs; nothing where all trained every round and were scored on the test set."""
+    lines = []
+    if shares := sorted({one.held_out for one in terms.values()} - {0.0}):
+        named = " and ".join(f"{share:.0%}" for share in shares)
+        lines.append(f"Scored on {named} of the training samples, which were held out, and not on the test set.")
+    if at_fewer := {method: [*one.scored.values()] for method, one in terms.items() if one.scored}:
+        each = ", ".join(_clients_text(method, scored) for method, scored in at_fewer.items())
+        lines.append(f"Scored at fewer clients than have test samples, as {MISSING_REASON}: {each}.")
+    if early := {method: one for method, one in terms.items() if one.ended}:
+        each = ", ".join(f"{m} after {range_text(one.ended.values())} of {one.rounds}" for m, one in early.items())
+        judged = " Patience judged by the scores of this table." if any(one.judged for one in early.values()) else ""
+        lines.append(f"Ended before their last round: {each}.{judged}")
+    if half := [(m, one, seed) for m, one in terms.items() for seed in one.unfinished]:
+        each = ", ".join(
+            f"{m} seed {seed} (round {one.unfinished[seed]} of {one.rounds})" for m, one, seed in half[:MOST_UNFINISHED]
+        )
+        lines.append(
+            f"Not finished, and scored by the rounds that there are: {each}{', …' if len(half) > MOST_UNFINISHED else ''}."
+        )
+    return lines
+
+
+def _clients_text(method: str, scored: Sequence[Coverage]) -> str:
+    """`FedBN at 12 to 14 of 20`."""
+    own = " (personal)" if all(one.own for one in scored) else ""
+    return f"{method}{own} at {range_text([one.there for one in scored])} of {range_text([one.of for one in scored])}"
+
+
+def range_text(rounds: Collection[int]) -> str:
+    """`12`, or `8 to 12`."""
+    first, *_, last = [*sorted(rounds), max(rounds)]
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
+TARGET_SHARE = 0.95
+"""The default target is this share of the best method's final score."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A method against the leader, over the seeds that both have.
+
+    behind: by how much the leader's mean score is better, NaN without such seeds. lost, seeds: in how many of them the leader
+    was ahead. p: Holm-corrected, NaN with fewer than five.
+    """
+
+    behind: float
+    lost: int
+    seeds: int
+    p: float
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method over its n seeds; scores in [0, 1] or in their own unit, bytes of all clients in the whole run.
+
+    metric: the main score, such as "accuracy". last, best, mean10, stability, macro_f1, worst_class, dice_both, mae, r2: of the
+    global model on the global test set. clients, worst, spread: mean, worst and standard deviation over clients of the
+    global model on their own test rows. personal: mean over clients of their own models. All but last, best, mean10 and
+    stability are of the last round if `by_last`, else means over the last ten. up, down: mean over seeds. to_target,
+    rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score that ranks.
+    at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better: the global
+    one or their own. received, used: replies over all seeds; untrained: the seeds in which too few were used.
+    further: the metrics that were asked for beside the main score. terms: after how many rounds its runs ended, and on which
+    samples they were scored. doubt: why the scores say little, where in some seeds many replies were dropped. gap: how it differs from the leader; None for the leader and for references.
+    """
+
+    method: str
+    n: int
+    last: Score
+    best: Score
+    mean10: Score
+    stability: Score
+    clients: Score
+    worst: Score
+    spread: Score
+    personal: Score
+    macro_f1: Score
+    worst_class: Score
+    up: float
+    down: float
+    to_target: Score
+    target: float
+    reached: int
+    reference: bool
+    leads: bool
+    dice_both: Score = NO_SCORE
+    mae: Score = NO_SCORE
+    r2: Score = NO_SCORE
+    rounds_to: Score = NO_SCORE
+    final: Score = NO_SCORE
+    gap: Gap | None = None
+    received: int = 0
+    used: int = 0
+    untrained: int = 0
+    metric: str = "accuracy"
+    by_last: bool = False
+    doubt: str = ""
+    at_clients: dict[int, float] = field(default_factory=dict)
+    further: ExtraScores = field(default_factory=dict)
+    terms: ScoringTerms = ScoringTerms()
+
+
+def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
+    """One summary per method, in the order given. target: a score; default: `target_of(runs)`."""
+    target = target_of(runs) if target is None else target
+    leader = leader_of(runs)
+    gaps = against(runs, leader) if leader else {}
+    by_last = ranks_by_last_round(runs)
+    return [
+        replace(_scored(group, by_last, target), leads=method == leader, gap=gaps.get(method))
+        for method, group in by_method(runs).items()
+    ]
+
+
+def target_of(runs: Sequence[RunData]) -> float:
+    """95 % of the best method's final score, rounded to a tenth of a percent; NaN if no method competes.
+
+    Where lower is better, so much above it that it is 95 % of the target, in three digits.
+    """
+    finals, which = _finals(runs), kind(runs[0].metric)
+    if not finals:
+        return NAN
+    best = which.best(finals.values())
+    return float(f"{best / TARGET_SHARE:.3g}") if which.lower else round(TARGET_SHARE * best, 3)
+
+
+def leader_of(runs: Sequence[RunData]) -> str:
+    """The method with the best final score; "" if none competes."""
+    finals, which = _finals(runs), kind(runs[0].metric)
+    return max(finals, key=lambda method: which.ahead(finals[method], 0.0), default="")
+
+
+def _finals(runs: Sequence[RunData]) -> dict[str, float]:
+    """The mean over seeds of each competing method's final score; without those that have none."""
+    by_last = ranks_by_last_round(runs)
+    scores = {m: Score.of([final(r, by_last) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
+    return {method: score.mean for method, score in scores.items() if score.n}
+
+
+def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
+    """Every other competing method against the leader, paired by seed."""
+    by_last = ranks_by_last_round(runs)
+    finals = {m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
+    others, which = [m for m in finals if m != leader], kind(runs[0].metric)
+    gaps: dict[str, Gap] = {}
+    for method in others:
+        seeds = sorted(finals[leader].keys() & finals[method].keys())
+        pairs = [(finals[leader][s], finals[method][s]) for s in seeds]
+        pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
+        ahead = [which.ahead(theirs, ours) for theirs, ours in pairs]
+        p = paired_p(*zip(*pairs)) if pairs else NAN
+        gaps[method] = Gap(float(np.mean(ahead)) if ahead else NAN, sum(a > 0 for a in ahead), len(ahead), p)
+    corrected = holm([gap.p for gap in gaps.values()])
+    return {method: replace(gap, p=p) for (method, gap), p in zip(gaps.items(), corrected, strict=True)}
+
+
+def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSummary:
+    """The summary of one method from its runs, one per seed, as if it competed with nobody."""
+    last, best, tail = zip(*(last_best_mean10(*trained_rounds(r), r.metric) for r in runs))
+
+    def score(scope: str, metric: str) -> Score:
+        return Score.of([final(r, by_last, scope, metric) for r in runs])
+
+    def at_clients(scope: str, metric: str) -> Score:
+        return NO_SCORE if _pooled(runs) else score(scope, metric)
+
+    to_target = Score.of([bytes_to(r, target) for r in runs])
+    return MethodSummary(
+        runs[0].method,
+        len(runs),
+        last=Score.of(last),
+        best=Score.of(best),
+        mean10=Score.of(tail),
+        final=Score.of([final(r, by_last) for r in runs]),
+        stability=Score.of([stability(*trained_rounds(r)) for r in runs]),
+        clients=at_clients("global@client", "mean"),
+        worst=at_clients("global@client", "worst"),
+        spread=at_clients("global@client", "std"),
+        personal=at_clients("personal@client", "mean"),
+        macro_f1=score("global", "macro_f1"),
+        worst_class=score("global", "worst_class"),
+        dice_both=score("global", "dice_both"),
+        mae=score("global", "mae"),
+        r2=score("global", "r2"),
+        up=_mean_bytes(runs, "up"),
+        down=_mean_bytes(runs, "down"),
+        to_target=to_target,
+        rounds_to=Score.of([rounds_to(r, target) for r in runs]),
+        received=sum(r.replies.received for r in runs),
+        used=sum(r.replies.used for r in runs),
+        untrained=sum(not r.replies.enough for r in runs),
+        target=target,
+        reached=to_target.n,
+        reference=runs[0].is_reference,
+        leads=False,
+        metric=runs[0].metric,
+        by_last=by_last,
+        doubt=_doubt(runs),
+        at_clients=_at_clients(runs, by_last),
+        further=extra_scores(runs, by_last),
+        terms=terms_of(runs),
+    )
+
+
+def _pooled(runs: Sequence[RunData]) -> bool:
+    """Whether all data are one client's: a mean and a worst over clients would be the global score under other names."""
+    return runs[0].federation.get("clients") == 1
+
+
+def _doubt(runs: Sequence[RunData]) -> str:
+    """In how many runs many replies were dropped, and the likeliest cause in the first of them; "" if in none."""
+    doubtful = [r for r in runs if r.doubt]
+    if not doubtful:
+        return ""
+    first, runs_ = doubtful[0], f"{len(doubtful)} of {plural(len(runs), 'run')}"
+    return f"{first.method}, {runs_}, such as seed {first.seed}: {first.doubt}"
+
+
+def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
+    """By seed, the mean over clients of the global model or of their own ones, whichever serves them better."""
+    if _pooled(runs):
+        return {}
+    candidates = []
+    for scope in ("global@client", "personal@client"):
+        scores = {r.seed: final(r, by_last, scope, "mean") for r in runs}
+        candidates.append({seed: score for seed, score in scores.items() if not math.isnan(score)})
+    which = kind(runs[0].metric)
+    return max(candidates, key=lambda by: which.ahead(Score.of([*by.values()]).mean, 0.0) if by else -math.inf)
+
+
+def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
+    """Mean over seeds of the bytes of all clients in the whole run."""
+    totals = [r.bytes_by_round(way)[1] for r in runs]
+    return float(np.mean([total[-1] if len(total) else 0 for total in totals]))
+
+
+def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
+    """One sentence on whether federating pays for the clients; "" where nobody trained alone in a seed of a method."""
+    alone, best = _local_training(summaries), best_at_clients(summaries)
+    if alone is None or best is None:
+        return ""
+    method, ours, theirs = best
+    which = kind(alone.metric)
+    factor, points = (100, "points") if which.share else (1, which.title)
+    ahead = factor * which.ahead(1.0, 0.0) * (ours - theirs)
+    rounds = "after the last round" if alone.by_last else "over the last ten rounds"
+    return (
+        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches "
+        f"{with_unit(float(ours.mean()), alone.metric)} and training alone {with_unit(float(theirs.mean()), alone.metric)}: "
+        f"{_judgement(method, ahead, points)}."
+    )
+
+
+def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray, np.ndarray] | None:
+    """The federated method that serves clients best, its scores and those of training alone in the seeds that both have,
+    [S] each; None where nobody trained alone in a seed of a method."""
+    if (alone := _local_training(summaries)) is None:
+        return None
+    paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
+    which = kind(alone.metric)
+    there = (pair for pair in paired if len(pair[1]))
+    return max(there, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0), default=None)
+
+
+def _local_training(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
+    return next((s for s in summaries if s.method == LOCAL), None)
+
+
+def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """[S] and [S], the scores of the seeds that both have."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
+
+
+def _judgement(method: str, gaps: np.ndarray, points: str) -> str:
+    """gaps: [S] by how much the method is ahead of training alone, in each seed. points: what that is counted in."""
+    mean, seeds = float(gaps.mean()), len(gaps)
+    ahead = method if mean > 0 else "training alone"
+    if not gaps.any():
+        return "the two are equal"
+    if seeds == 1:
+        return f"{ahead} is ahead by {_gap_text(abs(mean), points)} {points}, but one seed cannot tell whether federating pays"
+    spread = float(gaps.std(ddof=1))
+    if (gaps > spread).all():
+        return f"federating pays, ahead in all {seeds} seeds by {_gap_range(gaps, points)}"
+    if (-gaps > spread).all():
+        return (
+            f"federating does not pay, for training alone is ahead in all {seeds} seeds by {_gap_range(-gaps, points)}"
+        )
+    often = int((gaps * np.sign(mean) > 0).sum())
+    by = f"{_gap_text(abs(mean), points)} ± {_gap_text(spread, points)} {points} in the mean"
+    return f"the two cannot be told apart, for {ahead} is ahead in {often} of {seeds} seeds, by {by}"
+
+
+def _gap_range(gaps: np.ndarray, points: str) -> str:
+    return f"{_gap_text(float(gaps.min()), points)} to {_gap_text(float(gaps.max()), points)} {points}"
+
+
+def _gap_text(gap: float, points: str) -> str:
+    """Points with one decimal; what is in another unit with three digits."""
+    return f"{gap:.1f}" if points == "points" else significant(gap, 3)

@@ -1,0 +1,323 @@
+"""The final table as text (for a terminal, a pipe, JSON, LaTeX and CSV), and the notes below it.
+
+The notes say what the numbers are, and what makes them doubtful.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from unskew.report.analysis.numbers import MISSING, capitalise, digits, megabytes, noun, p_value, plural, with_unit
+from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
+from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence, terms_sentences
+from unskew.round.run import REFERENCES
+from unskew.runs.coverage import lost_replies
+from unskew.scores import kind, significant
+
+
+def note(summaries: Summaries) -> str:
+    """What the table's numbers are: sentences, one a line."""
+    n = max((s.n for s in summaries), default=0)
+    metric = summaries[0].metric if summaries else "accuracy"
+    by_last = any(s.by_last for s in summaries)
+    over = (
+        f"mean ± sample standard deviation over {_seeds(summaries)}" if n > 1 else "one seed, so no standard deviation"
+    )
+    rounds = "mean-10, clients and personal are means over the evaluated rounds among the last 10."
+    if by_last:
+        rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
+    lines = [
+        f"{_score_text(metric)}, {over}. {rounds}",
+        "clients (global@client): the global model on each client's own test samples. "
+        "personal (personal@client): each client's own model on the same samples.",
+    ]
+    if sum(not s.reference for s in summaries) > 1:
+        ranks = "the last round" if by_last else "the mean of the last 10 rounds"
+        if n < FEWEST_PAIRS:
+            what = "points" if kind(metric).share else "how much better (+) or worse (-)"
+            text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
+        else:
+            text = f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only large differences."
+        lines.append(f"vs best: {text}")
+    lines += terms_sentences({s.method: s.terms for s in summaries})
+    lines += [*_unscored(summaries), *_unpaired(summaries), *dropped_replies(summaries)]
+    if any(s.reference for s in summaries):
+        lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
+    return "\n".join(lines)
+
+
+def _seeds(summaries: Summaries) -> str:
+    """`3 seeds`, or each method's own number where they have not the same."""
+    counts = {s.method: s.n for s in summaries}
+    if len(set(counts.values())) == 1:
+        return f"{summaries[0].n} seeds"
+    return f"different numbers of seeds: {', '.join(f'{method} {n}' for method, n in counts.items())}"
+
+
+def _unpaired(summaries: Summaries) -> list[str]:
+    """A sentence for every method that the test pairs with the best in fewer seeds than its means are over."""
+    best = next((s.method for s in summaries if s.leads), "")
+    return [
+        f"{s.method} and {best} are paired in {s.gap.seeds} of {plural(s.n, 'seed')}."
+        for s in summaries
+        if s.gap is not None and s.gap.seeds < s.n
+    ]
+
+
+def _unscored(summaries: Summaries) -> list[str]:
+    """A sentence for every method that has no score in some of its seeds, so that its means leave these out."""
+    return [
+        f"{s.method} has a final score in {s.final.n} of {s.n} seeds, and its means are over these."
+        for s in summaries
+        if 0 < s.final.n < s.n
+    ]
+
+
+def _score_text(metric: str) -> str:
+    """What the scores are: `Accuracy in %`, `RMSE in the target's unit, lower is better`."""
+    which = kind(metric)
+    if which.share:
+        return f"{capitalise(which.title)} in %"
+    return f"{capitalise(which.title)} in the target's unit" + (", lower is better" if which.lower else "")
+
+
+def dropped_replies(summaries: Summaries) -> list[str]:
+    """A sentence for every method of which replies were dropped, so that it was trained on less than it seems."""
+    sentences = (lost_replies(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
+    return [sentence for sentence in sentences if sentence]
+
+
+def doubts(summaries: Summaries) -> list[str]:
+    """A sentence for every method of which so many replies were dropped that its scores say little."""
+    return [s.doubt for s in summaries if s.doubt]
+
+
+Summaries = Sequence[MethodSummary]
+
+
+def column_groups(summaries: Summaries) -> tuple[tuple[str, int], ...]:
+    """The headings above the columns' own: (heading, number of columns that it spans)."""
+    score = f"global {noun(_metric(summaries))}"
+    of_global = 2 if _by_last(summaries) else 3
+    return (("", 1), (score, of_global), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
+
+
+def _metric(summaries: Summaries) -> str:
+    return summaries[0].metric if summaries else "accuracy"
+
+
+def _by_last(summaries: Summaries) -> bool:
+    return any(s.by_last for s in summaries)
+
+
+def columns(summaries: Summaries) -> tuple[str, ...]:
+    """The columns' headings below those of `column_groups`."""
+    target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
+    to_target = "MB to target" if math.isnan(target) else f"MB to {_unbroken(with_unit(target, _metric(summaries)))}"
+    scores = ("last", "best", "mean-10", "mean", "worst", "mean")
+    if _by_last(summaries):
+        scores = ("last", "best", "mean, last", "worst, last", "mean, last")
+    return ("method", *scores, "MB up+down", to_target, "vs best")
+
+
+def full_columns(summaries: Summaries) -> tuple[str, ...]:
+    """The columns' headings where nothing can stand above them."""
+    method, *scores, both_ways, to_target, p = columns(summaries)
+    above = [*["global"] * (len(scores) - 3), "clients", "clients", "personal"]
+    return (method, *(f"{scope} {score}" for scope, score in zip(above, scores)), both_ways, to_target, p)
+
+
+def cells(summary: MethodSummary) -> list[str]:
+    """One method's row of the table, a text per column."""
+    s = summary
+    of_global = (s.last, s.best) if s.by_last else (s.last, s.best, s.mean10)
+    scores = (*of_global, s.clients, s.worst, s.personal)
+    sent = MISSING if s.reference else megabytes(s.up + s.down)
+    return [s.method, *(digits(score, s.metric) for score in scores), sent, to_target(s), verdict(s)]
+
+
+def _unbroken(text: str) -> str:
+    """A value and its unit, which no line divides."""
+    return text.replace(" ", "\u00a0")
+
+
+def verdict(summary: MethodSummary) -> str:
+    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not trained`, `reference`.
+
+    A difference is negative where the method is worse, also where lower is better.
+    """
+    if summary.reference:
+        return "reference"
+    if summary.leads:
+        return "best"
+    if not summary.mean10.n:
+        return "not trained" if summary.untrained else MISSING
+    gap = summary.gap
+    if gap is None or not gap.seeds:
+        return MISSING
+    if math.isnan(gap.p):
+        behind = (
+            f"{-100 * gap.behind:+z.1f}" if kind(summary.metric).share else significant(-gap.behind, 3, signed=True)
+        )
+        return f"{behind} ({gap.lost}/{gap.seeds})"
+    return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
+
+
+def to_target(summary: MethodSummary) -> str:
+    """MB until the target; in brackets how many seeds reached it, unless all did."""
+    s = summary
+    if s.reference:
+        return MISSING
+    if not s.reached:
+        return "not reached"
+    return megabytes(s.to_target.mean) + (f" ({s.reached}/{s.n})" if s.reached < s.n else "")
+
+
+def caption(summaries: Summaries) -> str:
+    """The table's caption, for screen readers."""
+    best = next((s for s in summaries if s.leads), None)
+    metric = _metric(summaries)
+    led = (
+        f"; best: {best.method}, {digits(best.final, metric)}{kind(metric).unit}" if best and len(summaries) > 1 else ""
+    )
+    what = "accuracies" if metric == "accuracy" else noun(metric)
+    return f"{plural(len(summaries), 'method')}, {what}{' in percent' if kind(metric).share else ''}{led}"
+
+
+def plain(summaries: Summaries) -> str:
+    """The table as aligned columns of text, its note, and whether federating pays."""
+    table = [list(full_columns(summaries)), *map(cells, summaries)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    lines = ["  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], _below(summaries)])
+
+
+def _below(summaries: Summaries) -> str:
+    """What stands below the table on a terminal; a page says at its head whether federating pays."""
+    warnings = (f"Warning: {text}" for text in doubts(summaries))
+    return "\n".join(filter(None, (note(summaries), *_extra_lines(summaries), benefit_sentence(summaries), *warnings)))
+
+
+def _extra_lines(summaries: Summaries) -> list[str]:
+    """A line for each metric that was asked for and each method: its value in every scope."""
+    metrics = dict.fromkeys(metric for s in summaries for metric in s.further)
+    return [
+        f"{kind(metric).of(kind(metric).title)}, {s.method}: {', '.join(_in_scope(metric, *one) for one in s.further[metric].items())}"
+        for metric in metrics
+        for s in summaries
+        if s.further.get(metric)
+    ]
+
+
+def _in_scope(metric: str, scope: str, of: ScopedScore) -> str:
+    over = f" (mean over {of.defined:,} of {of.clients:,} clients)" if of.clients else ""
+    return f"{scope} {digits(of.score, metric)}{over}"
+
+
+def rich_table(summaries: Summaries) -> Any:
+    """A rich.table.Table with the best method bold and references dim."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=None, pad_edge=False, caption=Text(_below(summaries)), caption_justify="left", header_style="bold"
+    )
+    for i, title in enumerate(full_columns(summaries)):
+        table.add_column(title, justify="right" if i else "left", no_wrap=i == 0)
+    for s in summaries:
+        table.add_row(*map(Text, cells(s)), style="bold" if s.leads else "dim" if s.reference else None)
+    return table
+
+
+def as_json(summaries: Summaries) -> list[dict[str, Any]]:
+    """A dictionary per method that json can write: NaN becomes null."""
+    return [_without_nan(asdict(s)) for s in summaries]
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def latex(summaries: Summaries) -> str:
+    """A booktabs table; the best method in bold, references below a rule."""
+    lines = [r"\begin{tabular}{l" + "r" * (len(columns(summaries)) - 1) + "}", r"\toprule"]
+    lines.append(" & ".join(map(_tex, full_columns(summaries))) + r" \\")
+    for group in ([s for s in summaries if not s.reference], [s for s in summaries if s.reference]):
+        if group:
+            lines += [r"\midrule", *map(_tex_line, group)]
+    comment = [f"% {line}" for line in note(summaries).splitlines()]
+    return "\n".join([*comment, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _tex_line(summary: MethodSummary) -> str:
+    name, *rest = map(_tex, cells(summary))
+    return " & ".join([rf"\textbf{{{name}}}" if summary.leads else name, *rest]) + r" \\"
+
+
+_TEX = {c: "\\" + c for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "\u00a0": "~", "±": r"$\pm$", "–": "--", "<": "$<$", ">": "$>$",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(c, c) for c in text)
+
+
+SCORES = (
+    "last", "best", "mean10", "stability", "clients", "worst", "spread", "personal", "macro_f1", "worst_class",
+    "dice_both", "to_target", "rounds_to", "mae", "r2",
+)  # fmt: skip
+
+
+def as_csv(summaries: Summaries) -> str:
+    """One line per method, nothing rounded; scores in [0, 1] or in their own unit, bytes of all clients.
+
+    Then the metrics that were asked for, by scope: `auroc global@client`, its deviation, and at how many of how many clients it is
+    defined.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    score_columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
+    other_columns = [
+        "bytes_up",
+        "bytes_down",
+        "target",
+        "reached",
+        "behind",
+        "lost",
+        "p",
+        "reference",
+        "leads",
+        "by_last",
+    ]
+    beside = list(
+        dict.fromkeys((metric, scope) for s in summaries for metric, row in s.further.items() for scope in row)
+    )
+    further_columns = [
+        f"{metric} {scope}{part}" for metric, scope in beside for part in ("", "_std", "_defined", "_clients")
+    ]
+    writer.writerow(["method", "metric", "n", *score_columns, *other_columns, *further_columns])
+    for s in summaries:
+        scores = [v for name in SCORES for v in (getattr(s, name).mean, getattr(s, name).std)]
+        gap = (s.gap.behind, s.gap.lost, s.gap.p) if s.gap else (None, None, None)
+        others = [s.up, s.down, s.target, s.reached, *gap, s.reference, s.leads, s.by_last]
+        values = [*scores, *others, *(v for metric, scope in beside for v in _extra_values(s, metric, scope))]
+        writer.writerow([s.method, s.metric, s.n, *("" if v is None or v != v else v for v in values)])
+    return out.getvalue()
+
+
+def _extra_values(summary: MethodSummary, metric: str, scope: str) -> tuple[float | None, ...]:
+    """Mean, deviation, and at how many of how many clients the metric is defined; None where there is no value."""
+    of = summary.further.get(metric, {}).get(scope)
+    if of is None:
+        return None, None, None, None
+    return of.score.mean, of.score.std, *((of.defined, of.clients) if of.clients else (None, None))

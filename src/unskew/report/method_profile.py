@@ -1,0 +1,157 @@
+"""What can be said of a method before it runs, read from its Part: for the table of all methods and its filters.
+
+What a method costs in comparison with FedAvg is read from `methods/costs.csv`, into which `tools/costs.py` measures it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any, get_args
+
+from unskew.core.client import Fed
+from unskew.core.method import part_roles
+from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.protection import sum_problem
+from unskew.core.shares import Kind, Share
+
+COSTS_FILE = "costs.csv"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one round, as multiples of FedAvg's. up, down: bytes from and to clients. computing: clients' operations."""
+
+    up: float
+    down: float
+    computing: float
+
+
+@cache
+def costs() -> dict[str, Cost]:
+    """The cost of every method of this package, by name."""
+    text = (resources.files("unskew.methods") / COSTS_FILE).read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {row["method"]: Cost(*(float(row[name]) for name in ("up", "down", "computing"))) for row in rows}
+
+
+PLACES = {
+    "data": ("batch", "tap", "normalises"),
+    "model": ("model", "weights", "keeps", "freezes"),
+    "loss": ("logits", "loss"),
+    "steps": ("starts", "grad", "perturb", "sample_grad", "holds", "carry"),
+    "merge": ("merge", "protect", "sends"),
+    "messages": ("encode",),
+    "server": ("server", "refine", "dispatch"),
+    "prediction": ("evaluate_with", "scores", "personalise"),
+}
+"""What a method changes, and the hooks by which it does."""
+_PAPER = re.compile(r"\(([^()]*\b(?:19|20)\d\d\b[^()]*|[^()]*arXiv[^()]*)\)")
+_YEAR = re.compile(r"\b(20[0-2]\d)\b")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A Part in a run like `fed`. summary: the first line of its file; a Part of no name stands for FedAvg."""
+
+    part: Part
+    fed: Fed
+    summary: str
+
+    @property
+    def year(self) -> str:
+        """The year of its paper, "" if the summary names none."""
+        match = _YEAR.search(re.sub(r"arXiv \S+", "", self.summary))
+        return match.group(1) if match else ""
+
+    @property
+    def paper(self) -> str:
+        """Authors, venue and arXiv number, as the summary gives them; "" if it names none."""
+        match = _PAPER.search(self.summary)
+        return match.group(1) if match else ""
+
+    @cached_property
+    def shares(self) -> list[Share]:
+        """All that leaves a client beside the weights, messages of its own included."""
+        trips = [share for trip in self.part.trips for share in trip.shares(self.fed).values()]
+        return [*self.part.shares(self.fed).values(), *trips]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of its Shares, from least to most disclosing."""
+        return sorted({share.discloses for share in self.shares}, key=get_args(Kind).index)
+
+    @property
+    def leaves(self) -> set[str]:
+        """The kinds of all that leaves a client, the weights among it."""
+        encoded = self.part.encoded(self.fed).values()
+        return {*self.kinds, *(share.discloses for share in encoded), *(["weights"] if self.fed.shared else [])}
+
+    @property
+    def fewest(self) -> int | None:
+        """The fewest samples that stand behind a number that leaves; None where all of a class or of a client do."""
+        shares = [*self.shares, *self.part.encoded(self.fed).values()]
+        return min((share.samples for share in shares if isinstance(share.samples, int)), default=None)
+
+    @property
+    def reads(self) -> str:
+        """What the server must see: sums over clients, or what each has sent."""
+        own = self.part.weights_read == "each" or overrides(self.part, "encode")
+        return "each" if own or any(share.reads == "each" for share in self.shares) else "sums"
+
+    @property
+    def summed(self) -> bool:
+        """Whether secure aggregation can serve it."""
+        return sum_problem(self.part, self.fed) is None
+
+    @property
+    def hands_on(self) -> str:
+        """What of single clients others are sent; "" if nothing."""
+        return self.part.handed_on
+
+    @property
+    def roles(self) -> list[str]:
+        """What no other Part of a method with this one may do."""
+        return part_roles(self.part)
+
+    @property
+    def changes(self) -> list[str]:
+        """Where it differs from FedAvg, as in PLACES."""
+        own = {hook for hook in HOOKS if overrides(self.part, hook)} | (
+            {"normalises"} if self.part.normalises else set()
+        )
+        places = [place for place, hooks in PLACES.items() if own & set(hooks)]
+        return places or ["server"] * bool(self.part.trips)  # what comes of its messages
+
+    @property
+    def cost(self) -> Cost | None:
+        """What a round costs as multiples of FedAvg's; None of a method that nobody has measured."""
+        return costs().get(self.part.name) if self.part.name else Cost(1.0, 1.0, 1.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        cost = self.cost
+        return {
+            "about": self.summary,
+            "year": int(self.year) if self.year else None,
+            "paper": self.paper,
+            "family": self.part.family,
+            "against": list(self.part.against),
+            "tasks": list(self.part.tasks),
+            "changes": self.changes,
+            "shares": self.kinds,
+            "sends_weights": bool(self.fed.shared),
+            "least_samples": self.fewest,
+            "reads": self.reads,
+            "secure_aggregation": self.summed,
+            "hands_on": self.hands_on,
+            "exchanges": len(self.part.trips),
+            "bytes_up": cost.up if cost else None,
+            "bytes_down": cost.down if cost else None,
+            "computing": cost.computing if cost else None,
+            "roles": self.roles,
+            "use_when": self.part.use_when,
+        }

@@ -1,0 +1,101 @@
+"""What leaves each client: every share with its size, who reads it, and what protects it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from unskew.core.account import epsilon_text
+from unskew.report.analysis.numbers import plural, size
+from unskew.report.analysis.runs import RunData, Traffic
+from unskew.report.sections import Context, Section, render
+from unskew.round.run import REFERENCES
+
+ORDER = 50
+LEAD = Markup(
+    "Taken from the ledger of each method’s first seed. If the server needs “their sum”, secure aggregation can hide what "
+    "each client sends; if it needs “each one”, nothing can. “Only the sum of n or more” is said where secure aggregation "
+    "was on: nobody saw a client’s own. “Samples” are "
+    "those behind each number. Guarantee: <em>dp</em> is proven, <em>empirical</em> was "
+    "measured, <em>none</em> is neither."
+)
+READS = {"each": "each one", "sum": "their sum"}
+SAMPLES = {"class": "all of a class", "client": "all"}
+GUARANTEES = ("dp", "none", "empirical")
+"""Guarantees that have a colour."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the table, in words."""
+
+    way: str
+    share: str
+    shape: str
+    most: str
+    often: str
+    total: str
+    reads: str
+    kind: str
+    samples: str
+    guarantee: str
+    colour: str
+
+
+def build(context: Context) -> Section:
+    """The ledger by method and share, and below it what noisy releases amount to as differential privacy."""
+    ledger = [(method, items(group[0]), _why_nothing(group[0])) for method, group in context.methods.items()]
+    shaped = any(item.shape for _, lines, _ in ledger for item in lines)
+    kinds = any(item.kind for _, lines, _ in ledger for item in lines)
+    html = render("disclosure.html.j2", ledger=ledger, shaped=shaped, kinds=kinds, privacy=_privacy(context))
+    return Section("What leaves each client", "leaves", html, lead=LEAD, link="What leaves a client")
+
+
+def items(run: RunData) -> list[Item]:
+    """What a run's clients send and receive, weights first; nothing for a reference, which has no federation."""
+    if run.is_reference:
+        return []
+    ordered = sorted(run.traffic, key=lambda s: (s.way != "up", s.share != "w", s.share))
+    return [_item(s, run.rounds) for s in ordered]
+
+
+def _item(traffic: Traffic, rounds: int) -> Item:
+    up = traffic.way == "up"
+    moved = len(traffic.rounds)
+    guarantee = traffic.guarantee if up or traffic.guarantee == "dp" else ""
+    return Item(
+        way="sends" if up else "receives",
+        share=traffic.name,
+        shape=traffic.shape,
+        most=size(traffic.most),
+        often="every round" if moved >= rounds else plural(moved, "round"),
+        total=size(traffic.total),
+        reads=reads(traffic) if up else "",
+        kind=traffic.kind if up else "",
+        samples=SAMPLES.get(str(traffic.samples), str(traffic.samples)) if up else "",
+        guarantee=guarantee,
+        colour=guarantee if guarantee in GUARANTEES else "",
+    )
+
+
+def reads(traffic: Traffic) -> str:
+    """What the server reads of a share, in words."""
+    if traffic.sum_of:
+        return f"only the sum of {traffic.sum_of} or more"
+    return READS.get(traffic.reads, traffic.reads)
+
+
+def _why_nothing(run: RunData) -> str:
+    """What stands in the table of a run without traffic."""
+    return REFERENCES.get(str(run.config.get("method")), "Nothing has been sent yet.")
+
+
+def _privacy(context: Context) -> Sequence[tuple[str, str, list[tuple[str, str]]]]:
+    """(method, release, [(epsilon, under which reading it holds)]) of each noisy release."""
+    return [
+        (method, account["release"], [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        for method, group in context.methods.items()
+        for account in group[0].privacy.values()
+    ]

@@ -1,0 +1,89 @@
+"""The final table: which method is best, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from unskew.report.analysis import tables
+from unskew.report.analysis.numbers import MISSING, digits, with_unit
+from unskew.report.analysis.stats import Score
+from unskew.report.analysis.summary import MethodSummary
+from unskew.report.analysis.tables import note
+from unskew.report.sections import Context, Section, render
+from unskew.scores import kind
+
+ORDER = 10
+EXTRA_COLUMNS: tuple[tuple[str, Callable[[MethodSummary], Score]], ...] = (
+    ("macro-F1", lambda s: s.macro_f1),
+    ("worst class", lambda s: s.worst_class),
+    ("Dice of both classes", lambda s: s.dice_both),
+    ("MAE", lambda s: s.mae),
+    ("R²", lambda s: s.r2),
+    ("spread over clients", lambda s: s.spread),
+    ("stability", lambda s: s.stability),
+)
+"""Columns of the second table, which is folded away."""
+UNITS = {"MAE": "mae", "R²": "r2"}
+"""The scores of columns that are not in the unit of the main score."""
+UNITS_OF = {True: "All in %, except rounds.", False: "Scores are in the target's unit; R² has none."}
+"""What is said of the second table's units, by whether the main score is a share."""
+
+
+def build(context: Context) -> Section:
+    """The table of all methods, the numbers that it has no room for, and both as LaTeX and CSV."""
+    summaries = context.summaries
+    several = len(summaries) > 1
+    columns, groups = tables.columns(summaries), tables.column_groups(summaries)
+    shown = len(columns) if several else len(columns) - 1  # one method alone has nothing to be compared with
+    html = render(
+        "final_table.html.j2",
+        rows=[(s, _class(s, several), tables.cells(s)[:shown], context.colours[s.method]) for s in summaries],
+        groups=groups if several else groups[:-1],
+        columns=columns[:shown],
+        caption=tables.caption(summaries),
+        note=note(summaries),
+        target=_target(context),
+        more=_extra_columns(summaries),
+        noun=context.score,
+        units=UNITS_OF[kind(context.metric).share],
+        latex=tables.latex(summaries),
+        csv=tables.as_csv(summaries),
+    )
+    return Section("Methods compared" if several else "Scores", "table", html, link="Table")
+
+
+def _class(summary: MethodSummary, several: bool) -> str:
+    return "leads" if summary.leads and several else "reference" if summary.reference else ""
+
+
+def _target(context: Context) -> str:
+    """What the column of bytes until the target means."""
+    if context.target != context.target:
+        return ""
+    chosen = "" if context.target_given else ", 95 % of the best score"
+    if not context.target_given and kind(context.metric).lower:
+        chosen = ", of which the best score is 95 %"
+    score = f"{with_unit(context.target, context.metric)} global {context.score}"
+    return f"Target: {score}{chosen}. (k/n): only k of n seeds reached it."
+
+
+def _extra_columns(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[str]]]:
+    """(heading, each method's value) of the second table; columns that nobody has a value for are left out."""
+    columns = [
+        (title, [digits(score(s), UNITS.get(title, s.metric)) for s in summaries])
+        for title, score in EXTRA_COLUMNS
+        if any(score(s).n for s in summaries)
+    ]
+    if any(s.rounds_to.n and not s.reference for s in summaries):
+        target = with_unit(summaries[0].target, summaries[0].metric)
+        columns.append((f"rounds to {target}", [_rounds(s) for s in summaries]))
+    return columns
+
+
+def _rounds(summary: MethodSummary) -> str:
+    """Rounds until the target; in brackets how many seeds reached it, unless all did."""
+    rounds = summary.rounds_to
+    if summary.reference or not rounds.n:
+        return MISSING
+    mean = f"{rounds.mean:.1f} ± {rounds.std:.1f}" if rounds.n > 1 else f"{rounds.mean:.0f}"
+    return mean + (f" ({rounds.n}/{summary.n})" if rounds.n < summary.n else "")

@@ -1,0 +1,186 @@
+"""What could be learned from what left: every payload, who reads it, what protects it, and what attacks measured."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from unskew.attacks.coverage import NOT_MEASURED, Attackable, commands, in_clear, readers
+from unskew.core.account import epsilon_text
+from unskew.report.analysis.leakage import strongest
+from unskew.report.analysis.numbers import size
+from unskew.report.analysis.runs import RunData, Traffic
+from unskew.report.figures.curves import roc, series
+from unskew.report.figures.image_rows import reconstructions
+from unskew.report.figures.svg import HUES, Line
+from unskew.report.sections import Context, Section, figure, render
+from unskew.report.sections.disclosure import GUARANTEES, reads
+from unskew.runs.reopen import SITES_FILE
+from unskew.scores import significant
+
+ORDER = 52
+LEAD = (
+    "Who reads what, and what could be learned from it? Where the server needs “their sum”, it yet receives what each client "
+    "sends, unless there is secure aggregation. A figure without a command is a proof; one with a command was "
+    "measured by an attack, which bounds from below what can be learned. “Not measured” means that nobody has tried, "
+    "not that nothing can be learned."
+)
+
+NOTE = (
+    "Attacks on single clients read each client’s own payload, as the server does here also where it needs the sum alone. "
+    "A better attack may find more than these did."
+)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One line of the table, in words. learned: (what is known of it, the command that measured it or "")."""
+
+    share: str
+    most: str
+    total: str
+    reads: str
+    adversary: str
+    guarantee: str
+    colour: str
+    learned: list[tuple[str, str]]
+
+
+def build(context: Context) -> Section | None:
+    """The table for the first seed of each method that sends anything, and the pictures of its attacks."""
+    methods = [(m, group[0]) for m, group in context.methods.items() if not group[0].is_reference and group[0].traffic]
+    if not methods:
+        return None
+    html = render(
+        "leakage.html.j2",
+        methods=[(method, payloads(run)) for method, run in methods],
+        pictures=[picture for method, run in methods for picture in _pictures(method, run)],
+        details=[(method, name, _rows(f), f) for method, run in methods for name, f in run.attacks.items()],
+    )
+    measured = any(run.attacks for _, run in methods)
+    return Section(
+        "What could be learned", "learned", html, lead=LEAD, note=NOTE if measured else "", link="What could be learned"
+    )
+
+
+def payloads(run: RunData) -> list[Payload]:
+    """What the clients of a run send, weights first."""
+    up = sorted((t for t in run.traffic if t.way == "up"), key=lambda t: (t.share != "w", t.share))
+    return [_payload(t, run) for t in up]
+
+
+def _adversary(traffic: Traffic, run: RunData) -> str:
+    """Who sees a payload, or what is made of it, in words."""
+    down = [t for t in run.traffic if t.way == "down"]
+    if traffic.share == "w":
+        return readers(True, next((t.hands_on for t in down if t.hands_on), ""), traffic.sum_of)
+    return readers(traffic.share.partition("/")[0] in {t.share for t in down}, sum_of=traffic.sum_of)
+
+
+def _payload(traffic: Traffic, run: RunData) -> Payload:
+    return Payload(
+        share=traffic.name,
+        most=size(traffic.most),
+        total=size(traffic.total),
+        reads=reads(traffic),
+        adversary=_adversary(traffic, run),
+        guarantee=traffic.guarantee,
+        colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
+        learned=[*_proofs(traffic, run), *_plain(traffic), *_attack_scores(traffic.share, run)]
+        or [_not_measured(traffic, run)],
+    )
+
+
+def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
+    """What a guarantee of this payload amounts to, in all its readings; of other noise of the Part the least favourable one."""
+    part = traffic.share.partition("/")[0]
+    released = {t.share for t in run.traffic if t.way == "down" and t.guarantee == "dp"}
+    proven = traffic.guarantee == "dp" or bool(released & {part, traffic.share})
+    accounts = [account for name, account in run.privacy.items() if name == part or proven]
+    readings = [r for account in accounts for r in account.get("epsilons", [])[0 if proven else -1 :]]
+    return [(f"epsilon {epsilon_text(r['epsilon'])}, {r['reading']}", "") for r in readings]
+
+
+def _plain(traffic: Traffic) -> list[tuple[str, str]]:
+    """What needs no attack, because the payload is it."""
+    words = in_clear(traffic.kind, traffic.samples)
+    return [(words, "")] if words else []
+
+
+def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
+    """Together with the commands that would measure it, if there are any."""
+    asked = commands(
+        traffic.share,
+        shlex.quote(str(run.path)),
+        Attackable("layout" in run.federation, run.federation.get("looked_up", "")),
+    )
+    how = [c for c in asked if not c.startswith("unskew audit")]
+    words, data = NOT_MEASURED, str(run.config.get("data", ""))
+    if traffic.sum_of:
+        how = [c for c in how if c.endswith(" membership")]  # which reads the merged model
+        words += (
+            "; only sums were read here, so what can be attacked is the merged model"
+            if how
+            else "; only sums were read here"
+        )
+    if how and (run.path / SITES_FILE).is_file():
+        return f"{words}; whoever has samples of its sites can attack it", " or ".join(
+            f"{c} --data SITE=PATH" for c in how
+        )
+    if how and data.startswith("("):  # they were given in Python
+        return f"{words}; attacks need the samples, so simulate the same settings on data like them", ""
+    return words, " or ".join(how)
+
+
+def _attack_scores(share: str, run: RunData) -> list[tuple[str, str]]:
+    """For each attack on a payload the score that is furthest from what needs no payload."""
+    lines = []
+    for name, finding in run.attacks.items():
+        if best := strongest(finding["scores"], share):
+            asked = f" ({finding['asks']})" if finding.get("asks") else ""  # older findings do not say
+            lines.append((f"{name}{asked}: {score_text(best)}", str(finding["command"])))
+    return lines
+
+
+def score_text(score: Mapping[str, Any]) -> str:
+    """`AUC 0.62 [0.51, 0.70] (0.5 without the payload), update of client-0, lira`."""
+    between = f" [{_number(score['low'])}, {_number(score['high'])}]"
+    return f"{score['metric']} {_number(score['value'])}{between} ({_number(score['floor'])} without the payload), {score['of']}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else significant(value, 3)
+
+
+def _rows(finding: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of an attack's own table."""
+    return [
+        [str(s["payload"]), str(s["of"]), str(s["metric"]), _number(s["value"]), f"{_number(s['low'])} to {_number(s['high'])}",
+         _number(s["floor"]), _number(s["ceiling"]), str(s["n"])]
+        for s in finding["scores"]
+    ]  # fmt: skip
+
+
+def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
+    """(title, picture) of everything that attacks on a run have drawn."""
+    drawn = []
+    for name, finding in run.attacks.items():
+        shown = finding.get("pictures", {})
+        if curves := shown.get("roc"):
+            drawn.append((f"{method}: {name}, true against false positives", figure(partial(roc, curves))))
+        for title, sheet in shown.get("images", {}).items():
+            drawn.append((f"{method}: {title}", figure(partial(reconstructions, sheet))))
+        if plot := shown.get("lines"):
+            lines = [_line(i, c) for i, c in enumerate(plot["lines"])]
+            drawn.append((f"{method}: {plot['y']}", figure(partial(series, lines, plot["y"], x_label=plot["x"]))))
+    return [(title, picture) for title, picture in drawn if picture]
+
+
+def _line(i: int, c: Mapping[str, Any]) -> Line:
+    return Line(str(c["name"]), f"m{i % HUES}", np.array(c["x"], float), np.array(c["y"], float), np.zeros(len(c["x"])))

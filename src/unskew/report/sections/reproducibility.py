@@ -1,0 +1,96 @@
+"""How to repeat the runs: the command, their settings, the environment, and what went wrong."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unskew.config import FIELDS
+from unskew.report.analysis.numbers import plural
+from unskew.report.analysis.runs import RunData, read_json, read_yaml
+from unskew.report.sections import Context, Section, render
+from unskew.round.run import REFERENCES
+
+ORDER = 100
+NO_OPTIONS = {"method", "seed", "set", "workers", "lanes", "device"}
+"""Settings that a comparison's command does not repeat: they are arguments of another kind, or change no result."""
+ORDER_FILE = "deploy.json"
+"""In the folder of a run over a network: what was ordered, and of which federation."""
+MOST_EVENTS = 200
+MOST_COMMANDS = 20
+
+
+def build(context: Context) -> Section:
+    shared, differing = settings(context)
+    events = [(r, e) for r in context.runs for e in r.events if e.get("code") != "round"]
+    html = render(
+        "reproducibility.html.j2",
+        command=command(context),
+        methods=list(context.methods),
+        differing=differing,
+        settings="All settings that the runs share" if len(context.runs) > 1 else "All settings",
+        config=yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
+        env=context.first.env,
+        events=events[:MOST_EVENTS],
+        more=len(events) - MOST_EVENTS,
+    )
+    return Section("Repeat this", "repeat", html, link="Repeat this")
+
+
+def settings(context: Context) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
+    """(what all runs share, what differs: a setting's name, and its value for each method)."""
+    runs = context.runs
+    keys = list(dict.fromkeys(k for r in runs for k in r.config))
+    shared = {k: runs[0].config.get(k) for k in keys if all(r.config.get(k) == runs[0].config.get(k) for r in runs)}
+    differing = []
+    for key in keys:
+        values = [_values(group, key) for group in context.methods.values()]
+        seeds_alike = key == "seed" and len(set(values)) == 1
+        if key not in shared and key != "method" and not seeds_alike:
+            differing.append((key, values))
+    return shared, differing
+
+
+def _values(group: Sequence[RunData], key: str) -> str:
+    return ", ".join(dict.fromkeys(str(r.config.get(key)) for r in group))
+
+
+def command(context: Context) -> str:
+    """What to type to repeat the runs: one command for a comparison with the seeds 0, 1, and so on, else one per run."""
+    runs = context.runs
+    from_0 = {r.seed for r in runs} == set(range(context.seeds))  # `--seeds N` names no others
+    if len(runs) == 1 or not from_0 or not (runs[0].path.parent / "compare.yaml").is_file():
+        more = len(runs) - MOST_COMMANDS
+        left_out = [f"# and so on, for {plural(more, 'further run')}"] if more > 0 else []
+        return "\n".join([*(_run_command(r) for r in runs[:MOST_COMMANDS]), *left_out])
+    plan = read_yaml(runs[0].path.parent / "compare.yaml")
+    tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
+    options = [
+        f"--{k.replace('_', '-')}" + (f" {shlex.quote(str(v))}" if v is not True else "")
+        for k, v in (context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})).items()
+        if k not in NO_OPTIONS and v is not None and v != (FIELDS[k].default if k in FIELDS else None)
+    ]
+    for part, values in (shared.get("set") or {}).items():
+        options += [f"--set {shlex.quote(f'{part}.{name}={value}')}" for name, value in values.items()]
+    options += [f"--tune {tuned}"] if tuned else []
+    options += [f"--target {plan['target']}"] if plan.get("target") is not None else []
+    options += [f"--seeds {context.seeds}", *["--privacy"] * any(r.attacks for r in runs)]
+    named = [method for method in REFERENCES if method in {str(r.config.get("method")) for r in runs}]
+    if len(named) < len(REFERENCES):  # both are added unless told otherwise
+        options.append("--no-references")
+    methods = [*context.competing, *named * (len(named) < len(REFERENCES))]
+    return " ".join(["unskew compare", *map(shlex.quote, methods), *options])
+
+
+def _run_command(run: RunData) -> str:
+    """A run over a network needs its federation; samples that a program gave are known to that program alone."""
+    path = str(Path(run.path.parent.name, run.name, "config.yaml"))
+    federation = read_json(run.path / ORDER_FILE).get("federation")
+    if str(run.config.get("data", "")).startswith("(") and not federation:
+        return f"# {run.name} trained on samples that a program gave it: run that program again"
+    on = f" --on {shlex.quote(Path(str(federation)).name)}" if federation else ""
+    return f"unskew run {shlex.quote(path)}{on}"

@@ -1,0 +1,257 @@
+"""Training steps on a GPU, recorded once and replayed: launching their kernels one by one takes longer than computing them.
+
+Which steps are recorded follows from their shapes alone: the second step of a shape is recorded, and those after it are
+replayed, in this round and in later ones. Letters: G lanes.
+"""
+
+# pyright: reportPrivateImportUsage=false
+# torch's own optimisers are made of its _foreach functions, which have no public names.
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from unskew.core.trees import Tree, flat_tree, leaves, tree_map
+from unskew.round.lanes import LaneViews
+from unskew.round.layers import Kernels, use_kernels
+from unskew.round.optimise import optimiser
+from unskew.round.schedule import Step
+from unskew.round.step import Feed, LaneState, LaneStep, Steps
+from unskew.system.python_files import one_line
+
+MOST_STAGES = 12
+"""Stages that are kept; the one that was used longest ago is dropped first."""
+_RECORDING_LOCK = threading.Lock()
+"""Held by the one thread that watches or records: warnings, their filters and the collection of garbage are the process's."""
+NOT_IN_STEPS = ("rows", "rows_weight")
+"""What of the lane table no step reads."""
+
+
+class StepRecordings:
+    """The recorded steps of a run, by stage.
+
+    read: which of the facts that change from round to round hooks have read as numbers, "t" or "lr". A recording holds
+    such a number for good, so it serves only rounds in which the number is the same. refused: why the steps of this run
+    cannot be recorded, "" if they can; then all are taken as they are written.
+    """
+
+    def __init__(self, recorder: Recorder | None = None):
+        self.recorder, self.refused = recorder or CudaGraphs(), ""
+        self.stages: OrderedDict[object, Stage] = OrderedDict()
+        self.read: set[str] = set()
+
+    def train(self, steps: Steps) -> None:
+        """Take all steps of an update, and leave its state as `Update` would itself."""
+        known = len(self.read)
+        stage = self._stage(steps)
+        with use_kernels(steps.clients.net, stage.kernels):
+            for step, feed in zip(steps.plan, steps.feeds()):
+                stage.take(step, feed)
+        if len(self.read) > known:  # the first round found out what hooks read; what it recorded is named anew
+            self.stages.clear()
+            self.stages[self._key(steps)] = stage
+        stage.unload(steps.state)
+
+    def _stage(self, steps: Steps) -> Stage:
+        key = self._key(steps)
+        stage = self.stages.get(key)
+        if stage is None:
+            stage = self.stages[key] = Stage(self, steps)
+            while len(self.stages) > MOST_STAGES:
+                self.stages.popitem(last=False)
+        self.stages.move_to_end(key)
+        stage.load(steps)
+        return stage
+
+    def _key(self, steps: Steps) -> object:
+        shapes = tuple((path, tuple(t.shape), t.dtype) for path, t in leaves(tensors_of(steps)))
+        return shapes, steps.frozen, tuple((fact, getattr(steps.start, fact)) for fact in sorted(self.read))
+
+
+class Stage:
+    """Tensors at fixed places, from which the steps of all updates of one shape are taken."""
+
+    def __init__(self, replays: StepRecordings, steps: Steps):
+        self.replays = replays
+        tree = tree_map(torch.clone, tensors_of(steps))
+        self.held = [t for _, t in leaves(tree)]
+        clients, training = steps.clients, steps.clients.training
+        self.lr = torch.full((), steps.start.lr, device=steps.clients.device)
+        state = steps.state
+        self.state = LaneState(
+            tree["weights"],
+            tree["lanes"],
+            state.noise.over(tree["noise"]),
+            optimiser(training.optimiser, self.lr, training.momentum, training.weight_decay),
+            torch.zeros_like(state.loss_sum),
+        )
+        self.state.start_optimiser(clients)
+        start = replace(steps.start, weights=tree["start"], down=tree["down"])
+        self.kernels = Kernels(steps.axis.folded, frozen=steps.frozen)
+        views = LaneViews(clients, start, replays.read)
+        self.step = LaneStep(clients, steps.axis, views, self.kernels, self.state)
+        self.recorded: dict[object, Recording] = {}
+        self.seen: Counter[object] = Counter()
+
+    def load(self, steps: Steps) -> None:
+        """Copy in what this update begins with."""
+        torch._foreach_copy_(self.held, [t for _, t in leaves(tensors_of(steps))])
+        self.lr.fill_(steps.start.lr)
+        for group in self.state.optimiser.state:
+            torch._foreach_zero_(group)
+        self.state.loss_sum.zero_()
+
+    def unload(self, state: LaneState) -> None:
+        """Copy out what the steps have changed."""
+        torch._foreach_copy_(list(state.weights.values()), [self.state.weights[n] for n in state.weights])
+        state.loss_sum.copy_(self.state.loss_sum)
+        for p in self.step.clients.hooks["carry"]:
+            carried, held = (flat_tree(table["round"][p.name]) for table in (state.lane_table, self.state.lane_table))
+            torch._foreach_copy_(list(carried.values()), list(held.values()))
+
+    def take(self, step: Step, feed: Feed) -> None:
+        """Take one step: as it is written at first, then as it was recorded."""
+        shape = (step.width, step.active, step.size, step.short, feed.weight is None)
+        self.seen[shape] += 1
+        if self.seen[shape] > 1 and not self.replays.refused and shape not in self.recorded:
+            self._record(shape, step, feed)
+        if shape in self.recorded:
+            self.recorded[shape].replay(feed)
+        elif self.seen[shape] == 1 and not self.replays.refused:
+            self.replays.refused = self.replays.recorder.watch(lambda: self.step(step, feed))
+        else:
+            self.step(step, feed)
+
+    def _record(self, shape: object, step: Step, feed: Feed) -> None:
+        fixed = feed.clone()
+        try:
+            self.recorded[shape] = Recording(self.replays.recorder.record(lambda: self.step(step, fixed)), fixed)
+        except torch.OutOfMemoryError:  # fewer clients may be recorded, see `LaneRetry`
+            raise
+        except RuntimeError as error:
+            self.replays.refused = one_line(error)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """run: computes one recorded step from the feed at this place."""
+
+    run: Callable[[], None]
+    feed: Feed
+
+    def replay(self, feed: Feed) -> None:
+        torch._foreach_copy_(self.feed.tensors, feed.tensors)
+        self.run()
+
+
+def tensors_of(steps: Steps) -> Tree:
+    """All that the steps of an update read, but what is fed to each; without what is the same for every steps."""
+    state, start = steps.state, steps.start
+    lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
+    tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
+    return {**tree, "down": _with_spare_rows(steps), "noise": state.noise.tables}
+
+
+def _with_spare_rows(steps: Steps) -> Tree:
+    """The broadcast slices, with rows of zeros below what steps read by row: a buffer whose length differs from round to
+    round would else make every round's steps be recorded anew."""
+    down = dict(steps.start.down)
+    for p in steps.clients.method.parts:
+        if p.name in down and p.read_by_row:
+            down[p.name] = {n: pad_rows(t) if n in p.read_by_row else t for n, t in down[p.name].items()}
+    return down
+
+
+def pad_rows(rows: torch.Tensor) -> torch.Tensor:
+    """[N, ...] -> [M, ...], M >= N the next of a few lengths, at most a quarter more or 16; none stay none."""
+    N = len(rows)
+    apart = max(16, 1 << max(0, N.bit_length() - 3))
+    more = -N % apart
+    return torch.cat([rows, rows.new_zeros(more, *rows.shape[1:])]) if more else rows
+
+
+class Recorder(Protocol):
+    """Records what a function computes."""
+
+    def watch(self, function: Callable[[], None]) -> str:
+        """Call the function; returns why it cannot be recorded, "" if nothing is known against it."""
+        ...
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """What computes the same as the function. The function itself computes nothing meanwhile.
+
+        Raises RuntimeError if it cannot be recorded.
+        """
+        ...
+
+
+class CudaGraphs:
+    """Records kernels as CUDA graphs.
+
+    The graphs have one pool of memory in common, for none keeps anything in it from one launch to the next.
+    """
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+        self.stream: Any = None  # one for all: a pool gives memory back to the stream that it came from only
+
+    def watch(self, function: Callable[[], None]) -> str:
+        """A function that waits for the GPU, to read a value or to copy one there, cannot be recorded."""
+        here, waits = threading.get_ident(), list[str]()
+
+        def note(message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
+            if threading.get_ident() == here and "called a synchronizing" in str(
+                message
+            ):  # else it is another GPU's thread
+                waits.append(f"{filename}, line {line} waits for the GPU")
+
+        with _RECORDING_LOCK, warnings.catch_warnings():
+            before = torch.cuda.get_sync_debug_mode()
+            warnings.simplefilter("always")
+            warnings.showwarning = note
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                function()
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        return waits[0] if waits else ""
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        with _RECORDING_LOCK, self._recording(graph):
+            function()
+        self.pool = self.pool or graph.pool()
+        return graph.replay
+
+    @contextmanager
+    def _recording(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """Within it kernels are recorded instead of run, and no garbage is collected: to free memory ends a recording."""
+        self.stream = stream = self.stream or torch.cuda.Stream()
+        collects = gc.isenabled()
+        stream.wait_stream(torch.cuda.current_stream())
+        gc.disable()
+        try:
+            with torch.cuda.stream(stream):
+                graph.capture_begin(*(() if self.pool is None else (self.pool,)), capture_error_mode="thread_local")
+                try:
+                    yield
+                except BaseException:
+                    with suppress(
+                        RuntimeError
+                    ):  # a recording that failed cannot be ended either; why it failed is told
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
+        torch.cuda.current_stream().wait_stream(stream)

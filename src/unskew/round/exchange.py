@@ -1,0 +1,195 @@
+"""How the loop reaches the clients: the trainer of this process, or a network of sites, behind one interface.
+
+`LaneRetry` trains a cohort again with fewer clients side by side where a GPU's memory is full. `SecureSums` stands for secure
+aggregation in a simulated run: the server sees the sum of all replies, and no single reply. Masks cancel exactly, so none are
+drawn here: the sum has the bits of the sum over a network, and the run ends with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from unskew.core import gate
+from unskew.core.client import Fed
+from unskew.core.method import Method
+from unskew.core.part import Part, Trip
+from unskew.core.replies import Reply
+from unskew.core.trees import Tree
+from unskew.errors import StateError
+from unskew.privacy.fixed_point import FixedPoint, shares_of_weight
+from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
+from unskew.records.private_state import Store
+from unskew.records.record import Record
+from unskew.round.clients import Broadcast
+from unskew.round.randomness import RandomSource
+from unskew.round.run import Run
+from unskew.round.trainer import Trainer
+from unskew.system.python_files import one_line
+
+
+class Exchange(Protocol):
+    """Carries a broadcast to clients and brings their replies back, in the order of ids.
+
+    A client that does not answer is simply not among the replies. `private` holds clients' private state where it is
+    kept on this side; over a network it stays at the sites. sent, kept: names of weights that leave a client, and that
+    stay on it; hooks: the Parts that say something at each hook. chance: where noise comes from that protects. remarks: what
+    a user should know of how clients train, known after the first round. resized: from here on fewer clients train side by
+    side, after the device's memory was full; returns how many, 0 where there can be no fewer.
+    """
+
+    device: torch.device
+    sent: tuple[str, ...]
+    kept: frozenset[str]
+    hooks: dict[str, list[Part]]
+    chance: RandomSource
+
+    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]: ...
+
+    def visit(
+        self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
+    ) -> list[Reply]: ...
+
+    def remarks(self) -> list[tuple[str, str]]: ...
+
+    def resized(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Scoring(Protocol):
+    """Turns a state into metric rows; `last` after the last round, when every client's own row is wanted."""
+
+    def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[dict[str, Any]]: ...
+
+
+Tell = Callable[[int, str, str], None]
+
+
+class LaneRetry:
+    """Trains cohorts through an exchange. lanes: how many clients train side by side at most, as a run records it.
+
+    How many fit is predicted from the model (`room`). Where that was too many, and nobody asked for the number, the first
+    round is trained again with fewer until it fits. From then on the number stays, since another one may change last bits.
+    """
+
+    def __init__(self, trainer: Exchange, lanes: int, is_auto: bool, tell: Tell):
+        self.trainer, self.lanes, self.is_auto, self.tell = trainer, lanes, is_auto, tell
+
+    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
+        """As `Exchange.train`. Raises StateError (E142) for a GPU whose memory is full in a later round, or with a number of
+        clients that was asked for."""
+        while True:
+            try:
+                return self.trainer.train(start, cohort, private)
+            except torch.OutOfMemoryError as error:
+                if self.trainer.device.type == "cpu":
+                    raise
+                why = one_line(error)
+            # not before here, where the error has gone and with it what its frames held in the GPU's memory
+            fewer = self.trainer.resized() if self.is_auto and start.t == 1 else 0
+            if not fewer:
+                raise StateError("E142", self._advice(start.t, why))
+            text = f"the GPU's memory is full with the clients that were predicted to fit, so at most {fewer} train side by side"
+            self.tell(start.t, "E328", f"{text} from round 1 on; this number is recorded, and a resumed run keeps it.")
+            self.lanes = fewer
+
+    def _advice(self, t: int, why: str) -> str:
+        text = f"round {t}: the GPU has not enough memory ({why}). The last checkpoint is safe: end other programs on the GPU"
+        lower = f", or start another run with lanes={max(1, self.lanes // 2)}" if self.lanes > 1 else ""
+        return f"{text} and resume the run{lower}."
+
+
+MOST_LOSS = 1e12
+"""A client whose loss is larger than this, or no number, takes no part in the sum."""
+
+
+@dataclass
+class SecureSums:
+    """The engine's Exchange around the trainer of a run, whose replies come out as sums. record: takes its events."""
+
+    inner: Trainer
+    run: Run
+    secure: SecureAggregation
+    record: Record
+
+    def __post_init__(self) -> None:
+        inner = self.inner
+        self.device, self.sent, self.kept, self.hooks = inner.device, inner.sent, inner.kept, inner.hooks
+        self.chance = inner.chance
+        self.numbers = fixed_point_of(self.run.method, self.run.fed, self.secure, self.sent)
+
+    def remarks(self) -> list[tuple[str, str]]:
+        return self.inner.remarks()
+
+    def resized(self) -> int:
+        return self.inner.resized()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
+        """As many equal replies as clients have sound ones, whose sum is that of theirs; none of fewer than three."""
+        replies, fed = self.inner.train(start, cohort, private), self.run.fed
+        sound = []
+        for reply in replies:
+            if problem := reply_problem(reply, self.numbers.spec, fed.sizes):
+                code, text = problem
+                self.tell(start.t, code, f"{self.run.federation.name_of(reply.client)} round {start.t}: {text}")
+            else:
+                sound.append(reply)
+        if len(sound) < LEAST_SITES:
+            self.tell(start.t, "E321", too_few_event(start.t, len(sound), LEAST_SITES))
+            return []
+        p_K = shares_of_weight([r.size for r in sound], self.run.weighting, self.run.settings.cap)
+        total_N = self.numbers.numbers(sound[0], start.weights, p_K[0])
+        for reply, p in zip(sound[1:], p_K[1:]):
+            total_N += self.numbers.numbers(reply, start.weights, p)
+        if cut := self.numbers.cut(total_N):
+            self.tell(start.t, "E322", clipping_event(start.t, cut, len(sound), self.secure))
+        return self.numbers.replies(total_N, start.weights, sound, sum(p_K))
+
+    def visit(
+        self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
+    ) -> list[Reply]:
+        """Never called: a Part with an exchange of its own is refused before anything trains."""
+        raise TypeError(f"'{part.name}' makes an exchange whose replies are not summed")
+
+    def tell(self, t: int, code: str, text: str) -> None:
+        self.record.add("events", [{"t": t, "code": code, "text": text}])
+
+
+def fixed_point_of(method: Method, fed: Fed, secure: SecureAggregation, sent: Sequence[str]) -> FixedPoint:
+    """How the replies of a run become whole numbers. sent: names of the weights that leave a client."""
+    w, shares = fed.net.weights(), method.shares(fed)
+    spec = gate.Spec(
+        {n: tuple(w[n].shape) for n in sent}, {p: s for p, s in shares.items() if s}, {n: w[n].dtype for n in sent}
+    )
+    return FixedPoint(spec, secure.clip, secure.fraction(fed.clients), secure.bits)
+
+
+def reply_problem(reply: Reply, spec: gate.Spec, sizes: Sequence[int] | np.ndarray[Any, Any]) -> tuple[str, str] | None:
+    """Why a client takes no part in a sum, which it looks at itself, because nobody else can: a code and a sentence.
+
+    It does what the server's gate does with single replies. sizes: registered training samples, by client.
+    """
+    loss = float(torch.as_tensor(reply.loss))
+    if not math.isfinite(loss) or abs(loss) > MOST_LOSS:
+        return "E301", f"the loss is no number up to {MOST_LOSS:g} in size. It takes no part in the sum."
+    _, refused = gate.check([reply], spec, sizes)
+    return (refused[0].code, f"{refused[0].text} It takes no part in the sum.") if refused else None
+
+
+def too_few_event(t: int, there: int, needed: int) -> str:
+    """The event of a round whose sum nobody may see."""
+    return f"round {t}: {there} sound replies; a sum is opened over {needed} or more. Nothing was summed."
+
+
+def clipping_event(t: int, cut: str, clients: int, secure: SecureAggregation) -> str:
+    """The event of a round in which numbers were cut. cut: how many, in words."""
+    return f"round {t}: {cut} numbers of {clients} clients together were larger than clip={secure.clip:g} and were cut to it."

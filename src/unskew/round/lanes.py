@@ -1,0 +1,411 @@
+"""The clients of a chunk side by side: how their tensors are stacked, and the `Client` that a hook receives from one lane.
+
+`ManyLanes` trains clients side by side: tensors have a first axis of lanes, and functions run under `torch.func.vmap`.
+`SingleLane` trains one client at a time: there is no such axis at all, and functions run as they are written.
+Letters: B batch or rows of a visit, C classes, G lanes, V visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.client import Batch, Client, replace_fields
+from unskew.core.part import Part
+from unskew.core.trees import Tree, Weights, tree_map
+from unskew.errors import UsageError
+from unskew.round.clients import Broadcast, Clients
+from unskew.round.samples import on_device
+from unskew.round.schedule import Chunk, Step, Work
+
+LARGE_WEIGHT = 1 << 14
+"""Elements of a weight from which its layout in memory is worth a thought."""
+
+
+class Axis(Protocol):
+    """What differs between training one client at a time and many side by side."""
+
+    folded: bool
+    """Whether layers see all clients in one tensor."""
+
+    def work(self, chunk: Chunk) -> Sequence[Work]:
+        """The work of every lane; at least two lanes where clients train side by side."""
+        ...
+
+    def widened(self, step: Step) -> Step:
+        """The step, with at least two lanes where clients train side by side."""
+        ...
+
+    def padded(self, step: Step) -> bool:
+        """Whether layers must leave out the padding of this step's batches."""
+        ...
+
+    def rows_a_visit(self, most: int, batch: int) -> int:
+        """How many rows a pass over a client's data sees at once; most: the largest client's number of rows."""
+        ...
+
+    def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
+        """One tree from one tree a lane; a copy, which training may change."""
+        ...
+
+    def stack_weights(self, weights: Sequence[Weights]) -> Weights:
+        """The same for weights, in the layout in memory that trains fastest."""
+        ...
+
+    def fit(self, t: Tensor) -> Tensor:
+        """[G, ...] -> what a function that runs for all lanes is given."""
+        ...
+
+    def inputs(self, x: Tensor, step: Step) -> Tensor:
+        """The step's inputs [B*G, ...], sample by sample -> what the loss of all lanes is given."""
+        ...
+
+    def targets(self, y: Tensor, step: Step) -> Tensor:
+        """The step's targets, likewise."""
+        ...
+
+    def first(self, t: Tensor, lanes: int) -> Tensor:
+        """The first lanes of a stacked tensor, as a view."""
+        ...
+
+    def lane(self, t: Tensor, g: int) -> Tensor:
+        """What lane g holds of a stacked tensor, as a view."""
+        ...
+
+    def map(self, function: Callable[..., Any], *trees: Any) -> Any:
+        """One client's function, run for all lanes of stacked trees."""
+        ...
+
+    def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """One client's loss(weights, x, rest), for all lanes at once."""
+        ...
+
+
+class SingleLane:
+    """One client at a time."""
+
+    folded = False
+
+    def work(self, chunk: Chunk) -> Sequence[Work]:
+        return chunk.work
+
+    def widened(self, step: Step) -> Step:
+        return step
+
+    def padded(self, step: Step) -> bool:
+        return False
+
+    def rows_a_visit(self, most: int, batch: int) -> int:
+        return most
+
+    def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
+        return tree_map(_copy_weight, trees[0])
+
+    def stack_weights(self, weights: Sequence[Weights]) -> Weights:
+        return self.stack(weights)
+
+    def fit(self, t: Tensor) -> Tensor:
+        return t[0]
+
+    def inputs(self, x: Tensor, step: Step) -> Tensor:
+        return x
+
+    def targets(self, y: Tensor, step: Step) -> Tensor:
+        return y
+
+    def first(self, t: Tensor, lanes: int) -> Tensor:
+        return t
+
+    def lane(self, t: Tensor, g: int) -> Tensor:
+        return t
+
+    def map(self, function: Callable[..., Any], *trees: Any) -> Any:
+        return function(*trees)
+
+    def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return function
+
+
+class ManyLanes:
+    """Clients side by side. There are always at least two lanes: one alone would take other kernels, with other bits."""
+
+    folded = True
+
+    def work(self, chunk: Chunk) -> Sequence[Work]:
+        return chunk.work if len(chunk.work) > 1 else chunk.work * 2
+
+    def widened(self, step: Step) -> Step:
+        if step.width > 1:
+            return step
+        weight = None if step.weight_GB is None else np.repeat(step.weight_GB, 2, 0)
+        rows, local = np.repeat(step.rows_GB, 2, 0), np.repeat(step.local_G, 2)  # drawn_G counts active lanes only
+        return replace(step, rows_GB=rows, weight_GB=weight, local_G=local)
+
+    def padded(self, step: Step) -> bool:
+        return step.short
+
+    def rows_a_visit(self, most: int, batch: int) -> int:
+        return batch
+
+    def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
+        return {
+            n: self.stack([t[n] for t in trees]) if isinstance(v, Mapping) else torch.stack([t[n] for t in trees])
+            for n, v in trees[0].items()
+        }
+
+    def stack_weights(self, weights: Sequence[Weights]) -> Weights:
+        return {n: _as_gradients(t) for n, t in self.stack(weights).items()}
+
+    def fit(self, t: Tensor) -> Tensor:
+        return t
+
+    def inputs(self, x: Tensor, step: Step) -> Tensor:
+        return x.unflatten(0, (step.size, step.width))  # [B, G, ...]: convolutions see it folded without a copy
+
+    def targets(self, y: Tensor, step: Step) -> Tensor:
+        return y.unflatten(0, (step.size, step.width)).transpose(0, 1)
+
+    def first(self, t: Tensor, lanes: int) -> Tensor:
+        return t[:lanes]
+
+    def lane(self, t: Tensor, g: int) -> Tensor:
+        return t[g]
+
+    def map(self, function: Callable[..., Any], *trees: Any) -> Any:
+        return torch.func.vmap(function)(*trees)
+
+    def loss(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return torch.func.vmap(function, in_dims=(0, 1, 0))
+
+
+def axis_for(lanes: int) -> Axis:
+    """The axis for at most this many clients side by side."""
+    return ManyLanes() if lanes > 1 else SingleLane()
+
+
+def _as_gradients(t: Tensor) -> Tensor:
+    """Large dense layers' weights [G, out, in], in memory as [G, in, out]: the layout in which their gradients come.
+
+    The sum of two tensors of different layouts takes four times as long; small tensors do not matter.
+    """
+    return t.mT.contiguous().mT if t.dim() == 3 and t[0].numel() >= LARGE_WEIGHT else t
+
+
+def _copy_weight(t: Tensor) -> Tensor:
+    """A copy; of a convolution's weights, in the layout that the kernels want."""
+    return t.detach().clone(memory_format=torch.channels_last if t.dim() == 4 else torch.preserve_format)
+
+
+class HiddenCounts:
+    """Whoever uses it in any way reads why that cannot be (E108). by: the Part that protects samples."""
+
+    def __init__(self, by: str):
+        self._by = by
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise UsageError(
+            "E108", f"a hook reads the client's class counts, which no noise of '{self._by}' covers; take it out."
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    @classmethod
+    def __torch_function__(cls, _func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+        flat = [
+            one
+            for arg in (*args, *(kwargs or {}).values())
+            for one in (arg if isinstance(arg, list | tuple) else (arg,))
+        ]
+        next(one for one in flat if isinstance(one, HiddenCounts))._refuse()
+
+    __getitem__ = __iter__ = __len__ = __contains__ = __array__ = __bool__ = __float__ = __int__ = __index__ = _refuse
+    __eq__ = __ne__ = __gt__ = __lt__ = __ge__ = __le__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __mod__ = __neg__ = __abs__ = __invert__ = _refuse
+    __hash__ = object.__hash__
+
+
+def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
+    """What differs between the clients of a chunk in round t, stacked: `work` and `private` hold one entry a lane.
+
+    id, n, steps: [G]; pulled too, `Client.pull` where the learning rate changes within a round. counts: [G, C]. rows, rows_weight: [G, V, B], each client's rows of the samples in V visits,
+    padded with row 0 at weight 0. mine: the Parts' private slices. kept: the weights that stay on the client.
+    round: what the hook `begin` returned; empty before it ran.
+    """
+    rows_GVB, weight_GVB = _visits(clients, axis, work)
+    epochs, course = clients.training.recipe_in(t).epochs, clients.training.course
+    rho = clients.fed.momentum if clients.fed.optimiser == "sgd" else 0.0
+    table = {
+        "id": np.array([w.client for w in work]),
+        "n": np.array([w.n for w in work], dtype=np.float32),
+        "counts": clients.samples.counts_KC[[w.client for w in work]].astype(np.float32),
+        "steps": np.array([w.steps(epochs) for w in work], dtype=np.float32),
+        "rows": rows_GVB,
+        "rows_weight": weight_GVB,
+    }
+    if not course.is_constant:
+        table["pulled"] = np.array([course.pull(w.steps(epochs), rho) for w in work], dtype=np.float32)
+    tensors = {n: axis.fit(on_device(v, clients.device)) for n, v in table.items()}
+    mine = {p.name: axis.stack([state.get(p.name, {}) for state in private]) for p in clients.hooks["client_init"]}
+    kept = axis.stack([{n: state["kept"][n] for n in clients.kept} for state in private])
+    return {**tensors, "mine": mine, "kept": kept, "round": {}}
+
+
+def sent_table(axis: Axis, sent: Sequence[Broadcast]) -> Tree:
+    """What the clients of a chunk were sent, each its own, stacked: `weights`, and by Part `down`."""
+    return {"weights": axis.stack([to.weights for to in sent]), "down": axis.stack([to.down for to in sent])}
+
+
+def _visits(clients: Clients, axis: Axis, work: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, weights), both [G, V, B]."""
+    most = max(w.n for w in work)
+    size = axis.rows_a_visit(most, clients.training.recipe.batch)
+    visits = -(-most // size)
+    rows = np.zeros((len(work), visits * size), dtype=np.int64)
+    weight = np.zeros(rows.shape, dtype=np.float32)
+    for g, w in enumerate(work):
+        rows[g, : w.n] = clients.samples.rows[w.client]
+        weight[g, : w.n] = 1
+    return rows.reshape(len(work), visits, size), weight.reshape(len(work), visits, size)
+
+
+ROUND_FIELDS = ("t", "lr")
+"""Fields of a `Client` that are plain numbers and change from round to round."""
+
+
+@dataclass(frozen=True)
+class TrackedClient(Client):
+    """A client that notes which of its `ROUND_FIELDS` fields are read."""
+
+    read: set[str] = field(default_factory=set)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ROUND_FIELDS:
+            super().__getattribute__("read").add(name)
+        return super().__getattribute__(name)
+
+
+class LaneViews:
+    """Makes the `Client` that a Part's hook is handed from one lane of the table.
+
+    read: a set to which the names of those `ROUND_FIELDS` fields are added that a hook reads; None: nobody asks.
+    constants: the model's frozen weights, of which there is one copy for all lanes.
+    """
+
+    def __init__(self, clients: Clients, start: Broadcast, read: set[str] | None = None):
+        self.clients, self.start, self.read = clients, start, read
+        self.constants: Weights = {n: start.weights[n] for n in sorted(clients.fed.net.constants)}
+
+    def whole(self, w: Weights) -> Weights:
+        """All weights of a lane, from those that lanes hold."""
+        return {**w, **self.constants} if self.constants else w
+
+    def held(self, w: Weights) -> Weights:
+        """What lanes hold of weights that a hook returned: without constants, which it cannot change."""
+        return {n: t for n, t in w.items() if n not in self.constants} if self.constants else w
+
+    def seen(self, p: Part, tree: Weights) -> Weights:
+        """Weights or gradients without those that other Parts keep at the client beside the model."""
+        hidden = self.clients.hidden[p.name]
+        return {n: t for n, t in tree.items() if n not in hidden} if hidden else tree
+
+    def completed(self, p: Part, tree: Weights, seen: Weights) -> Weights:
+        """What a hook returned for what it saw of a tree, with the rest of the tree."""
+        hidden = self.clients.hidden[p.name]
+        return seen | {n: t for n, t in tree.items() if n in hidden} if hidden else seen
+
+    def client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:
+        clients, start = self.clients, self.start
+        kind = Client if self.read is None else partial(TrackedClient, read=self.read)
+        c = kind(
+            id=lane["id"],
+            n=lane["n"],
+            counts=HiddenCounts(clients.apart.name) if clients.apart else lane["counts"],  # type: ignore[arg-type]
+            steps=lane["steps"],
+            lr=start.lr,
+            t=start.t,
+            start=self.seen(p, {**start.weights, **lane["sent"].get("weights", {}), **lane["kept"]}),
+            fed=clients.facts,
+            net=clients.net,
+            down=lane["sent"].get("down", start.down).get(p.name, {}),
+            mine=lane["mine"].get(p.name, {}),
+            round=lane["round"].get(p.name, {}),
+            noise=noise,
+            **{n: lane[n] for n in ("step", "pulled") if n in lane},
+            seen={climb: self.seen(p, g) for climb, g in lane.get("seen", {}).items()},
+            data=(lambda raw: self._batches(lane, raw)) if with_data else None,
+        )
+        if clients.hooks["evaluate_with"]:
+            return replace_fields(c, prepare=lambda x: clients.prepared(x, c, start))
+        return c
+
+    def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:
+        """The Part's hook `begin` as a function of one lane's weights and table."""
+        return lambda w, lane: p.begin(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
+
+    def starts(self, p: Part) -> Callable[[Weights, Tree], Weights]:
+        """The Part's hook `starts`, likewise."""
+        return lambda w, lane: self._changed(p, w, p.starts, self.client(p, lane, {}, with_data=True))
+
+    def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
+        """The Part's hook `finish`, likewise."""
+        return lambda w, lane: p.finish(self.seen(p, self.whole(w)), self.client(p, lane, {}, with_data=True))
+
+    def sends(self, p: Part) -> Callable[[Weights, Tree], Weights]:
+        """The Part's hook `sends`, likewise."""
+        return lambda w, lane: self._changed(p, w, p.sends, self.client(p, lane, {}))
+
+    def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
+        """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""
+
+        def grad(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
+            c, w = self.client(p, lane, noise), self.seen(p, self.whole(w))
+            after = self.completed(p, g, p.grad(self.seen(p, g), w, c))
+            for of, names in self.clients.beside.items():
+                if p.each_model and of != p.name and (model := {n: t for n, t in g.items() if n in names}):
+                    after |= p.grad(model, w, c)
+            return after
+
+        return grad
+
+    def perturb(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
+        """The Part's hook `perturb`, likewise."""
+
+        def perturb(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
+            return self._changed(p, w, lambda w, c: p.perturb(self.seen(p, g), w, c), self.client(p, lane, noise))
+
+        return perturb
+
+    def carry(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Tree]:
+        """The Part's hook `carry`, likewise."""
+
+        def carry(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Tree:
+            return p.carry(self.seen(p, g), self.seen(p, self.whole(w)), self.client(p, lane, noise))
+
+        return carry
+
+    def holds(self, p: Part) -> Callable[[Tree], dict[str, Tensor]]:
+        """The Part's hook `holds` as a function of one lane's table."""
+        return lambda lane: p.holds(self.client(p, lane, {}))
+
+    def _changed(self, p: Part, w: Weights, hook: Callable[[Weights, Client], Weights], c: Client) -> Weights:
+        """What lanes hold of weights after a Part's hook."""
+        whole = self.whole(w)
+        return self.held(self.completed(p, whole, hook(self.seen(p, whole), c)))
+
+    def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
+        """The lane's rows in turn; every lane is padded to the longest, with weight 0."""
+        samples = self.clients.samples
+        for rows, weight in zip(lane["rows"].unbind(0), lane["rows_weight"].unbind(0)):
+            x = samples.x[rows]
+            if not raw:
+                for p in self.clients.hooks["evaluate_with"]:
+                    x = p.evaluate_with(x, self.client(p, lane, {}))
+            yield Batch(x, samples.y[rows], weight)

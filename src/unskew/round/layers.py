@@ -1,0 +1,454 @@
+"""What a model's layers run as while it trains: over many clients at once, with masked batches and keyed dropout.
+
+A `TorchFunctionMode` catches the calls of the layers, so that it serves any nn.Module; `vmap_layers` has what it runs. A
+rectifier before a max pooling is applied to the largest number of each window alone. A view of an activation is a copy
+where the kernels lay its channels out in another order. Dropout masks belong to a client: they are drawn from its own key.
+Letters: B batch, G lanes.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from unskew.core.keys import key
+from unskew.core.network import Network
+from unskew.models.time_convolution import edged_norm_relu
+from unskew.round.schedule import Chunk, Step
+from unskew.round.vmap_layers import (
+    Convolution,
+    FoldedConvolution,
+    FoldedGroupNorm,
+    FoldedNorm,
+    FoldedPool,
+    affine,
+    masked_norm,
+    pair,
+    single,
+)
+
+
+@dataclass(frozen=True)
+class PendingRectifier:
+    """A rectifier's answer that nothing has used yet.
+
+    No rectifier falls anywhere, so the largest of rectified numbers is the largest number, rectified. The maxima are fewer,
+    hence it costs less to rectify them, above all backwards. Values and the gradients of `relu` and `relu6` are equal to the
+    bit; those of a leaky one are so where windows neither overlap nor have two largest numbers.
+    """
+
+    value: weakref.ref[Tensor]
+    of: Tensor
+    again: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rectifier:
+    """run: the function of x and of whether it works in place. rises: whether it falls nowhere."""
+
+    run: Callable[..., Tensor]
+    rises: bool = True
+
+
+RectifierCall = tuple[Tensor, Rectifier, bool]
+"""What is rectified, by what, and whether in place."""
+
+
+def _plain(run: Callable[..., Tensor]) -> Callable[..., RectifierCall]:
+    def named(x: Tensor, inplace: bool = False) -> RectifierCall:
+        return x, Rectifier(run), inplace
+
+    return named
+
+
+def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> RectifierCall:
+    return x, Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)), inplace  # nn.ReLU6 is one, too
+
+
+def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> RectifierCall:
+    return x, Rectifier(partial(F.leaky_relu, negative_slope=negative_slope), negative_slope >= 0), inplace
+
+
+RECTIFIERS: dict[Any, Callable[..., RectifierCall]] = {
+    F.relu: _plain(F.relu),
+    torch.relu: _plain(F.relu),
+    Tensor.relu: _plain(F.relu),
+    F.relu6: _plain(F.relu6),
+    F.hardtanh: _hardtanh,
+    F.leaky_relu: _leaky_relu,
+}
+"""By what of torch's is called: what is to be rectified, by what, and whether in place."""
+
+
+class CopyLog(Protocol):
+    """copied: a list to which every view adds what it had to copy, or None."""
+
+    copied: list[Tensor] | None
+
+
+def view(copies: CopyLog, x: Tensor, *size: Any, **kwargs: Any) -> Tensor:
+    """x in this shape; a view where it can be one."""
+    if kwargs or (size and isinstance(size[0], torch.dtype)):
+        return x.view(*size, **kwargs)
+    y = x.reshape(*size)
+    if copies.copied is not None and y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+        copies.copied.append(y)
+    return y
+
+
+def view_as(copies: CopyLog, x: Tensor, other: Tensor) -> Tensor:
+    """x in the shape of another tensor."""
+    return view(copies, x, other.shape)
+
+
+def view_as_complex(_copies: CopyLog, x: Tensor) -> Tensor:
+    """Complex numbers of pairs, which have to lie side by side; weights of four axes do not."""
+    return torch.view_as_complex(x.contiguous())
+
+
+VIEWS = {Tensor.view: view, Tensor.view_as: view_as, torch.view_as_complex: view_as_complex}
+"""What runs in place of torch's own."""
+
+
+CHANNELS_LAST = torch.channels_last
+Size = int | tuple[int, ...]
+"""A stride, a padding, a kernel's size: one number, or one for each axis."""
+
+
+class Kernels(TorchFunctionMode):
+    """Enter it around a model's blocks, see `use_kernels`.
+
+    folded: the layers run inside vmap, with all clients in one tensor. frozen: normalise by running statistics although
+    the model trains (for a client with one sample). rounded: convolutions of several channels, depthwise ones aside,
+    compute with factors rounded to bfloat16, which processors with units for it do faster. padded: batches end in padding, which no statistics may count.
+    mask_shapes: a list to which every dropout layer adds the shape of its mask, or None.
+    copied: a list to which every view adds what it had to copy, or None.
+    """
+
+    def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
+        super().__init__()
+        self.folded, self.frozen, self.rounded, self.padded = folded, frozen, rounded, False
+        self.mask_shapes: list[tuple[int, ...]] | None = None
+        self.copied: list[Tensor] | None = None
+        self._weight_B: Tensor | None = None
+        self._dropout: Iterator[Tensor] | None = None
+        self._differentiating = False
+        self._rectified: PendingRectifier | None = None
+
+    @contextmanager
+    def training(self, weight_B: Tensor, dropout: Sequence[Tensor] | None) -> Iterator[None]:
+        """One pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout: uniform numbers, by layer, none where
+        the layer draws by itself; None where nothing is left out."""
+        self._weight_B = weight_B if self.padded else None
+        self._dropout = None if dropout is None else iter(dropout)
+        yield
+        self._weight_B = None
+
+    @contextmanager
+    def differentiating(self) -> Iterator[None]:
+        """Layers run as torch's own operations, which can be differentiated twice, and no statistics are recorded."""
+        self._differentiating = True
+        try:
+            yield
+        finally:
+            self._differentiating = False
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        rectified, self._rectified = self._rectified, None  # whatever is called next, it alone may use it
+        if rectified and func in _POOLS and args and rectified.value() is args[0]:
+            pooled = _KERNELS[func](self, rectified.of, *args[1:], **kwargs)
+            return rectified.again(pooled)
+        if self._differentiating and func not in _ALWAYS_OURS:
+            return func(*args, **kwargs)
+        kernel = _KERNELS.get(func)
+        if kernel and "input" in kwargs:  # torch's own name of the first argument
+            args = (kwargs.pop("input"), *args)
+        return kernel(self, *args, **kwargs) if kernel else func(*args, **kwargs)
+
+    def conv2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        if x.dim() != 4:
+            return F.conv2d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
+
+        def run(x: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
+            x = x.contiguous(memory_format=CHANNELS_LAST)
+            ways = stride, padding, dilation, groups
+            if not self.rounded or w.shape[1] == 1 or w.dtype != torch.float32:
+                return F.conv2d(x, w, b, *ways)  # type: ignore[arg-type]
+            bias = None if b is None else b.bfloat16()
+            return F.conv2d(x.bfloat16(), w.bfloat16(), bias, *ways).float()  # type: ignore[arg-type]
+
+        if isinstance(padding, str) and padding != "valid":
+            return self._convolution(Convolution(run), x, weight, bias, groups)
+        pads = (0, 0) if isinstance(padding, str) else pair(padding)
+        return self._convolution(Convolution(run, pair(stride), pads, pair(dilation)), x, weight, bias, groups)
+
+    def conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """As a convolution of one row of pixels, whose kernels are faster."""
+        if x.dim() != 3:
+            return F.conv1d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
+        pads = padding if isinstance(padding, str) else (0, single(padding))
+        ways = (1, single(stride)), pads, (1, single(dilation))
+        return self.conv2d(x.unsqueeze(-2), weight.unsqueeze(-2), bias, *ways, groups).squeeze(-2)
+
+    def conv_transpose2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        dilation: Size = 1,
+    ) -> Tensor:
+        def run(x: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
+            x = x.contiguous(memory_format=CHANNELS_LAST)
+            return F.conv_transpose2d(x, w, b, stride, padding, output_padding, groups, dilation)  # type: ignore[arg-type]
+
+        return self._convolution(Convolution(run), x, weight, bias, groups)
+
+    def _convolution(self, run: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        if self.folded:
+            return FoldedConvolution.apply(x, weight, bias, groups, run)  # type: ignore[return-value]
+        return run(x, weight, bias, groups)
+
+    def max_pool2d(
+        self,
+        x: Tensor,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Tensor:
+        return self._pooling(F.max_pool2d, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+    def max_pool1d(
+        self,
+        x: Tensor,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Tensor:
+        if x.dim() != 3:
+            return F.max_pool1d(x, kernel_size, stride, padding, dilation, ceil_mode)
+        step = single(kernel_size if stride is None else stride)
+        ways = (1, single(kernel_size)), (1, step), (0, single(padding)), (1, single(dilation)), ceil_mode
+        return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
+
+    def rectify(self, x: Tensor, rectifier: Rectifier, inplace: bool) -> Tensor:
+        """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see `PendingRectifier`."""
+        if inplace:  # a model may go on with x itself
+            return rectifier.run(x, inplace=True)
+        y = rectifier.run(x)
+        if rectifier.rises and (x.requires_grad or self.folded):
+            self._rectified = PendingRectifier(weakref.ref(y), x, rectifier.run)
+        return y
+
+    def avg_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._pooling(F.avg_pool2d, x, *args, **kwargs)
+
+    def adaptive_avg_pool2d(self, x: Tensor, output_size: Size) -> Tensor:
+        if output_size in (1, (1, 1)):
+            return x.mean((-2, -1), keepdim=True)
+        return self._pooling(F.adaptive_avg_pool2d, x, output_size)
+
+    def _pooling(self, pool: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.folded and x.dim() == 4:  # an image without a batch has its rows where lanes would be folded in
+            return FoldedPool.apply(x, lambda t: pool(t, *args, **kwargs))  # type: ignore[return-value]
+        return pool(x, *args, **kwargs)
+
+    def batch_norm(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        record = not self._differentiating and running_mean is not None
+        if running_mean is not None and (not training or self.frozen):
+            return affine(x, running_mean, (running_var + eps).rsqrt(), weight, bias)
+        if self._weight_B is not None:
+            running = None if running_mean is None or not record else (running_mean, running_var)
+            return masked_norm(x, self._weight_B, running, weight, bias, momentum, eps)
+        if record and self.folded:
+            return FoldedNorm.apply(x, running_mean, running_var, weight, bias, momentum, eps)  # type: ignore[return-value]
+        mean, var = (running_mean, running_var) if record else (None, None)
+        return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
+
+    def group_norm(
+        self, x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    ) -> Tensor:
+        if self.folded:
+            return FoldedGroupNorm.apply(x, num_groups, weight, bias, eps)  # type: ignore[return-value]
+        return F.group_norm(x, num_groups, weight, bias, eps)
+
+    def edged_norm_relu(
+        self,
+        inside: Tensor,
+        edge: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        w: Tensor,
+        b: Tensor,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        record = not self._differentiating
+        training, fast = training and not self.frozen, record and not self.folded
+        return edged_norm_relu(inside, edge, mean, var, w, b, training, momentum, eps, self._weight_B, fast, record)
+
+    def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return x
+        if self.mask_shapes is not None:
+            self.mask_shapes.append(tuple(x.shape))
+        if self._dropout is None:
+            return x
+        numbers = next(self._dropout)
+        if not numbers.numel():
+            return F.dropout(x, p, True, inplace)
+        keep, share = numbers >= p, 1 - p or 1.0
+        return x.mul_(keep).div_(share) if inplace else x * keep / share
+
+
+@contextmanager
+def use_kernels(net: Network, kernels: Kernels) -> Iterator[None]:
+    """Let a network's blocks run within these kernels."""
+    before = net.around, net.differentiable
+    net.around, net.differentiable = (lambda: kernels), kernels.differentiating
+    try:
+        yield
+    finally:
+        net.around, net.differentiable = before
+
+
+def _rectifier_kernel(named: Callable[..., tuple[Tensor, Rectifier, bool]]) -> Callable[..., Tensor]:
+    return lambda kernels, *args, **kwargs: kernels.rectify(*named(*args, **kwargs))
+
+
+_ALWAYS_OURS = {F.batch_norm, F.dropout, edged_norm_relu, *VIEWS}
+"""What never runs as torch's own operation."""
+_POOLS = {F.max_pool1d, torch.max_pool1d, F.max_pool2d, torch.max_pool2d}
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    **VIEWS,
+    **{func: _rectifier_kernel(named) for func, named in RECTIFIERS.items()},
+    torch.conv1d: Kernels.conv1d,
+    F.conv1d: Kernels.conv1d,
+    F.max_pool1d: Kernels.max_pool1d,
+    torch.max_pool1d: Kernels.max_pool1d,
+    torch.conv2d: Kernels.conv2d,
+    F.conv2d: Kernels.conv2d,
+    F.conv_transpose2d: Kernels.conv_transpose2d,
+    F.max_pool2d: Kernels.max_pool2d,
+    torch.max_pool2d: Kernels.max_pool2d,
+    F.avg_pool2d: Kernels.avg_pool2d,
+    F.adaptive_avg_pool2d: Kernels.adaptive_avg_pool2d,
+    F.batch_norm: Kernels.batch_norm,
+    F.group_norm: Kernels.group_norm,
+    F.dropout: Kernels.dropout,
+    edged_norm_relu: Kernels.edged_norm_relu,
+}
+
+
+_DRAWING_LOCK = threading.Lock()
+"""Held by the one client that draws from torch's own generator, which all threads have in common."""
+
+
+@contextmanager
+def model_draws(net: Network, device: torch.device, *purpose: object) -> Iterator[None]:
+    """Within it a model that draws random numbers by itself (attention with dropout) draws them for this purpose.
+
+    Such a model trains one client at a time; for any other model nothing happens.
+    """
+    if not net.draws:
+        yield
+        return
+    with _DRAWING_LOCK, torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(key(*purpose).initial_seed())
+        yield
+
+
+def mask_shapes(net: Network, until: str | None = None) -> tuple[tuple[int, ...] | None, ...]:
+    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches them.
+
+    None where the first axis of what a layer is given is not the batch (a layer of a recurrent model, or of weights): it
+    then draws from torch's own generator. until: of the layers up to this cut.
+    """
+    two, three = (_masks(net, until, B) for B in (2, 3))
+    return tuple(a[1:] if a[:1] == (2,) and b[:1] == (3,) else None for a, b in zip(two, three))
+
+
+def _masks(net: Network, until: str | None, B: int) -> list[tuple[int, ...]]:
+    """The shape of every dropout layer's mask in a batch of B."""
+    kernels = Kernels(folded=False)
+    kernels.mask_shapes = []
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), use_kernels(net, kernels):
+        net.run(net.weights(), torch.zeros((B, *net.shape)), until=until, train=True)
+    return kernels.mask_shapes
+
+
+class DropoutMasks:
+    """The uniform numbers that decide what dropout leaves out, one tensor a layer and step.
+
+    generators: one for each client of the chunk.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...] | None], chunk: Chunk, generators: Sequence[torch.Generator]):
+        self.shapes, self.chunk, self.generators = shapes, chunk, generators
+
+    def at(self, step: Step) -> list[Tensor]:
+        """[G, B, *shape] for each layer, [G, 0] where it draws by itself. A client draws for its samples only, whatever its
+        batch is padded to."""
+        layers = []
+        for shape in self.shapes:
+            if shape is None:
+                layers.append(torch.zeros((step.width, 0)))
+                continue
+            numbers = torch.zeros((step.width, step.size, *shape))
+            for g, work in enumerate(self.chunk.work[: step.active]):
+                samples = work.short if step.short else step.size
+                samples = samples if step.drawn_G is None else int(step.drawn_G[g])
+                numbers[g, :samples] = torch.rand((samples, *shape), generator=self.generators[g])
+            layers.append(numbers)
+        return layers

@@ -1,0 +1,219 @@
+"""Differential privacy of single samples: a gradient for every sample, and noisy sums over a client's samples.
+
+In a training step each sample trains in a lane of its own: B samples of G clients are B G lanes with batches of one, whose
+gradients a Part sees one by one (`sample_grad`) before they are added up and divided by the expected number of samples.
+Outside steps a hook sees a client without samples. Its `total` measures one sample at a time, the protecting Part bounds
+the measured values as one vector, and noise is added to every number of the sum. The noise of a round is named after the
+caller and the number of the sum, so no two sums have the same.
+Letters: B batch, G lanes, S = B G samples, the first of every client before the second of any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.client import NOISE_DEVIATIONS, Batch, Client, Measure, replace_fields
+from unskew.core.keys import add_noise
+from unskew.core.shares import Noise, Share
+from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, tree_map
+from unskew.errors import UsageError
+from unskew.round.clients import Broadcast, Clients
+from unskew.round.lanes import HiddenCounts, LaneViews, ManyLanes
+from unskew.round.layers import Kernels, use_kernels
+from unskew.round.loss import ClientLoss, StepInputs
+from unskew.round.precision import BF16
+from unskew.round.samples import on_device
+from unskew.round.schedule import Step
+
+HIDDEN_LEAVES = ("rows", "rows_weight", "round")
+"""Leaves of a lane's table that no hook may read here: they tell of other samples. So do `counts`, which
+`LaneViews` hides."""
+
+
+class PerSampleGradients:
+    """Called with a step, its rows [S], samples [S, ...], weights and inputs, returns ([G] losses summed over samples, noisy
+    gradients by name [G, ...]).
+
+    names: the client of every lane."""
+
+    def __init__(
+        self, clients: Clients, views: LaneViews, laws: Mapping[str, Mapping[str, Noise]], names: Sequence[int]
+    ):
+        assert clients.apart is not None
+        self.clients, self.views, self.part, self.laws, self.names = clients, views, clients.apart, laws, names
+        self.kernels = Kernels(folded=True, rounded=clients.training.precision == BF16)
+        self.loss = ManyLanes().loss(ClientLoss(clients, views, self.kernels))
+
+    def __call__(
+        self, step: Step, rows: Tensor, x: Tensor, leaves: Weights, given: StepInputs
+    ) -> tuple[Tensor, Weights]:
+        B, G, learnt = step.size, step.width, self.clients.learnt
+        lanes = given.lane["n"].dim() > 0  # else there is one client, without an axis of lanes
+
+        def spread(t: Tensor) -> Tensor:
+            """[G, ...] -> [S, ...], a copy for every sample."""
+            stacked = t if lanes else t[None]
+            return stacked[None].expand(B, *stacked.shape).reshape(B * G, *stacked.shape[1:])
+
+        def apart(t: Tensor) -> Tensor:
+            """[G, B, ...] -> [S, 1, ...]"""
+            stacked = t if lanes else t[None]
+            return stacked.transpose(0, 1).reshape(B * G, 1, *stacked.shape[2:])
+
+        w = {n: spread(t.detach()).requires_grad_(n in learnt) for n, t in leaves.items()}
+        lane: Tree = tree_map(spread, {n: v for n, v in given.lane.items() if n not in HIDDEN_LEAVES}) | {"round": {}}
+        weight_S = apart(given.weight)
+        noise = {
+            part: {name: (apart if law.per_sample else spread)(given.noise[part][name]) for name, law in laws.items()}
+            for part, laws in self.laws.items()
+        }
+        inputs = StepInputs(
+            self.clients.samples.y.index_select(0, rows)[:, None],
+            weight_S,
+            noise,
+            tuple(map(apart, given.dropout)),
+            lane,
+        )
+        with use_kernels(self.clients.net, self.kernels):
+            loss_S = self.loss(w, x[None], inputs)
+        grads = torch.autograd.grad(loss_S.sum(), [w[n] for n in learnt], allow_unused=True)
+        g = {n: torch.zeros_like(w[n]) if v is None else v for n, v in zip(learnt, grads)}
+        with torch.no_grad():
+            g = torch.func.vmap(self._sample_grad)(g, lane)
+            expected_G = spread(given.lane["n"])[:G].clamp(max=self.clients.training.recipe.batch)
+            means = {
+                n: self._noisy(n, self._sum(t, weight_S, B, G), step) / _per_lane(expected_G, t) for n, t in g.items()
+            }
+            loss_G = (loss_S.detach() * weight_S[:, 0]).reshape(B, G).sum(0)
+            return loss_G, {n: t.to(w[n].dtype) for n, t in means.items()}
+
+    def _noisy(self, name: str, total: Tensor, step: Step) -> Tensor:
+        """[G, ...]: the sums of a weight's gradients with the noise of each lane's own step."""
+        normal = self.clients.chance.normal(self.views.start.t, self.part.name)
+        shape = tuple(total.shape[1:])
+        drawn = [normal(shape, f"{client} {local} {name}") for client, local in zip(self.names, step.local_G)]
+        return add_noise(total, self.part.step_noise, on_device(torch.stack(drawn), total.device))
+
+    def _sample_grad(self, g: Weights, lane: Tree) -> Weights:
+        return self.part.sample_grad(g, self.views.client(self.part, lane, {}))
+
+    @staticmethod
+    def _sum(t: Tensor, weight_S: Tensor, B: int, G: int) -> Tensor:
+        """[S, ...] -> [G, ...], float64: over samples, without padding."""
+        counted = torch.where(weight_S.reshape(-1, *[1] * (t.dim() - 1)) > 0, t, 0.0)
+        return counted.reshape(B, G, *t.shape[1:]).sum(0, dtype=torch.float64)
+
+
+def _per_lane(values_G: Tensor, like: Tensor) -> Tensor:
+    return values_G.reshape(-1, *[1] * (like.dim() - 1))
+
+
+NUMBERS_AT_ONCE = 1 << 24
+"""Numbers of single samples that are in memory at a time, about."""
+ROWS_AT_ONCE = 256
+"""Samples that are measured side by side, at most."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Who asks for sums. part: its name. place: where: "finish", or a trip by its place among the Part's. allowed: how many
+    sums it says that it asks for, which the account has counted."""
+
+    part: str
+    place: str
+    allowed: int
+
+
+def without_samples(clients: Clients, c: Client) -> Client:
+    """The client as hooks may see it beside a Part that protects samples: no samples, no class counts (E108)."""
+    if clients.apart is None:
+        return c
+    by = clients.apart.name
+
+    def refuse(*_: object) -> NoReturn:
+        raise UsageError("E108", f"a hook reads the client's samples, which no noise of '{by}' covers; take it out.")
+
+    return replace_fields(c, counts=HiddenCounts(by), data=refuse, chosen=refuse)
+
+
+def with_sums(clients: Clients, c: Client, k: int, start: Broadcast, release: Release) -> Client:
+    """Client k as a hook sees it that has declared to read sums alone. c: its trees and weights; start: what it was sent."""
+    assert clients.apart is not None
+    blind = without_samples(clients, c)
+    return replace_fields(
+        blind, summed=NoisySums(clients, blind, k, start, release), floor=NOISE_DEVIATIONS * clients.apart.sum_noise
+    )
+
+
+@dataclass
+class NoisySums:
+    """Called as `Client.total` is; at most as often as declared. k: the client. asked: how often it was called."""
+
+    clients: Clients
+    c: Client
+    k: int
+    start: Broadcast
+    release: Release
+    asked: int = field(default=0)
+
+    def __call__(self, measure: Measure, raw: bool) -> dict[str, Tensor]:
+        """Raises UsageError (E108) for a sum more than was declared, which epsilon would not count."""
+        part, place, allowed = self.release.part, self.release.place, self.release.allowed
+        if self.asked >= allowed:
+            text = f"'{part}' asks for more sums over samples than the {allowed} of '{place}' that it declares"
+            raise UsageError("E108", f"{text}, and epsilon counts no others; let it declare all of them.")
+        turn, self.asked = self.asked, self.asked + 1
+        sums, apart = self._sums(measure, raw), self.clients.apart
+        assert apart is not None
+        normal = self.clients.chance.normal(self.start.t, part)
+
+        def drawn(name: str, total: Tensor) -> Tensor:
+            return normal(tuple(total.shape), f"sums {self.k} {place} {turn} {name}")
+
+        return {name: add_noise(t, apart.sum_noise, drawn(name, t)).to(torch.float32) for name, t in sums.items()}
+
+    def _sums(self, measure: Measure, raw: bool) -> dict[str, Tensor]:
+        """Without noise, float64."""
+        clients, apart, sums = self.clients, self.clients.apart, dict[str, Tensor]()
+        assert apart is not None
+        kernels, samples, whole = Kernels(folded=True), clients.samples, self.start.to(self.k)
+
+        def of_one(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            seen = x[None] if raw else clients.prepared(x[None], self.c, whole)
+            measured = measure(Batch(seen, y[None], torch.ones(1, device=x.device)))
+            return apart.sample_sum(measured, self.c)
+
+        with torch.no_grad(), use_kernels(clients.net, kernels), kernels.differentiating():
+            for rows in self._pieces(of_one):
+                index = on_device(rows, clients.device)
+                for name, of_each in torch.func.vmap(of_one)(samples.x[index], samples.y[index]).items():
+                    total = of_each.double().sum(0)
+                    sums[name] = sums[name] + total if name in sums else total
+        return sums
+
+    def _pieces(self, of_one: Any) -> Iterator[np.ndarray]:
+        """The client's rows in pieces, of which the vectors of all samples fit into memory: first one, which tells their size."""
+        rows, samples = self.clients.samples.rows[self.k], self.clients.samples
+        first = on_device(rows[:1], self.clients.device)
+        one = torch.func.vmap(of_one)(samples.x[first], samples.y[first])
+        many = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // max(1, sum(t.numel() for t in one.values()))))
+        for begin in range(0, len(rows), many):
+            yield rows[begin : begin + many]
+
+
+def clip_to_bounds(tree: Tree, declared: Mapping[str, Share]) -> Tree:
+    """What was computed from noisy sums, cut to the bounds that its Shares declare: noise knows of none."""
+    shared = flat_tree(tree)
+    return nested_tree({path: _clip(t, declared[path]) if path in declared else t for path, t in shared.items()})
+
+
+def _clip(t: Tensor, share: Share) -> Tensor:
+    cut = t.clamp(share.low, share.high) if t.dtype.is_floating_point else t
+    norm = cut.double().norm()
+    return cut if share.norm is None or norm <= share.norm else (cut * (share.norm / norm) * (1 - 1e-6)).to(cut.dtype)

@@ -1,0 +1,154 @@
+"""The samples of all clients as torch reads them: in memory, or read by a thread that runs ahead of training.
+
+Copies from the host to the device do not make the host wait for a GPU. Letters: N samples, K clients, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.trees import align
+from unskew.data.clients.partition import Index
+from unskew.data.storage.sample_rows import Rows
+
+
+def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """The same values on a device, where torch would put them. A GPU fetches them from pinned memory while the host goes on."""
+    host = torch.as_tensor(values)
+    if device.type != "cuda" or host.device.type == "cuda":
+        return align(host.to(device))
+    return host.contiguous().pin_memory().to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The training samples of all clients.
+
+    x: inputs, [N, *shape].
+    y: the task's targets: class distributions [N, C], or [N, C, H, W] where samples have masks.
+    rows: for each client, which rows of x and y are its own.
+    counts_KC: for each client, its number of samples (of pixels, where samples have masks) per class.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Index | Sequence[np.ndarray]
+    counts_KC: np.ndarray
+
+
+READS_AHEAD = 4
+"""Reads that are made before they are wanted, for each thread that trains."""
+BATCHES_AT_ONCE, BYTES_AT_ONCE = 8, 4 << 20
+"""Batches that are read at once, where they take no more than so many bytes: small reads cost more than what they bring."""
+SHARE_OF_GPU = 0.25
+"""Samples that take at most this share of a GPU's memory are read once and stay there."""
+
+
+class StreamedSamples:
+    """Samples [N, ...] that are read when rows of them are taken; those of training steps are read ahead, by one thread."""
+
+    def __init__(self, rows: Rows, device: torch.device):
+        self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
+        self.together = rows.source.together
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, Tensor) and index.dtype != torch.bool:
+            return cast(Tensor, _StreamedRows.apply(index, self))
+        numbers = index.cpu().numpy() if isinstance(index, Tensor) else index
+        return on_device(self.rows[numbers], self.device)
+
+    def index_select(self, axis: int, rows: Tensor) -> Tensor:
+        return self[rows]
+
+    def taken(self, rows: Tensor) -> Tensor:
+        """The samples at these numbers, of any shape: [*rows, ...]."""
+        x = self.rows[rows.reshape(-1).cpu().numpy()]
+        return on_device(x.reshape(*rows.shape, *self.shape[1:]), self.device)
+
+    def ahead(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        """The samples of each batch of numbers [n], of which the next few are read meanwhile."""
+        pending: deque[Future[np.ndarray]] = deque()
+        groups = self._together(batches)
+        coming = iter(range(len(groups)))
+        try:
+            for group in groups:
+                for number in coming:
+                    pending.append(self._reader.submit(self._read, groups, number))
+                    if len(pending) > (1 if self.together else READS_AHEAD):
+                        break
+                x = pending.popleft().result()
+                ends = np.cumsum([len(batch) for batch in group])
+                yield from (on_device(part, self.device) for part in np.split(x, ends[:-1]))
+        finally:
+            for read in pending:
+                read.cancel()
+
+    def _read(self, groups: Sequence[Sequence[np.ndarray]], number: int) -> np.ndarray:
+        """The samples of a group of batches; a disk fetches those of the next one meanwhile."""
+        if number + 1 < len(groups):
+            self.rows.coming(np.concatenate(groups[number + 1]))
+        return self.rows[np.concatenate(groups[number])]
+
+    def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
+        """The batches in groups that are read at once; the first is alone, so that training need not wait for more, unless it
+        would have to wait as long for itself."""
+        sample_bytes = 4 * math.prod(self.shape[1:])
+        if self.together:
+            most = max(1, self.together // max(1, sample_bytes * max(map(len, batches), default=1)))
+            return [batches[i : i + most] for i in range(0, len(batches), most)]
+        most = max(1, min(BATCHES_AT_ONCE, BYTES_AT_ONCE // max(1, sample_bytes * max(map(len, batches), default=1))))
+        rest = batches[1:]
+        return [batches[:1], *(rest[i : i + most] for i in range(0, len(rest), most))] if batches else []
+
+
+class _StreamedRows(torch.autograd.Function):
+    """Rows of streamed samples, also where every lane takes its own under `vmap`."""
+
+    @staticmethod
+    def forward(rows: Tensor, samples: StreamedSamples) -> Tensor:  # type: ignore[override]
+        return samples.taken(rows)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, rows: Tensor, samples: StreamedSamples) -> tuple[Tensor, int]:  # type: ignore[override]
+        return cast(Tensor, _StreamedRows.apply(rows.movedim(in_dims[0], 0), samples)), 0
+
+
+def load_samples(x: np.ndarray, device: str | torch.device) -> Tensor:
+    """Samples [N, ...] on a device, float32; or `StreamedSamples`, which gives float32 where rows are taken."""
+    device = torch.device(device)
+    if isinstance(x, Rows):
+        return _load_all(x, device) if _fits_gpu(x, device) else cast(Tensor, StreamedSamples(x, device))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to samples
+        return torch.as_tensor(np.asarray(x), dtype=torch.float32).to(device)
+
+
+def _fits_gpu(x: Rows, device: torch.device) -> bool:
+    return device.type == "cuda" and x.nbytes <= SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
+
+
+def _load_all(x: Rows, device: torch.device) -> Tensor:
+    """All samples on a device, through the memory of one block."""
+    kept = torch.empty(x.shape, device=device)
+    step = max(1, (1 << 24) // max(1, x[:1].size))
+    for begin in range(0, len(x), step):
+        kept[begin : begin + step] = torch.as_tensor(x[begin : begin + step])
+    return kept

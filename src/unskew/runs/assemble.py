@@ -1,0 +1,92 @@
+"""From a run to what trains it: clients on worker threads, scoring, measures, and the loop over rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unskew.data.clients.federation import Federation
+from unskew.errors import UsageError
+from unskew.measures import NONE
+from unskew.records.private_state import MemoryStore, Store
+from unskew.records.record import Record
+from unskew.round.clients import LocalTraining
+from unskew.round.evaluation import Evaluation
+from unskew.round.exchange import SecureSums
+from unskew.round.loop import Loop
+from unskew.round.optimise import RateSchedule
+from unskew.round.probes import Measures
+from unskew.round.run import Run
+from unskew.round.samples import Samples, load_samples
+from unskew.round.schedule import Recipe
+from unskew.round.trainer import Trainer
+from unskew.runs import hardware
+from unskew.runs.hardware import SeveralGpus
+
+
+def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
+    """The loop of a run in this process. store, record: where private state and rows are kept; default: in memory.
+
+    Its trainer must be closed. Raises UsageError (E130) for a measure that cannot be taken of this run.
+    """
+    record = record or Record()
+    trainer = trainer_of(run)
+    scoring = scoring_of(trainer, run.federation)
+    try:
+        measures = _measures_of(run, trainer, scoring, record)
+    except UsageError:
+        trainer.close()
+        raise
+    exchange = SecureSums(trainer, run, run.secure, record) if run.secure else trainer
+    return Loop(run, exchange, scoring, store or MemoryStore(), record, measures)
+
+
+def trainer_of(run: Run) -> Trainer:
+    """The clients of a run with their samples, ready to train; it must be closed."""
+    settings, federation, fed = run.settings, run.federation, run.fed
+    trainer = Trainer(
+        run.method,
+        fed,
+        Samples(
+            load_samples(federation.x, run.device),
+            fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(run.device), federation.n_classes),
+            federation.train,
+            federation.label_counts,
+        ),
+        LocalTraining(
+            Recipe(
+                settings.batch,
+                settings.epochs,
+                bool(fed.net.norms),
+                settings.drop_last,
+                run.method.samples_apart is not None,
+            ),
+            settings.optimiser,
+            settings.momentum,
+            settings.weight_decay,
+            settings.precision,
+            settings.first_epochs,
+            RateSchedule(settings.lr_course == "cosine", settings.lr_warmup),
+        ),
+        run.lanes,
+        settings.workers or hardware.core_count(),
+    )
+    others = hardware.other_gpus(run.device)
+    trainer.elsewhere = run.elsewhere or (SeveralGpus(trainer, others) if others else None)
+    return trainer
+
+
+def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
+    """Scores on the test rows of a federation, by the trainer's model."""
+    return Evaluation(
+        trainer, load_samples(federation.x_test, trainer.device), np.asarray(federation.y_test), federation.test
+    )
+
+
+def _measures_of(run: Run, trainer: Trainer, scoring: Evaluation, record: Record) -> Measures | None:
+    if run.settings.measure == NONE:
+        return None
+    from unskew.runs.measures import RunInspector, measures_of
+
+    names = [run.federation.name_of(k) for k in range(run.federation.clients)]
+    return measures_of(run.settings.measure, RunInspector(trainer, scoring, record, names))

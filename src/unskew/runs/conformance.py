@@ -1,0 +1,405 @@
+"""Conformance: checks that every method must pass, built-in or third-party, as scikit-learn's check_estimator has them.
+
+Methods train for a few rounds on a small seeded federation, each run once for all checks that need it. A check that fails
+says in one sentence what is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from unskew import data
+from unskew.config import Settings
+from unskew.core import gate
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.protection import sum_problem
+from unskew.core.trees import Tree, flat_tree, size_in_bytes
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.errors import UnskewError, UsageError
+from unskew.methods import registry
+from unskew.records.checkpoints import State, digest
+from unskew.round.loop import Loop, RoundSummary
+from unskew.round.run import Run
+from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
+from unskew.runs.run_folder import RunFolder
+from unskew.system import python_files
+
+SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
+"""Samples of the test federation's clients: the first client has one class, the third has no samples."""
+
+
+NORMALISED_MODEL = "cnn_small(batch_norm=True)"
+
+
+def small_federation(channels: int = 3) -> Federation:
+    """Eight small clients of 8x8 images in three classes."""
+    rng = np.random.default_rng(7)
+    n = sum(SIZES)
+    y = rng.integers(0, 3, n)
+    y[: SIZES[0]] = 1
+    x = (0.2 * rng.random((n, channels, 8, 8)) + 0.2 * y[:, None, None, None]).astype(np.float32)
+    edges = np.cumsum([0, *SIZES])
+    train = Index.of([np.arange(a, b) for a, b in pairwise(edges)])
+    dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="check")
+    built = data.build(dataset, "iid", len(SIZES), rng, np.random.default_rng(8))
+    return dataclasses.replace(built, x=x, y=y.astype(np.int64), train=train)
+
+
+def short_settings(**changes: object) -> Settings:
+    """Settings of a short run on the test federation."""
+    return Settings(clients=len(SIZES), rounds=3, epochs=1, batch=16, workers=1, model="cnn_small").replace(**changes)
+
+
+def run_for(method: Method, clients: Federation | None = None, /, **changes: object) -> Run:
+    """A run of this method on the test federation, or on these clients, ready to be begun.
+
+    Its model has batch normalisation where the method refuses one without, unless `changes` name a model.
+    """
+    plain, clients = short_settings(**changes), small_federation() if clients is None else clients
+    try:
+        return resolve(plain, clients, method)
+    except UsageError as refusal:
+        if refusal.code != "E108" or "model" in changes:
+            raise
+        return resolve(plain.replace(model=NORMALISED_MODEL), clients, method)
+
+
+def settings_for(method: Method, /, **changes: object) -> Settings:
+    """The settings of that run, which may be for other clients; of a model that `changes` name, without building it."""
+    plain = short_settings(**changes)
+    if "model" in changes:
+        return plain
+    try:
+        return resolve(plain, small_federation(), method).settings
+    except UsageError as refusal:
+        if refusal.code != "E108":
+            raise
+        return plain.replace(model=NORMALISED_MODEL)
+
+
+DROPPED_CODES = {f"E30{i}" for i in range(1, 9)}
+"""The codes of the gate for replies that are not as declared, in training and in trips."""
+NOT_FINITE = "E314"
+"""The code of what the server has computed from sound replies, and left out."""
+
+
+class CheckFailed(AssertionError):
+    """A check that failed; the text is for the method's author."""
+
+
+class CheckRun(NamedTuple):
+    """A run that has been trained.
+
+    digest: SHA-256 of its weights at the end; of_slices: of the Parts' slices at the end; loop: the run, whose trainer is
+    closed; first, slices: the weights and the slices after round 1.
+    """
+
+    digest: str
+    loop: Loop
+    first: dict[str, torch.Tensor]
+    slices: dict[str, Tree]
+    of_slices: str
+
+
+def loop_for(method: Method, **changes: object) -> Loop:
+    """A run of the test federation that is ready to begin; its trainer must be closed."""
+    return loop_of(run_for(method, **changes))
+
+
+def train_run(method: Method, scored: bool = False, until: int | None = None, **changes: object) -> CheckRun:
+    """A run of the test federation. scored: with scores after each round; until: only to this round, instead of to the last.
+
+    Raises CheckFailed if the server computes what is not finite, or the gate drops a reply.
+    """
+    run = loop_for(method, **changes)
+    first: dict[str, torch.Tensor] = {}
+    slices: dict[str, Tree] = {}
+    try:
+        state = run.begin()
+        for t in range(1, (until or run.settings.rounds) + 1):
+            state, summary = run.round(state, t)
+            if t == 1:
+                first, slices = dict(state.weights), dict(state.slices)
+            if scored:
+                run.evaluate(state, summary)
+        for event in run.record.rows["events"]:
+            if event["code"] in DROPPED_CODES:
+                raise CheckFailed(f"the gate refused an honest reply: {event['text']}")
+            if event["code"] == NOT_FINITE:
+                raise CheckFailed(f"the server's hooks, from finite replies: {event['text']}")
+        return CheckRun(digest(state.weights), run, first, slices, digest(flat_tree(state.slices)))
+    finally:
+        run.trainer.close()
+
+
+@dataclass(eq=False)
+class Subject:
+    """The Part under check, and the runs that it has been through."""
+
+    part: Part
+    runs: dict[tuple[str, int, bool], CheckRun] = field(default_factory=dict)
+
+    @property
+    def method(self) -> Method:
+        """The method made of this Part alone."""
+        return Method(self.part)
+
+    def run(self, lanes: str = "8", workers: int = 1, scored: bool = False) -> CheckRun:
+        """Its run with so many lanes and workers, trained when it is first asked for. Raises CheckFailed as `train_run`.
+
+        With one lane, which takes longest, only to round 2, where a client meets what it kept and was sent.
+        """
+        key = (lanes, workers, scored)
+        if key not in self.runs:
+            until = 2 if lanes == "1" else None
+            self.runs[key] = train_run(self.method, scored, until, lanes=lanes, workers=workers)
+        return self.runs[key]
+
+
+@cache
+def fedavg_run() -> CheckRun:
+    """FedAvg's run, with eight lanes."""
+    return train_run(Method(), lanes="8")
+
+
+COMPANIONS = ("fedprox", "fedbn", "scaffold", "flea", "rebafl", "fedrdn")
+"""Methods with which every Part must combine, or refuse to in a sentence."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """How a method did in one check. detail: what is wrong, or a remark on a check that passed."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+Check = Callable[[Subject], str | None]
+"""Raises CheckFailed unless the Part passes, and may return a remark."""
+
+
+def check_method(part: Part, checks: Sequence[Check] | None = None) -> Iterator[CheckResult]:
+    """Run these checks (default: all) on the method made of this Part. A check that raises any error has failed."""
+    errors: set[str] = set()
+    subject = Subject(part)
+    for check in CHECKS if checks is None else checks:
+        name = check.__name__.replace("_", " ")
+        try:
+            yield CheckResult(name, True, check(subject) or "")
+        except CheckFailed as failure:
+            yield CheckResult(name, False, str(failure))
+        except Exception as error:  # whatever a method raises is a result of the check, not a crash of it
+            text = _error_text(part, error)
+            yield CheckResult(name, False, "could not run, for the same reason" if text in errors else text)
+            errors.add(text)
+
+
+def _error_text(part: Part, error: Exception) -> str:
+    """An error of the method's own code, and its line in the file."""
+    if isinstance(error, UnskewError):
+        return str(error)
+    file = inspect.getsourcefile(type(part)) or ""
+    return f"{python_files.one_line(error)}{python_files.line_note(file, error)}"
+
+
+def _differ(one: CheckRun, other: CheckRun) -> str:
+    """Where two runs ended with different bits: " of the weights", or of what the server keeps beside them; "" nowhere."""
+    if one.digest != other.digest:
+        return " of the weights"
+    return " of the server's slice" if one.of_slices != other.of_slices else ""
+
+
+def is_deterministic(subject: Subject) -> None:
+    """The second run is scored after each round, which must not change it either."""
+    if place := _differ(subject.run(scored=True), subject.run()):
+        text = f"two equal runs, one of them scored, ended with different bits{place}"
+        raise CheckFailed(f"{text}; draw random numbers through noise(), and keep nothing on the Part")
+
+
+def gives_the_same_bits_for_any_number_of_workers(subject: Subject) -> None:
+    if place := _differ(subject.run(workers=2), subject.run()):
+        raise CheckFailed(f"the number of workers changed the bits{place}; hooks must not share state")
+
+
+def gives_the_same_bits_for_two_workers_with_one_lane(subject: Subject) -> None:
+    if subject.run("1", workers=2).digest != subject.run("1").digest:
+        raise CheckFailed("with one lane, two workers changed the bits; hooks must not share state")
+
+
+def agrees_for_three_and_eight_lanes(subject: Subject) -> str:
+    worst = _largest_difference(subject.run().first, train_run(subject.method, lanes="3", until=1).first)
+    if worst > 1e-5:
+        raise CheckFailed(f"three lanes and eight differ by {worst:.2g} after a round; hooks must not mix clients")
+    return f"largest difference {worst:.1e}" if worst else ""
+
+
+def agrees_for_one_lane_and_many(subject: Subject) -> str:
+    worst = _largest_difference(subject.run().first, subject.run("1").first)
+    if worst > 1e-3:
+        raise CheckFailed(f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?")
+    return f"largest difference {worst:.1e}"
+
+
+def ignores_padding(subject: Subject) -> None:
+    """Short batches are padded with row 0: other values there must not change the bits of clients that do not own it."""
+    if any(trip.everyone or trip.when(0, 1) for trip in subject.part.trips):
+        return  # row 0 is client 0's, and what it shared before round 1 reaches everybody
+    digests = []
+    for value in (0.1, 0.9):
+        fed = small_federation()
+        x = np.array(fed.x)
+        x[0] = value
+        run = loop_of(run_for(subject.method, dataclasses.replace(fed, x=x), rounds=1))
+        try:
+            start = run.down(run.begin(), 1)
+            replies = run.trainer.train(start, range(1, len(SIZES)), {})
+            digests.append({r.client: digest(r.weights) for r in replies})
+        finally:
+            run.trainer.close()
+    if digests[0] != digests[1]:
+        raise CheckFailed("the padding of short batches reached the result; average with batch.mean")
+
+
+def resumes_to_the_same_bits(subject: Subject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _train_in_folder(subject.part, Path(folder), stop=2)
+        if _train_in_folder(subject.part, Path(folder), stop=None) != subject.run().digest:
+            raise CheckFailed("a resumed run ended with other bits; keep state in slices, not on the Part")
+
+
+def shares_only_what_it_declares(subject: Subject) -> str:
+    part, run = subject.part, loop_for(subject.method)
+    try:
+        replies = run.trainer.train(run.down(run.begin(), 1), range(len(SIZES)), {})
+    finally:
+        run.trainer.close()
+    declared = run.spec.shares.get(part.name, {})
+    for reply in replies:
+        shares = flat_tree(reply.shares.get(part.name, {}))
+        if differing := sorted(set(shares) ^ set(declared)):
+            raise CheckFailed(f"shares {differing} are not both declared and sent")
+        for leaf, share in declared.items():
+            if None not in share.shape and size_in_bytes({leaf: shares[leaf]}) != share.max_bytes:
+                raise CheckFailed(f"'{leaf}' is {list(shares[leaf].shape)}; declared {list(share.shape)}")
+    _, refusals = gate.check(replies, run.spec, run.fed.sizes.tolist())
+    if refusals:
+        raise CheckFailed(f"the gate refused an honest reply: client {refusals[0].client}: {refusals[0].text}")
+    undeclared = [leaf for leaf, share in declared.items() if share.kind is None]
+    return f"{', '.join(undeclared)}: no kind is declared, so real sites count it as inputs" if undeclared else ""
+
+
+def copes_with_absent_clients_and_empty_rounds(subject: Subject) -> None:
+    train_run(subject.method, availability="drop:0.4", rounds=5)
+    train_run(subject.method, availability="drop:1.0", rounds=2)
+
+
+def reads_sums_where_it_says_so(subject: Subject) -> str:
+    """What a Part declares to be read as a sum, the server must read as one: sums alone bring it to the same state."""
+    plain = subject.run()
+    if reason := sum_problem(subject.part, plain.loop.fed):
+        return f"no secure aggregation: {reason}"
+    summed = train_run(subject.method, lanes="8", until=1, secure_aggregation="on")
+    worst = max(
+        _largest_difference(plain.first, summed.first),
+        _largest_difference(flat_tree(plain.slices), flat_tree(summed.slices)),
+    )
+    if worst > 1e-4:
+        text = f"with sums alone the server's state differs by {worst:.2g}; declare what is read apart as reads='each'"
+        raise CheckFailed(text)
+    return f"largest difference {worst:.1e}"
+
+
+def changes_nothing_with_neutral_settings(subject: Subject) -> str:
+    part = subject.part
+    same = "; with its own settings it ends with FedAvg's bits, too: does what it changes count?"
+    remark = same * (subject.run().digest == fedavg_run().digest)
+    if not part.neutral:
+        return f"declares no neutral settings{remark}"
+    neutral = dataclasses.replace(part, **part.neutral)  # type: ignore[type-var]
+    worst = _largest_difference(fedavg_run().first, train_run(Method(neutral), lanes="8", until=1).first)
+    if worst > 1e-6:
+        raise CheckFailed(f"{neutral} and FedAvg differ by {worst:.2g} after a round")
+    return remark.removeprefix("; ")
+
+
+def combines_with_other_methods(subject: Subject) -> str:
+    part, refusals = subject.part, []
+    for name in COMPANIONS:
+        if name == part.name:
+            continue
+        try:
+            train_run(Method(part, *registry.parse(name).parts), rounds=2)
+        except UsageError as refusal:
+            if refusal.code == "E127":  # a hook of the Part that failed in training refuses nothing
+                subject.run()  # raises where it fails by itself, which another rule tells
+                raise CheckFailed(f"with {name}, {refusal.text}") from refusal
+            refusals.append(f"{name}: {refusal.text}")
+    return "refused " + "; ".join(refusals) if refusals else ""
+
+
+def has_scores_in_every_scope(subject: Subject) -> None:
+    run = subject.run(scored=True).loop
+    scopes = {"personal@client": "mean"}
+    if run.trainer.sent:
+        scopes |= {"global": "accuracy", "global@client": "worst"}
+    for scope, metric in scopes.items():
+        _, values = run.record.series(scope, metric)
+        if not values or not all(0 <= v <= 1 for v in values):
+            raise CheckFailed(f"there is no score in scope {scope}")
+
+
+CHECKS: tuple[Check, ...] = (
+    is_deterministic,
+    gives_the_same_bits_for_any_number_of_workers,
+    gives_the_same_bits_for_two_workers_with_one_lane,
+    agrees_for_three_and_eight_lanes,
+    agrees_for_one_lane_and_many,
+    ignores_padding,
+    resumes_to_the_same_bits,
+    shares_only_what_it_declares,
+    copes_with_absent_clients_and_empty_rounds,
+    reads_sums_where_it_says_so,
+    changes_nothing_with_neutral_settings,
+    combines_with_other_methods,
+    has_scores_in_every_scope,
+)
+"""All checks, by what they say of a method that passes. They return a remark, and raise CheckFailed."""
+
+
+def _largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any of the first's weights."""
+    return max((float((t - other[n]).abs().max()) for n, t in one.items() if t.numel()), default=0.0)
+
+
+class _Stop(Exception):
+    pass
+
+
+def _train_in_folder(part: Part, path: Path, stop: int | None) -> str:
+    """The digest of the final weights; empty if the run was stopped after the round `stop`."""
+
+    def stop_after(state: State, summary: RoundSummary | None) -> None:
+        if stop and summary and summary.t == stop:
+            raise _Stop
+
+    try:
+        run = run_for(Method(part), lanes="8", method=part.name)
+        _, state = RunFolder(path, run).go(lambda _: None, stop_after)
+        return digest(state.weights)
+    except _Stop:
+        return ""

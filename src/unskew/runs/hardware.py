@@ -1,0 +1,334 @@
+"""What a run computes on: its device, the clients that train there side by side, the runs at a time, and several GPUs.
+
+How many clients fit into a GPU's memory is predicted from the model, before anything is computed. On a CPU clients train
+side by side where the steps of one client are small: calling kernels then takes as long as what they compute, and where
+steps are large the activations of several clients leave the caches. Both answers follow from the model and the size of a
+batch, never from a timing, so that equal settings give equal bits; `benchmarks/own_models.py` measures both sides. On several
+GPUs the chunks of a cohort are trained in turn; GPUs of one kind compute the same bits, so their number changes none.
+Letters: B batch, G lanes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from unskew.config import Settings
+from unskew.core.client import Fed
+from unskew.core.method import Method
+from unskew.core.network import Network
+from unskew.core.part import Part
+from unskew.core.replies import Reply
+from unskew.core.trees import Tree, Weights, bytes_text, size_in_bytes, tree_map
+from unskew.data.clients.federation import Federation
+from unskew.errors import UsageError, excerpt, suggestion
+from unskew.round.clients import Broadcast
+from unskew.round.lanes import ManyLanes
+from unskew.round.layers import Kernels, use_kernels
+from unskew.round.precision import BF16, TF32, device_mode, has_bf16
+from unskew.round.samples import Samples, StreamedSamples
+from unskew.round.schedule import Chunk
+from unskew.round.trainer import Trainer
+from unskew.runs import model_trial
+from unskew.runs.model_trial import TRIAL_LANES, keep_buffers
+from unskew.system.machine import usable_memory
+
+
+class SeveralGpus:
+    """A `RemoteTraining` of threads, one a GPU. first: the trainer whose device is the run's. others: further GPUs."""
+
+    def __init__(self, first: Trainer, others: Sequence[torch.device]):
+        self.first = first
+        self.twins = [
+            Trainer(first.method, first.fed, samples_on(first.samples, device), first.training, first.lanes)
+            for device in others
+        ]
+
+    def train(self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]) -> list[list[Reply]]:
+        """The replies of every chunk, in the order of the plan, on the first GPU. What fails raises when all have ended, so
+        that nothing trains on while somebody tries again."""
+        first, trainers = self.first, [self.first, *self.twins]
+        for twin in self.twins:
+            twin.chance = first.chance
+            if twin.lanes != first.lanes:
+                twin.resize(first.lanes)
+        starts = [start, *(start_on(start, twin.device) for twin in self.twins)]
+        turns = [number % len(trainers) for number in range(len(plan))]
+        with device_mode(first.device, first.training.precision):
+            begun = [
+                trainers[turn].begin(chunk, starts[turn], private_on(private, chunk, trainers[turn].device))
+                for turn, chunk in zip(turns, plan)
+            ]
+            wait(begun)
+            replies = [[reply_on(reply, first.device) for reply in future.result()] for future in begun]
+        for twin in self.twins:  # one thread waits for the GPU where another does, and the run says so once
+            if first.replays and twin.replays and not first.replays.refused:
+                first.replays.refused = twin.replays.refused
+        return replies
+
+    def close(self) -> None:
+        for twin in self.twins:
+            twin.close()
+
+
+def samples_on(samples: Samples, device: torch.device) -> Samples:
+    """The same samples on another GPU; those that are read when they are wanted are read for it."""
+    x = samples.x
+    there = StreamedSamples(x.rows, device) if isinstance(x, StreamedSamples) else x.to(device)
+    return replace(samples, x=there, y=samples.y.to(device))
+
+
+def start_on(start: Broadcast, device: torch.device) -> Broadcast:
+    """What a round sends, on another GPU; what single clients are sent is brought there when they ask."""
+    move, own = partial(tree_map, lambda t: t.to(device)), start.own
+
+    def brought(k: int) -> tuple[Weights, dict[str, Tree]]:
+        assert own is not None
+        weights, down = own(k)
+        return move(weights), move(down)
+
+    return replace(start, weights=move(start.weights), down=move(start.down), own=brought if own else None)
+
+
+def private_on(private: Mapping[int, Tree], chunk: Chunk, device: torch.device) -> dict[int, Tree]:
+    """The private state of a chunk's clients on this GPU."""
+    return {w.client: tree_map(lambda t: t.to(device), private[w.client]) for w in chunk.work if w.client in private}
+
+
+def reply_on(reply: Reply, device: torch.device) -> Reply:
+    """A reply with everything in it on this GPU."""
+    move = partial(tree_map, lambda t: t.to(device))
+    loss = reply.loss.to(device) if isinstance(reply.loss, torch.Tensor) else reply.loss
+    return replace(
+        reply, weights=move(reply.weights), shares=move(reply.shares), private=move(reply.private), loss=loss
+    )
+
+
+MEMORY_SHARE = 0.6
+"""Of the GPU's memory that is planned with; Parts' own passes and other programs have the rest."""
+PASSES_PER_LANE, COPIES_PER_LANE = 1.5, 8
+"""A lane holds about so many times what one pass keeps for its gradients, and so many copies of the weights."""
+
+
+def lanes_that_fit(memory: int, net: Network, batch: int, most: int) -> int:
+    """The most lanes that fit into so many bytes: a power of two, so that similar GPUs agree, and at most `most`."""
+    frozen = size_in_bytes({n: net.initial[n] for n in net.constants})
+    fit = max(0, int(MEMORY_SHARE * memory) - frozen) // max(1, lane_bytes(net, batch))
+    return min(most, 1 << max(0, fit.bit_length() - 1))
+
+
+def lane_bytes(net: Network, batch: int) -> int:
+    """What a training step of one client keeps, roughly: its pass through the model, weights and optimiser.
+
+    All lanes have the weights that are frozen in the model in common; they are not counted.
+    """
+    kept: dict[int, int] = {}
+
+    def note(t: Tensor) -> Tensor:
+        kept[t.untyped_storage()._cdata] = t.untyped_storage().nbytes()  # pyright: ignore[reportPrivateUsage]
+        return t
+
+    net = net.copy()
+    with torch.device("meta"):
+        w = {
+            n: torch.empty((TRIAL_LANES, *t.shape), dtype=t.dtype)
+            for n, t in net.initial.items()
+            if n not in net.constants
+        }
+        common = {n: torch.empty(net.initial[n].shape, dtype=net.initial[n].dtype) for n in net.constants}
+        x = torch.empty((batch, TRIAL_LANES, *net.shape))
+    w |= {n: w[n].requires_grad_() for n in net.trainable}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), use_kernels(net, Kernels(ManyLanes.folded)):
+        torch.func.vmap(lambda w, x: net.run({**common, **w}, x, train=True)[0], in_dims=(0, 1))(w, x)
+    return int(PASSES_PER_LANE * sum(kept.values()) + COPIES_PER_LANE * size_in_bytes(w)) // TRIAL_LANES
+
+
+TRIAL_ROWS = 2
+"""Of the batch that is sent through the model; batch normalisation needs two."""
+SMALL_BYTES, SMALL_PRODUCTS = 16_000_000, 60_000_000
+"""What a step of one client may keep in memory and multiply on its way forwards."""
+COPIES_PER_STEP = 8
+"""So many tensors of the size of the weights take part in a step: weights, gradients, the optimiser, and what is merged."""
+
+
+def is_small(net: Network, batch: int) -> bool:
+    """Whether a step of one client is small. False for a model that cannot run on zeros; the trial of it says why."""
+    weighs = COPIES_PER_STEP * size_in_bytes(dict(net.initial))
+    if weighs > SMALL_BYTES:  # nothing of a large model is copied
+        return False
+    net, kept, products = net.copy(), dict[int, int](), ProductCounter()
+    w = net.weights()
+    own = {t.untyped_storage().data_ptr() for t in w.values()}
+    w |= {n: w[n].requires_grad_() for n in net.trainable}
+
+    def note(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    saved = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
+    plain = use_kernels(net, Kernels(folded=False))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), keep_buffers(net.module), saved, plain, products:
+            _answers = net.run(w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True)  # it holds what is kept
+    except Exception:
+        return False
+    share = batch / TRIAL_ROWS
+    return share * sum(kept.values()) + weighs <= SMALL_BYTES and share * products.count <= SMALL_PRODUCTS
+
+
+class ProductCounter(TorchFunctionMode):
+    """Counts the multiplications of the convolutions and dense layers called within it; torch's counter takes seconds to load."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        y = func(*args, **(kwargs or {}))
+        if func in WEIGHT_LAYERS and len(args) > 1:
+            self.count += y.numel() * args[1][0].numel()
+        return y
+
+
+WEIGHT_LAYERS = {torch.conv1d, torch.conv2d, torch.conv3d, F.linear}
+"""Layers each of whose outputs takes as many products as a row of its weights, the second argument, has numbers."""
+
+
+def check_memory(method: Method, fed: Fed, has: int | None = None) -> None:
+    """Raises UsageError (E108) if the replies of all clients to a trip, which the server holds at once, do not fit.
+
+    Only Shares of a known size count, not those whose number of rows differs by client.
+    has: bytes of memory; by default what this process may use.
+    """
+    has = has or usable_memory()
+    for part in method.parts:
+        for trip in part.trips:
+            each = sum(s.max_bytes for s in trip.shares(fed).values() if None not in s.shape)
+            if trip.everyone and each * fed.clients > has:
+                raise UsageError(
+                    "E108",
+                    f"'{part.name}' cannot run here: its server would hold {bytes_text(each * fed.clients)} at once, {bytes_text(each)} "
+                    f"from each of {fed.clients} clients, and this machine has {bytes_text(has)} of memory. Take a model whose "
+                    f"head reads fewer features than {fed.features}, or see `unskew explain {part.name}` for lighter arguments.",
+                )
+
+
+MOST_LANES, MOST_LANES_ON_GPU = 16, 256
+SOFTMAX_REMARK = (
+    "the model's answers are probabilities already (a softmax at its end?), and the loss takes logits: it would take a softmax "
+    "of them again, with which training is slow and ends lower; leave the model's out."
+)
+LANES_PATTERN = re.compile(r"[1-9][0-9]{0,4}")
+
+
+def device_of(settings: Settings) -> str:
+    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch does not find."""
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
+        near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
+        raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
+    _check_precision(settings.precision, device)
+    index = int(device.partition(":")[2] or 0)
+    if device != "cpu" and index >= torch.cuda.device_count():
+        gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
+        raise UsageError("E113", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
+    return device
+
+
+def _check_precision(precision: str, device: str) -> None:
+    if device == "cpu" and precision == TF32:
+        raise UsageError("E109", "precision=tf32 is for GPUs, and this run computes on the CPU; leave it out.")
+    if device != "cpu" and precision == BF16:
+        text = "precision=bf16 is for CPUs, and this run computes on a GPU; leave it out, or take precision=tf32"
+        raise UsageError("E109", f"{text}.")
+    if precision == BF16 and not has_bf16():
+        text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
+        raise UsageError("E109", f"{text}; leave it out.")
+
+
+def check_bf16(net: Network, precision: str) -> None:
+    """Raises UsageError (E109) where a model has nothing that bf16 would round: it would train as with float32."""
+    if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
+        text = (
+            "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model has none"
+        )
+        raise UsageError("E109", f"{text}; leave it out.")
+
+
+def lanes_of(settings: Settings, net: Network, device: str) -> int:
+    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory, never on a
+    timing.
+
+    Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
+    """
+    if settings.lanes != "auto":
+        if not LANES_PATTERN.fullmatch(settings.lanes):
+            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(settings.lanes)}."
+            raise UsageError("E109", text)
+        return int(settings.lanes)
+    if device == "cpu":
+        pays = is_small(net, settings.batch) if net.folds is None else net.folds
+        return MOST_LANES if pays else 1
+    gpus = (torch.device(device), *other_gpus(device))
+    memory = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
+    try:
+        return lanes_that_fit(memory, net, settings.batch, MOST_LANES_ON_GPU)
+    except RuntimeError:  # layers that cannot run side by side: the trial of the model says which
+        return MOST_LANES
+
+
+def other_gpus(device: str) -> list[torch.device]:
+    """The GPUs that train beside the first one: all others where the device is `cuda`, without a number."""
+    return [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())] if device == "cuda" else []
+
+
+def try_model(
+    fed: Fed, federation: Federation, device: str, lanes: int, apart: Part | None = None, auto: bool = False
+) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """(lanes, remarks) for a user's own model, after it has taken a training step.
+
+    apart: the Part that sees the gradient of each sample, for which samples train side by side. auto: whether nobody asked
+    for several lanes, so that nobody need be told that there is one.
+    Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
+    """
+    samples = torch.as_tensor(np.asarray(federation.x[: model_trial.TRIAL_SAMPLES]), dtype=torch.float32).to(device)
+    trial_ = model_trial.ModelTrial.of(fed.net, fed.task, samples, fed.classes)
+    # as training will compute: with factors rounded to TF32, as torch has convolutions by default, lanes differ too much
+    with torch.random.fork_rng([] if device == "cpu" else [samples.device]), device_mode(samples.device):
+        fed.net.draws = trial_.alone()
+        reason = trial_.side_by_side() if lanes > 1 or apart else ""
+        remarks = (("E129", SOFTMAX_REMARK),) if trial_.says_probabilities() else ()
+    if not reason:
+        return lanes, remarks
+    if apart:
+        text = f"every sample needs a gradient of its own, and this model cannot train several side by side: {reason}"
+        raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
+    if auto and device == "cpu":
+        return 1, remarks
+    return 1, (
+        *remarks,
+        ("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),
+    )
+
+
+def core_count() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parallel_runs(device: str = "auto") -> int:
+    """How many runs to train at a time: one on each core, or one where they would share a GPU, on which they take turns."""
+    return 1 if device != "cpu" and torch.cuda.is_available() else core_count()

@@ -1,0 +1,30 @@
+"""The probes: each applies pure measures to what a round left. docs/measures.md is about them.
+
+A probe is one file with one class. Its attributes `name` and `summary` are all that has to be written down about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from unskew.errors import UsageError
+from unskew.measures import ENTRIES, names_in
+from unskew.round.probes import Measures, Probe, RunInspector
+
+
+def measures_of(text: str, lens: RunInspector) -> Measures | None:
+    """The measures that a text names, as the setting `measure` does; None for "none".
+
+    Raises UsageError (E130) for one that cannot be taken of this run.
+    """
+    probes = {name: probe_class(name)(lens) for name in names_in(text)}
+    for name, probe in probes.items():
+        if reason := probe.refuse():
+            raise UsageError("E130", f"'{name}' cannot be measured of {lens.trainer.method} here: {reason}.")
+    return Measures(probes) if probes else None
+
+
+def probe_class(name: str) -> type[Probe]:
+    """The class of a measure's probe."""
+    entry = ENTRIES[name]
+    return getattr(importlib.import_module(entry.module), entry.kind)

@@ -1,0 +1,286 @@
+"""A user's model tried out on a training step before a run begins: alone, and with clients side by side.
+
+Letters: B batch, C classes, G lanes.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unskew.core import module_inputs
+from unskew.core.network import Network
+from unskew.core.trees import Weights
+from unskew.errors import UsageError
+from unskew.round import hook_checks, randomness
+from unskew.round.lanes import Axis, ManyLanes, SingleLane
+from unskew.round.layers import Kernels, mask_shapes, use_kernels
+from unskew.system import python_files
+from unskew.tasks.task import Task
+
+TRIAL_SAMPLES, TRIAL_LANES = 4, 2
+"""Samples of the step, and clients side by side; more would only take longer."""
+LANE_TOLERANCE = 1e-3
+"""The largest difference, relative to the largest number, that different kernels may make."""
+PADDING, MIXED, LEAST = 4, 1e-2, 1e-3
+"""Rows that pad the step, the largest difference they may make, relative to a tensor's largest number, and what of the largest
+number of all tensors counts as that at least."""
+IN_A_VIEW = (
+    "the model changes a view of an activation in place (x.view(...) and then an operation such as relu_), which "
+    "is a copy where the activation lies otherwise in memory; change the activation itself, or go on with what reshape gives."
+)
+
+
+LOUD_SCALE = 16.0
+"""What weights are multiplied by to see whether the forward bounds them."""
+CHANGED_WEIGHT = (
+    "the model's forward changes its weight '{}', as max_norm of an embedding or clamp_ does, which would be lost: every "
+    "client's pass has weights of its own; compute with the changed values and leave the weight as it is."
+)
+
+
+@dataclass(frozen=True)
+class ModelTrial:
+    """A network and what it is tried on. x: [B, *shape] samples. y: targets."""
+
+    net: Network
+    task: Task
+    x: Tensor
+    y: Tensor
+
+    @staticmethod
+    def of(net: Network, task: Task, samples: Tensor, classes: int) -> ModelTrial:
+        """samples: of the data, or none: then zeros take their place."""
+        x = samples if len(samples) else torch.zeros((TRIAL_SAMPLES, *net.shape), device=samples.device)
+        labels = torch.arange(len(x), device=x.device) % classes
+        pixels = task.pixels(net.shape)
+        places = labels.reshape(-1, *[1] * len(pixels)).expand(-1, *pixels)
+        y = task.targets(places, classes) if pixels else F.one_hot(labels, classes).float()
+        return ModelTrial(net.copy(), task, x, y)
+
+    def alone(self) -> bool:
+        """Whether the model draws random numbers by itself as it trains; dropout of samples draws from their client's key.
+
+        Raises UsageError (E123) if it cannot take a training step, changes attributes, or draws where no seed of a run reaches.
+        """
+        before, others = self._generator_state(), randomness.global_states()
+        try:
+            with module_inputs.check_whole_numbers(self.net.module), keep_buffers(self.net.module):
+                self._step(SingleLane(), self.x, self.y, 1)
+                hook_checks.check_attributes(self.net.module, lambda: self._again(before))
+                self.check_weights_stay()
+            by_itself = not torch.equal(before, self._generator_state()) or self.drops_out_by_itself()
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError("E123", f"the model cannot be trained: {_with_remedy(error)}.") from error
+        if drawn := [name for name, state in randomness.global_states().items() if state != others[name]]:
+            raise UsageError(
+                "E123",
+                f"the model's forward draws from {drawn[0]}, which no seed of a run reaches, so that no two runs would be "
+                "equal; draw with torch, such as torch.rand(()).",
+            )
+        return by_itself
+
+    def _again(self, state: Tensor) -> None:
+        """The same step once more, from the generator's state before the first."""
+        self._set_generator(state)
+        self._step(SingleLane(), self.x, self.y, 1)
+
+    def drops_out_by_itself(self) -> bool:
+        """Whether a dropout layer is given something whose first axis is not the batch."""
+        return None in mask_shapes(self.net)
+
+    def _generator_state(self) -> Tensor:
+        """Of torch's own generator on the device of the samples."""
+        return torch.get_rng_state() if self.x.device.type == "cpu" else torch.cuda.get_rng_state(self.x.device)
+
+    def _set_generator(self, state: Tensor) -> None:
+        torch.set_rng_state(state) if self.x.device.type == "cpu" else torch.cuda.set_rng_state(state, self.x.device)
+
+    def side_by_side(self) -> str:
+        """Why clients cannot train side by side with this model, "" if they can."""
+        if self.drops_out_by_itself():
+            return "a dropout layer's first axis is not the batch, so no sample has a mask of its own"
+        padded = [
+            torch.cat([self.x, self._strangers()]),
+            torch.cat([self.y, self.y[:1].expand(PADDING, *self.y.shape[1:])]),
+        ]
+        try:
+            many, longer = (
+                self._step(
+                    ManyLanes(), torch.stack([x] * TRIAL_LANES, 1), torch.stack([y] * TRIAL_LANES), TRIAL_LANES, padding
+                )
+                for x, y, padding in ((self.x, self.y, 0), (*padded, PADDING))
+            )
+        except Exception as error:
+            return python_files.one_line(error).split(". ")[0]
+        alone = self._step(SingleLane(), self.x, self.y, 1)
+        far = [n for n, t in alone.items() if _differ(t, many[n])]
+        if far:
+            return f"'{far[0]}' then comes out otherwise"
+        least = LEAST * max(_largest_value(t) for t in alone.values())
+        if any(_lane_difference(t, longer[n]) > MIXED * max(_largest_value(t), least) for n, t in alone.items()):
+            return "what it says of a sample depends on the others in its batch, so that batches cannot be padded"
+        return ""
+
+    def says_probabilities(self) -> bool:
+        """Whether the answers to samples are no logits but probabilities already, as after a softmax: above 0, with sum 1."""
+        if self.task.name != "classification":
+            return False
+        with use_kernels(self.net, Kernels(folded=False)), torch.no_grad():
+            z = self.net.run({n: t.to(self.x.device) for n, t in self.net.initial.items()}, self.x)[0]
+        return z.shape[1] > 1 and bool((z >= 0).all()) and torch.allclose(z.sum(1), z.new_ones(()), atol=1e-4)
+
+    def _strangers(self) -> Tensor:
+        """Inputs [PADDING, *shape] unlike any of the samples: beyond their range, so that even a maximum over the batch differs.
+
+        Whole numbers that a model looks up are those of the samples, in another order.
+        """
+        loud = torch.tensor([10.0, -10.0, 3.0, -3.0], device=self.x.device).reshape(-1, *[1] * (self.x.dim() - 1))
+        beyond = loud * (1 + self.x[:1].abs())
+        if not self.net.embeds:
+            return beyond
+        known = self.x.flip(0)[:1].flip(-1) if self.net.layout is None else self.x.flip(0)[:1]
+        if self.net.layout is None:
+            return known.expand(PADDING, *known.shape[1:])
+        floats = torch.as_tensor(self.net.layout.scalable()[self.net.layout.channel_of], device=self.x.device)
+        return torch.where(floats, beyond, known)
+
+    def check_weights_stay(self) -> None:
+        """Raises UsageError (E123) for a weight that the forward changes: a pass has weights of its own, and what it does to them
+        would be lost. Also tried with larger weights, for a bound on them may leave the first ones as they are."""
+        state = self._generator_state()
+        names = [*self.net.trainable, *self.net.constants]
+        for factor in (1.0, LOUD_SCALE):
+            first = {n: t.to(self.x.device) for n, t in self.net.initial.items()}
+            w = {n: t * factor if n in names else t.clone() for n, t in first.items()}
+            before = {n: w[n]._version for n in names}
+            kernels, weight = Kernels(False), torch.ones(len(self.x), device=self.x.device)
+            with use_kernels(self.net, kernels), kernels.training(weight, None), torch.no_grad():
+                self.net.run(w, self.x, train=True)
+            for n in names:
+                if w[n]._version != before[n] or not torch.equal(w[n], first[n] * factor):
+                    raise UsageError("E123", CHANGED_WEIGHT.format(n))
+        self._set_generator(state)
+
+    def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int, padding: int = 0) -> Weights:
+        """The loss, the gradients and the running statistics after a step; stacked where there are several lanes.
+
+        padding: how many of the last samples do not count.
+        """
+        net, kernels = self.net, Kernels(axis.folded)
+        kernels.padded, kernels.copied = padding > 0, None if axis.folded else []
+        count = (y.shape[1] if lanes > 1 else len(y)) - padding
+        weight = (torch.arange(count + padding, device=x.device) < count).float()
+        start = {n: t.to(x.device) for n, t in net.initial.items()}
+        common = {n: start[n] for n in start if lanes == 1 or n in net.constants}
+        changed = net.buffers if lanes == 1 else tuple(n for n in start if n not in common)
+        leaves = {n: t for n, t in common.items() if n not in net.constants}  # of a large model nothing else is copied
+        leaves |= axis.stack_weights([{n: start[n] for n in changed}] * lanes)
+        leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
+
+        def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:
+            with kernels.training(weight, None):
+                z = net.run({**common, **w}, x, train=True)[0]
+            if not isinstance(z, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's model may return anything
+                text = f"in training it returns its answer as {type(z).__name__}, and a round takes logits alone"
+                raise UsageError("E123", f"the model cannot be trained: {text}; return no auxiliary outputs.")
+            return (self.task.loss(z, y) * weight).sum() / count
+
+        with use_kernels(net, kernels):
+            losses = axis.loss(loss)(leaves, x, y)
+        if any(t._version for t in kernels.copied or ()):  # pyright: ignore[reportPrivateUsage]
+            raise UsageError("E123", IN_A_VIEW)
+        learnt = [leaves[n] for n in net.trainable]
+        grads: Any = torch.autograd.grad(losses.sum(), learnt, allow_unused=True)
+        results = {n: g for n, g in zip(net.trainable, grads) if g is not None}
+        return {"loss": losses.detach(), **results, **{n: leaves[n] for n in net.buffers}}
+
+
+@contextmanager
+def keep_buffers(module: nn.Module) -> Iterator[None]:
+    """Within it a forward pass may update buffers of floats in place, and no others: what it assigns would be lost.
+
+    Raises UsageError (E123) for a buffer that a layer replaces, and for one of whole numbers that it changes.
+    """
+    whole = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
+    before: dict[str, dict[str, Tensor | None]] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda layer, _args: before.update({name: dict(layer.named_buffers(recurse=False))})
+
+    def compare(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, _args: object, _output: object) -> None:
+            for key, buffer in layer.named_buffers(recurse=False):
+                if buffer is not before[name].get(key) and f"{name}.{key}".lstrip(".") not in whole:
+                    raise UsageError(
+                        "E123",
+                        f"the model's forward assigns a new tensor to its buffer '{f'{name}.{key}'.lstrip('.')}', which would "
+                        f"be lost; update it in place, such as self.{key}.copy_(...).",
+                    )
+
+        return hook
+
+    hooks = [
+        handle
+        for name, layer in module.named_modules()
+        for handle in (layer.register_forward_pre_hook(note(name)), layer.register_forward_hook(compare(name)))
+    ]
+    try:
+        yield
+    finally:
+        for handle in hooks:
+            handle.remove()
+    now = dict(module.named_buffers())
+    if changed := [n for n, then in whole.items() if n not in now or not torch.equal(then, now[n])]:
+        raise UsageError(
+            "E123",
+            f"the model's forward changes '{changed[0]}', a buffer of whole numbers, which would be lost because they cannot "
+            "be averaged; make it a buffer of floats and update it in place.",
+        )
+
+
+def check_single_samples(net: Network, task: Task, batch: int) -> None:
+    """Raises UsageError (E109) if batches hold one sample each and the model cannot normalise these."""
+    if batch > 1 or not net.norms:
+        return
+    try:
+        ModelTrial.of(net, task, torch.zeros((1, *net.shape)), 1).alone()
+    except UsageError as error:
+        if "more than 1 value per channel" not in error.text:
+            raise
+        raise UsageError(
+            "E109",
+            "batch=1 leaves batch normalisation a single value per channel; take batch=2 or more, or a model without it.",
+        ) from error
+
+
+def _with_remedy(error: Exception) -> str:
+    """Why a step failed, and for what torch says in its own words alone, what to do."""
+    if any(frame.filename.endswith("checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)):
+        return (
+            "it computes layers again in the backward pass (torch.utils.checkpoint), when they hold no client's weights "
+            "any more; call them directly, and take a smaller batch if memory is short"
+        )
+    return python_files.one_line(error)
+
+
+def _differ(alone: Tensor, many: Tensor) -> bool:
+    return _lane_difference(alone, many) > LANE_TOLERANCE * max(1.0, _largest_value(alone))
+
+
+def _largest_value(t: Tensor) -> float:
+    return float(t.abs().max()) if t.numel() else 0.0
+
+
+def _lane_difference(alone: Tensor, many: Tensor) -> float:
+    """The largest difference of any lane from what one client alone gives."""
+    return max((_largest_value(alone - lane) for lane in many), default=0.0)

@@ -1,0 +1,209 @@
+"""A run in its folder opened to predict: its model and what it needs, without the samples that it was trained on.
+
+A folder may come from anybody. Nothing in it is run: what is read are safetensors and JSON, and a method or a model in a
+Python file is taken from the file that the caller names, never from the one that the folder names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unskew import config, models
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.trees import Weights
+from unskew.data.clients.availability import without_trace
+from unskew.data.clients.federation import Federation, RemoteFederation
+from unskew.errors import StateError, UsageError
+from unskew.models import hf_folder
+from unskew.records import checkpoints, schema
+from unskew.records.checkpoints import Checkpoint, State
+from unskew.records.private_state import DiskStore
+from unskew.records.record import Record
+from unskew.round.loop import broadcast
+from unskew.round.run import Run
+from unskew.runs import resolve
+from unskew.runs.callbacks import BEST_FILE
+from unskew.runs.coverage import check_used
+from unskew.runs.predictions import TrainedRun
+from unskew.runs.run_folder import recorded_revision
+from unskew.system import disk, python_files
+from unskew.system.python_files import GIVEN_OBJECT
+from unskew.version import revision
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """What a caller gives in place of what a run's settings name, because it is code.
+
+    method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION.
+    """
+
+    method: Method | Part | str | None = None
+    model: nn.Module | str | None = None
+
+    @staticmethod
+    def of(settings: Settings) -> UserCode:
+        """The files that these settings name, for a caller whose user wrote them."""
+        named = (text if ".py" in text else None for text in (settings.method, settings.model))
+        return UserCode(*named)
+
+
+def recorded_method(
+    path: Path, files: Mapping[str, str], settings: Settings, given: Method | Part | str | None
+) -> Method:
+    """The method of the run in this folder. files: digests of the files it was trained with. given: by the caller, if needed.
+
+    Raises StateError (E156) where it takes a Python file and none was given, (E112) where the one given is another.
+    """
+    if given is None:
+        if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
+            text = f"the method of {path}, {settings.method}, has a Part in a Python file"
+            raise StateError("E156", f"{text}; name the method with your own file: method=... (--method).")
+        try:
+            return resolve.method_of(settings)
+        except UsageError as error:
+            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them again"
+            raise StateError("E156", f"{text}: method=...") from error
+    if isinstance(given, str):
+        _check_file(path, files, given)
+        return resolve.parts_of(given, settings.set if given == settings.method else None)
+    return resolve.method_of(settings, given)
+
+
+def check_model(path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | str | None) -> None:
+    """Raises StateError (E156) where the model of the run takes code and none was given, (E112) where it is another file."""
+    if given is None and (settings.model == GIVEN_OBJECT or ".py" in settings.model):
+        was = "a module that a program gave" if settings.model == GIVEN_OBJECT else f"{settings.model}, a Python file"
+        raise StateError("E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION).")
+    if isinstance(given, str):
+        _check_file(path, files, given)
+
+
+def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
+    """Raises StateError (E112) for a file or folder of the caller's whose content is not that of any that the run was trained with."""
+    then = set(files.values())
+    imports = any(python_files.IMPORTED_BY in file for file in files)  # older versions did not tell them
+    named = python_files.digests_with_imports(text) if imports else python_files.digests(text)
+    for file, digest in {**named, **hf_folder.digests(text)}.items():
+        if then and digest not in then:
+            raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")
+
+
+SITES_FILE = "sites.json"
+"""In the folder of a run over a network, whose clients' private state stays with them."""
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """run: with the run's own settings, and a federation without samples. record: its rows, in memory."""
+
+    run: Run
+    record: Record
+    weights: Weights
+    trained: TrainedRun
+
+
+def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = False) -> OpenRun:
+    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end. best: with
+    the global model of its best round, which the setting keep_best keeps.
+
+    Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model cannot be built
+    from what is given, E201 for a damaged checkpoint, E204 for a damaged index of private state, E208 for damaged records; NothingUsed (E316) for one that its
+    clients did not train.
+    """
+    checkpoint = _checkpoint(path)
+    tree, facts = _best(path, checkpoint) if best else checkpoint
+    if not unfinished and not (path / checkpoints.MODEL).is_file():
+        rounds = facts["settings"].get("rounds", "?")
+        text = f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path} goes on"
+        raise StateError("E155", f"{text}, and unfinished=True (--unfinished) takes its model as it is.")
+    settings = _settings(path, facts)
+    run = rebuild(path, _federation(path, facts), facts["files"], settings, code)
+    now = State(facts["t"], tree["w"], tree.get("slices", {}))
+    check_weights(path, run, now.weights)
+    record = Record.read(path, facts["records"])
+    check_used(run, record)
+    store = DiskStore(path / "private", facts)
+    away = (path / SITES_FILE).exists()
+    end = broadcast(run.method, now, now.t, settings.lr_in(now.t), run.fed)
+    return OpenRun(run, record, now.weights, TrainedRun(run, end, None if away or best else store))
+
+
+def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
+    """The tensors of the best round, with the facts of the run. Raises StateError (E155) where they were not kept."""
+    if not (path / BEST_FILE).is_file():
+        text = (
+            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--keep-best) keeps the model of its best round"
+        )
+        raise StateError("E155", f"{text}.")
+    tree, facts = checkpoints.read(path / BEST_FILE)
+    return tree, {**checkpoint[1], "t": facts["t"]}
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    try:
+        return checkpoints.read(path / checkpoints.LATEST)
+    except FileNotFoundError:
+        raise disk.no_run(path, checkpoints.LATEST) from None
+    except StateError as error:
+        text = f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one before it"
+        raise StateError(error.code, f"{text}.") from error
+
+
+def _settings(path: Path, facts: dict[str, Any]) -> Settings:
+    """The settings that the checkpoint holds. Raises StateError (E156) for those of another version."""
+    try:
+        return config.build(facts["settings"])
+    except UsageError as error:
+        text = f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is {revision()}: {error.text}"
+        raise StateError("E156", f"{text} Open it with the version that trained it.") from error
+
+
+def rebuild(path: Path, federation: Federation, files: Mapping[str, str], settings: Settings, code: UserCode) -> Run:
+    """The run of this folder, put together on a federation, which need not have samples. files: digests of those it was trained with.
+
+    Raises StateError: E156 for a model or a method that cannot be built from what is given, E112 for another file.
+    """
+    method, model = recorded_method(path, files, settings, code.method), code.model
+    check_model(path, files, settings, model)
+    here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")  # whatever machine trained it
+    here = here.replace(normalise="none", set={}, metrics="none", availability=without_trace(settings.availability))
+    if isinstance(model, str):
+        here, model = here.replace(model=model), None
+    module = None if model is None else models.unwrapped(model)
+    return replace(resolve.run_on(federation, here, method, module), settings=settings)
+
+
+def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
+    """Who took part, of federation.json, and what samples are, of the checkpoint or of the finished model."""
+    inputs = facts.get("inputs")
+    if inputs is None and (path / checkpoints.MODEL).is_file():
+        inputs = checkpoints.read(path / checkpoints.MODEL)[1].get("inputs")
+    if inputs is None:
+        raise StateError("E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it.")
+    file = path / "federation.json"
+    try:
+        return RemoteFederation.from_facts(inputs, schema.parse_federation(file, file.read_bytes()))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise StateError("E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again.") from None
+
+
+def check_weights(path: Path, run: Run, w: Weights) -> None:
+    """Raises StateError (E156) where the model has not the weights of the checkpoint."""
+    expected = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
+    kept = {n: tuple(t.shape) for n, t in w.items()}
+    if expected == kept:
+        return
+    name = next(n for n in (*expected, *kept) if expected.get(n) != kept.get(n))
+    what, has = (list(shapes[name]) if name in shapes else "missing" for shapes in (expected, kept))
+    text = f"the model built here is not that of {path}: '{name}' is {what}, and {has} in the checkpoint"
+    raise StateError(
+        "E156", f"{text}. Give the model and method it was trained with, or the version that env.json names."
+    )

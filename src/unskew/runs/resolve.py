@@ -1,0 +1,353 @@
+"""From settings to a run: data, method, clients, model, task, device and lanes, each resolved once and then handed down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from unskew import data, models
+from unskew.config import TRACKERS, Settings
+from unskew.core import module_inputs
+from unskew.core.client import Batch, Fed
+from unskew.core.keys import key, numpy_key
+from unskew.core.method import Method, method_remarks
+from unskew.core.network import Network
+from unskew.core.part import Part, overrides
+from unskew.core.protection import sum_problem, sums_released
+from unskew.core.user_parts import is_own
+from unskew.data.clients.availability import Availability
+from unskew.data.clients.federation import Federation
+from unskew.data.python_objects import take
+from unskew.data.samples.dataset import Dataset, validation_of
+from unskew.data.skew import Skew
+from unskew.data.standardisation import standardise, undo_scaling
+from unskew.errors import UsageError
+from unskew.formats import calls, specs
+from unskew.measures import NONE
+from unskew.methods import registry
+from unskew.models import hf_folder
+from unskew.privacy import secure_aggregation
+from unskew.privacy.dpsgd import noise_remarks
+from unskew.privacy.secure_aggregation import LEAST_SITES
+from unskew.round.run import CENTRALISED, LOCAL, Run, is_reference
+from unskew.round.samples import load_samples
+from unskew.runs import hardware, model_trial, object_digests
+from unskew.runs.hardware import check_memory
+from unskew.system.python_files import GIVEN_OBJECT
+from unskew.tasks.metrics import Functions, metrics_of
+from unskew.tasks.task import Task, task_of
+
+
+def check_spelling(settings: Settings) -> None:
+    """Check everything that can be checked without reading a sample.
+
+    Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a tracker that is not
+    installed (E158), and DataError (E402) for an archive that is not on this machine.
+    """
+    Availability.parse(settings.availability)
+    Skew.parse(settings.skew)
+    if settings.model not in ("auto", GIVEN_OBJECT) and not calls.parse(settings.model, "model", "E104").file:
+        models.check_text(settings.model)
+    if settings.data != GIVEN_OBJECT:
+        data.check_text(settings.data)
+    for name in specs.names_in(settings.track, list(TRACKERS), "track"):
+        if find_spec(name) is None:
+            install = TRACKERS[name]
+            text = f"tracking needs {install}, which is not installed"
+            raise UsageError("E158", f"{text}: pip install {install}, or leave track out.")
+
+
+def dataset_of(settings: Settings) -> Dataset:
+    """Read the data set that the settings name: `name(option=value)`, an .npz file or a folder.
+
+    Raises as `check_spelling` does, before anything is read, and DataError (E4xx) for data that cannot be read.
+    """
+    check_spelling(settings)
+    return data.read(settings.data)
+
+
+def deal_out(settings: Settings, method: Method, dataset: Dataset, model: nn.Module | None = None) -> Federation:
+    """Deal a data set out to clients, after standardising it by its constants if settings and Parts ask for that.
+
+    model: given in Python instead of the one that settings name; samples that it looks up stay whole numbers.
+    Raises UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a partition that
+    these data do not allow.
+    """
+    method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
+    if settings.validation:
+        dataset = validation_of(dataset, settings.validation)
+    if not dataset.layout and _has_embedding(settings, dataset, model):
+        dataset = undo_scaling(dataset)
+    elif settings.normalise == "dataset" or (settings.normalise == "auto" and method.normalises != "all"):
+        itself = method.normalises == "images" and settings.normalise == "auto"
+        if dataset.layout or not itself:
+            dataset = standardise(dataset, always=settings.normalise == "dataset", but_images=itself)
+    seed = settings.seed_of_partition
+    return data.build(
+        dataset,
+        settings.skew,
+        settings.clients,
+        numpy_key(seed, "partition"),
+        numpy_key(seed, "test rows"),
+        samples=settings.samples,
+        reserve=reserve_of(method),
+    )
+
+
+def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
+    """Whether the model begins with an embedding. Raises UsageError (E109) if its samples are to be standardised."""
+    if model is None and settings.model != GIVEN_OBJECT and calls.parse(settings.model, "model", "E104").file:
+        with torch.random.fork_rng(devices=[]):
+            pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
+            model = models.from_file(settings.model, dataset.shape, len(dataset.classes), pixels)
+    embeds = isinstance(model, nn.Module) and module_inputs.has_embedding(model)
+    if not embeds and not (model is None and hf_folder.is_folder_model(settings.model)):
+        return False
+    if settings.normalise == "dataset":
+        raise UsageError("E109", "normalise=dataset would scale the whole numbers that the model looks up; use none.")
+    return True
+
+
+def reserve_of(method: Method) -> int:
+    """How many samples of each class the method's Parts hold back at the server."""
+    return max((part.reserve for part in method.parts), default=0)
+
+
+SMALLEST_RATE = 1e-20
+"""Steps of a smaller learning rate move no weight: float32 keeps about seven digits of it."""
+
+
+def run_remarks(settings: Settings, method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
+    """The remarks on a run of this method with these settings."""
+    return (*noise_remarks(method, fed), *method_remarks(method, fed, settings.patience), *rate_remarks(settings))
+
+
+def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """A remark (E140) where the learning rate falls so far within the run that later rounds train nothing."""
+    idle = next((t for t in range(1, settings.rounds + 1) if settings.lr_in(t) < SMALLEST_RATE), None)
+    if idle is None:
+        return ()
+    by = f"lr_rounds={settings.lr_rounds:g}" if settings.lr_rounds else f"lr_decay={settings.lr_decay:g}"
+    fallen = f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g} ({by}, lr_min={settings.lr_min:g})"
+    return (
+        (
+            "E140",
+            f"{fallen}, so no round from there on trains anything; set a larger lr_min, or let it fall more slowly.",
+        ),
+    )
+
+
+Data: TypeAlias = Any
+"""Samples as they may be given in Python: whatever `unskew.data.take` understands."""
+
+
+def resolve(
+    settings: Settings,
+    data: Data | None = None,
+    method: Method | Part | None = None,
+    model: nn.Module | None = None,
+    metrics: Functions | None = None,
+) -> Run:
+    """The run that settings describe, its data read and its model built.
+
+    data, method, model, metrics: given in Python instead of what the settings name, metrics by name.
+    Raises UsageError for settings that cannot work together or do not fit the data, DataError for data that nobody can
+    train on.
+    """
+    settings = settings.replace(availability="full") if pools(settings) else settings  # its one client stands for all
+    method = method_of(settings, method)
+    run = run_on(federation_of(settings, method, data, model), settings, method, model, metrics)
+    check_memory(method, run.fed)
+    return replace(run, given=object_digests.object_digests(method, model, metrics or {}))
+
+
+def run_on(
+    federation: Federation,
+    settings: Settings,
+    method: Method,
+    model: nn.Module | None = None,
+    metrics: Functions | None = None,
+) -> Run:
+    """The run of a method on clients that hold their samples already. Raises UsageError, DataError for what cannot work."""
+    Availability.parse(settings.availability).presence.check(federation.clients, settings.rounds)
+    device = hardware.device_of(settings)
+    task = task_of(federation.y, settings.loss, federation.target, federation.shape)
+    method.check_task(task.name)
+    theirs = model is not None or hf_folder.is_on_disk(settings.model)
+    module = _adapt_model(method, model_of(settings, federation, task, model), federation, task, settings.seed)
+    net = Network(module, federation.shape, handed_over=not theirs, layout=federation.layout)
+    del module  # it may be large
+    fed = _facts(settings, federation, net, task)
+    for p in method.parts:
+        net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
+    fed = replace(
+        fed,
+        metrics=metrics_of(settings.metrics, task.name, metrics),
+        proximal=method.proximal,
+        reserved=_reserved(federation, device),
+        sums=sums_released(method.parts, settings.rounds) if method.samples_apart else 0,
+        **method.divided(fed),
+    )
+    method.check(fed)
+    check_secure(settings, method, fed)
+    model_trial.check_single_samples(net, task, settings.batch)
+    hardware.check_bf16(net, settings.precision)
+    lanes, remarks = hardware.lanes_of(settings, net, device), ()
+    if theirs:
+        lanes, remarks = hardware.try_model(
+            fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto"
+        )
+    remarks = (*remarks, *run_remarks(settings, method, fed))
+    return Run(settings, method, federation, fed, device, lanes, remarks)
+
+
+def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
+    """Raises UsageError (E134) for a run that cannot do with the sums that secure aggregation gives."""
+    summing = secure_aggregation.parse(settings.secure_aggregation)
+    if summing is None:
+        return
+    remedy = "set secure_aggregation=off"
+    for part in method.parts:
+        if reason := sum_problem(part, fed):
+            text = f"secure aggregation is not possible with '{part.name}': {reason}"
+            raise UsageError("E134", f"{text}; leave '{part.name}' out, or {remedy}.")
+    if fed.clients < LEAST_SITES:
+        text = (
+            f"secure aggregation takes {LEAST_SITES} clients, because each of two could tell the other's part of a sum"
+        )
+        raise UsageError("E134", f"{text}; here are {fed.clients}. Take more, or {remedy}.")
+    if settings.measure != NONE:
+        text = f"'{settings.measure}' is measured on single replies, which nobody sees with secure aggregation"
+        raise UsageError("E134", f"{text}; set measure=none, or {remedy}.")
+    summing.fraction(fed.clients)
+
+
+def method_of(settings: Settings, method: Method | Part | None = None) -> Method:
+    """The method given in Python, or else the one that settings name. Raises UsageError (E102, E107, E121)."""
+    if isinstance(method, Part):
+        return Method(method)
+    return parts_of(settings.method, settings.set) if method is None else method
+
+
+def parts_of(text: str, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+    """The method that is written `text`, also if it is a reference. arguments: further ones, by Part."""
+    return Method() if text == CENTRALISED else registry.parse(text, _plain(arguments))
+
+
+def method_text(text: str, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """A method's text with all its arguments in one spelling."""
+    return text if text == CENTRALISED else str(registry.parse(text, _plain(arguments)))
+
+
+def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of the arguments, by Part, whose Part is in the method that is written `text`."""
+    return {} if text == CENTRALISED else registry.arguments_of_method(text, arguments)
+
+
+def with_arguments(settings: Settings) -> Settings:
+    """The same settings with the arguments of `set` written into the method."""
+    return settings if pools(settings) else settings.replace(method=method_text(settings.method, settings.set), set={})
+
+
+def comparison_settings(settings: Settings) -> Settings:
+    """The settings of a method as one row of a comparison: nobody is absent from centralised training, and references
+    are neither measured nor summed, for none of their clients share anything."""
+    if settings.method == CENTRALISED:
+        settings = settings.replace(availability="full", set={})
+    alone = {"measure": NONE, "secure_aggregation": "off"}
+    return with_arguments(settings.replace(**alone) if is_reference(settings.method) else settings)
+
+
+def sends_weights(method: Method) -> bool:
+    """Whether clients send any weights."""
+    return all(part.name != LOCAL for part in method.parts)
+
+
+def federation_of(
+    settings: Settings, method: Method, data: Data | None = None, model: nn.Module | None = None
+) -> Federation:
+    """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
+
+    Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as reading
+    and dealing out do.
+    """
+    taken = None if data is None or isinstance(data, str) else take(data)
+    if isinstance(taken, Federation):
+        if settings.validation:
+            text = "validation holds out samples before they are dealt out; this federation is dealt out."
+            raise UsageError("E109", text)
+        federation = taken
+    else:
+        federation = deal_out(settings, method, taken or dataset_of(settings), model)
+    return federation.pooled() if pools(settings) else federation
+
+
+def pools(settings: Settings) -> bool:
+    """Whether one client holds the training samples of all."""
+    return settings.method == CENTRALISED
+
+
+def model_of(settings: Settings, federation: Federation, task: Task, model: nn.Module | None = None) -> nn.Module:
+    """The user's module with the weights it has, or the named model, initialised from the seed.
+
+    Raises UsageError: E104 for an unknown model, E122 or E123 for one that does not fit the data.
+    """
+    shape, classes = federation.shape, federation.n_classes
+    pixels, layout = task.pixels(shape), federation.layout
+    if model is not None:
+        return models.check_module(model, shape, classes, pixels, layout)
+    if calls.parse(settings.model, "model", "E104").file:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(settings.seed, "model").initial_seed())
+            return models.from_file(settings.model, shape, classes, pixels, layout)
+    module = models.build(settings.model, shape, classes, pixels, layout)
+    models.initialise(module, key(settings.seed, "model"))
+    module_inputs.check_vocabulary(module, federation.x, federation.x_test)
+    return module
+
+
+def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, object]]:
+    return {part: dict(values) for part, values in (arguments or {}).items()}
+
+
+def _facts(settings: Settings, federation: Federation, net: Network, task: Task) -> Fed:
+    return Fed(
+        clients=federation.clients, classes=federation.n_classes, shape=federation.shape,
+        rounds=settings.rounds, epochs=settings.epochs, batch=settings.batch, lr=settings.lr,
+        net=net, sizes=federation.sizes, task=task,
+        momentum=settings.momentum, optimiser=settings.optimiser,
+        natural=federation.natural, seed=settings.seed,
+        sampled=Availability.parse(settings.availability).independent,
+        first_epochs=settings.first_epochs,
+        even=settings.lr_course == "constant" and not settings.lr_warmup,
+    )  # fmt: skip
+
+
+def _adapt_model(method: Method, module: nn.Module, federation: Federation, task: Task, seed: int) -> nn.Module:
+    """The model as the method's Parts change it, each with a random stream of its own. Raises UsageError (E123) where a user's
+    own Part makes one that does not fit the data."""
+    shape, classes = federation.shape, federation.n_classes
+    for p in method.parts:
+        if overrides(p, "model"):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(seed, "model", p.name).initial_seed())
+                module = p.model(module, classes)
+            if is_own(p):
+                models.check_module(module, shape, classes, task.pixels(shape), federation.layout)
+    return module
+
+
+def _reserved(federation: Federation, device: str) -> Batch | None:
+    """The samples that the server holds back for itself, if there are any."""
+    rows = federation.reserved
+    if not len(rows):
+        return None
+    y = F.one_hot(torch.as_tensor(federation.y[rows]), federation.n_classes).float()
+    x = load_samples(federation.x[rows], device)[:]
+    return Batch(x, y.to(device), torch.ones(len(rows), device=device))

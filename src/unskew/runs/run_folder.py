@@ -1,0 +1,390 @@
+"""A run in its folder: begun, saved after every round, and resumed to the same bits.
+
+A run is only resumed with the same settings, data, files of the user's own and given objects. A file that only metrics come
+from changes no weight and may be changed; the record then tells from which round on its scores are of another version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from unskew import config
+from unskew.config import Settings
+from unskew.core import module_inputs
+from unskew.data.clients.federation import Federation
+from unskew.data.storage.sample_rows import Rows, checksums
+from unskew.errors import Paused, StateError, UsageError
+from unskew.records import checkpoints, record, schema
+from unskew.records.checkpoints import MODEL, Checkpoint, State
+from unskew.records.private_state import DiskStore
+from unskew.records.record import Record
+from unskew.records.run_lock import RunLock
+from unskew.round.callback_list import CallbackList
+from unskew.round.loop import Loop, RoundSummary, remaining_rounds
+from unskew.round.run import Run
+from unskew.runs import hardware, model_card, predictions, resolve
+from unskew.runs.assemble import loop_of
+from unskew.runs.callbacks import callbacks_of
+from unskew.runs.coverage import METRICS_CHANGED, check_used
+from unskew.runs.disclosure import accounts
+from unskew.system import disk
+from unskew.system.python_files import GIVEN_OBJECT, one_line
+from unskew.version import revision
+
+WHOLE_BYTES = 2 << 30
+"""Bytes of an array above which its blocks are told by their checksums, which take less time."""
+BLOCK_BYTES = 1 << 20
+
+
+def fingerprint(federation: Federation, whole: int = WHOLE_BYTES, by_sample: bool = False) -> str:
+    """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
+
+    Of an array above `whole` bytes the checksums of its blocks count; of samples that are read when they are wanted, those of
+    each sample. by_sample: also of samples in memory, so that it does not depend on how much memory a machine has.
+    """
+    facts = (federation.classes, federation.names, federation.mean, federation.std)
+    further = tuple(fact for fact in (federation.target, federation.layout) if fact)
+    sha = hashlib.sha256(repr(facts + further).encode())
+    indices = [
+        index for part in (federation.train, federation.val, federation.test) for index in (part.rows, part.offsets)
+    ]
+    samples = (federation.x, federation.y, federation.x_test, federation.y_test)
+    for array in (*samples, *indices, federation.reserved):
+        sha.update(f"\n{array.dtype} {array.shape}\n".encode())
+        each = array.survey.crc if isinstance(array, Rows) else array
+        if by_sample and (array is federation.x or array is federation.x_test) and not isinstance(array, Rows):
+            each = checksums(array)
+        for block in _byte_blocks(each, whole):
+            sha.update(block)
+        if isinstance(array, Rows) and array.changes:
+            sha.update(repr(federation.applied).encode())
+    return sha.hexdigest()
+
+
+def _byte_blocks(array: Any, whole: int) -> Iterator[memoryview | bytes]:
+    """Bytes of an array, some rows at a time; of one above `whole` bytes the checksums of such blocks."""
+    row_bytes = max(1, int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize)
+    rows = max(1, BLOCK_BYTES // row_bytes)
+    for start in range(0, len(array), rows):
+        block = np.ascontiguousarray(np.asarray(array[start : start + rows])).reshape(-1).view(np.uint8).data
+        yield crc32(block).to_bytes(4, "little") if len(array) * row_bytes > whole else block
+
+
+def check_same(path: Path, settings: Settings) -> None:
+    """Raises StateError (E112) unless the run in this folder is of these settings, and of the same files of a user's own."""
+    config.check_same(config.load(path / "config.yaml"), settings, path)
+    check_files(first_files(path), settings, path)
+
+
+def first_files(path: Path) -> dict[str, str]:
+    """The digests that the user's own files had when the run in this folder began. Raises StateError (E111) for a damaged file."""
+    env = path / "env.json"
+    try:
+        return dict(json.loads(env.read_text())["files"]) if env.exists() else {}
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: remove it to go on without the versions and the files it names"
+        raise StateError("E111", f"{env} is damaged ({why}).") from None
+
+
+def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> None:
+    """Raises StateError (E112) if a file that the settings name, other than for metrics alone, has not the digest it had before."""
+    for file in _changed_files(before, settings):
+        if file not in settings.files_of_metrics():
+            raise StateError(
+                "E112", f"{file} has changed since {path} began; going on would mix two of it. Choose another --name."
+            )
+
+
+def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list[dict[str, Any]]:
+    """An event (E327) for every file of metrics that has changed. before: digests; t: the last round that is finished."""
+    versions = f"its scores are of the new version from round {t + 1} on, and of the older one up to there"
+    return [
+        {
+            "t": t,
+            "code": METRICS_CHANGED,
+            "text": f"{file}, a file of metrics, was changed after round {t}: {versions}.",
+        }
+        for file in _changed_files(before, settings)
+        if file in settings.files_of_metrics()
+    ]
+
+
+def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
+    """Of files that were not told before, as versions that knew nothing of imports did not, nobody can say whether they have."""
+    return [file for file, now in settings.files().items() if before.get(file, now) != now]
+
+
+def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
+    """Raises StateError where a model or Part that a program gave is another one than before (E112), or missing (E118)."""
+    for name, then in before.items():
+        if name not in run.given:
+            raise StateError("E118", f"{path} was begun from Python with {name} given as an object; resume it there.")
+        if run.given[name] != then:
+            raise StateError(
+                "E112",
+                f"{name} given here is not the one with which {path} was begun; going on would mix two runs. Choose "
+                "another --name.",
+            )
+
+
+Say = Callable[[str], None]
+Shown = Callable[[State, RoundSummary], None]
+
+
+def free_path(parent: Path, stem: str) -> Path:
+    """`parent/stem-0001`, the first that is free."""
+    taken = {p.name for p in parent.glob(f"{stem}-*")} if parent.exists() else set()
+    return parent / next(f"{stem}-{i:04d}" for i in range(1, 10_000) if f"{stem}-{i:04d}" not in taken)
+
+
+@dataclass
+class RunFolder:
+    """One run on disk. `go` trains what is left of it; nothing is lost if it is killed anywhere."""
+
+    path: Path
+    run: Run
+
+    @staticmethod
+    def open(path: Path) -> RunFolder:
+        """The run in this folder, resolved anew from its config.yaml.
+
+        Raises StateError: E117 where there is none, E118 for one that began with objects that only Python can give.
+        """
+        file = path / "config.yaml"
+        if not file.exists():
+            raise disk.no_run(path, "config.yaml")
+        settings = config.load(file)
+        goes_on = f"unskew.run(..., name='{path.name}')"
+        if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
+            raise StateError(
+                "E118", f"{path} was begun from Python with its own data, model or metric; resume it with {goes_on}."
+            )
+        try:
+            method = resolve.method_of(settings)
+        except UsageError as error:
+            if error.code != "E102":
+                raise
+            ours = f"Begun from Python with a Part of its own, it goes on there: {goes_on}."
+            raise StateError("E118", f"{path} cannot be read: {error.text} {ours}") from error
+        return RunFolder(path, resolve.resolve(settings, method=method))
+
+    def go(self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None) -> tuple[Loop, State]:
+        """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every round.
+
+        Raises StateError when in use or of other settings, Paused on a full disk, and NothingUsed at the end of a run
+        that its clients did not train; all its files are there then, too.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.locked():
+                return self._go(say, shown, ready)
+        except Paused as full:
+            if full.code != "E203":
+                raise
+            resume = (
+                f"The last checkpoint is safe; free space, then: {config.resume_command(self.path, self.run.settings)}"
+            )
+            raise Paused(full.code, f"{full.text} {resume}") from full
+
+    def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
+        for part in self.path.rglob("*.safetensors.*.part"):  # of a process that was killed
+            part.unlink()
+        self._describe()
+        checkpoint = checkpoints.latest(self.path, self._check_files, say)
+        self._check_same(checkpoint)
+        self._describe_data()
+        self.run = with_recorded_lanes(self.run, checkpoint)
+        loop = self.opened(checkpoint)
+        if checkpoint and checkpoint[1].get("ends"):
+            loop.end_with(checkpoint[1]["ends"])
+        loop.audience = CallbackList(
+            (*callbacks_of(self.run.settings, self.path), *self.run.callbacks), self.run, loop.record
+        )
+        self._account(loop)
+        ready(loop)
+
+        def save(after: State, summary: RoundSummary) -> None:
+            self.save(loop, after)
+            shown(after, summary)
+
+        try:
+            loop.audience.begun(checkpoint[1]["t"] if checkpoint else 0, loop.last)
+            now = self._first(loop, checkpoint, say)
+            for after in remaining_rounds(loop, now, save):
+                now = after
+            self._finish(loop, now)
+            check_used(self.run, loop.record)
+            loop.audience.ended("done")
+        except BaseException as error:
+            loop.audience.ended(one_line(error))
+            raise
+        finally:
+            loop.trainer.close()
+            loop.record.close()
+            if isinstance(loop.store, DiskStore):
+                loop.store.close()
+        return loop, now
+
+    def locked(self) -> AbstractContextManager[Any]:
+        """What keeps others out of the folder while this run trains. Raises StateError (E110) where somebody is in it."""
+        return RunLock(self.path)
+
+    def opened(self, checkpoint: Checkpoint | None) -> Loop:
+        """The loop of this run, its record and store as they were at the checkpoint."""
+        return loop_of(self.run, self.store(checkpoint), self.record(checkpoint))
+
+    def record(self, checkpoint: Checkpoint | None) -> Record:
+        """The record as it was at the checkpoint."""
+        return Record(self.path, checkpoint[1]["records"] if checkpoint else None)
+
+    def store(self, checkpoint: Checkpoint | None) -> DiskStore:
+        """The clients' private state as it was at the checkpoint."""
+        return DiskStore(self.path / "private", checkpoint[1] if checkpoint else None, self.run.device)
+
+    def _check_files(self, checkpoint: Checkpoint) -> None:
+        """Raises StateError (E204, E208) if a file that a checkpoint vouches for is damaged."""
+        record.check(self.path, checkpoint[1]["records"])
+        self.store(checkpoint).check()
+
+    def _check_same(self, checkpoint: Checkpoint | None) -> None:
+        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 where one must have been lost."""
+        if checkpoint is None:
+            if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
+                text = f"{self.path} has begun, but its checkpoints are gone. Start the run again under another --name."
+                raise StateError("E202", text)
+            return
+        facts, settings = checkpoint[1], self.run.settings
+        config.check_same(config.build(facts["settings"]), settings, self.path)
+        check_files(facts["files"], settings, self.path)
+        check_objects(facts.get("given", {}), self.run, self.path)
+        if facts["data"] != self.data:
+            raise StateError(
+                "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
+            )
+
+    @cached_property
+    def data(self) -> str:
+        """The fingerprint of the run's data."""
+        return fingerprint(self.run.federation)
+
+    def _first(self, loop: Loop, checkpoint: Checkpoint | None, say: Say) -> State:
+        if checkpoint:
+            now = checkpoints.state_in(checkpoint, self.run.device)
+            if now.t < loop.last:
+                began = recorded_revision(self.path)
+                other = (
+                    f" It was begun by unskew {began}; this is {revision()}." if began not in ("", revision()) else ""
+                )
+                say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
+                self._tell_rescored(loop, checkpoint[1]["files"], now.t, say)
+            return now
+        now = loop.begin()
+        self._tell_rescored(loop, first_files(self.path), now.t, say)
+        loop.evaluate(now, None)
+        self.save(loop, now)
+        return now
+
+    def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
+        """Into the record, that a file of metrics was mended. before: digests of the user's own files; t: the last finished round."""
+        events = metric_events(before, self.run.settings, t)
+        loop.record.add("events", events)
+        for event in events:
+            say(f"{event['code']} {event['text']}")
+
+    def save(self, loop: Loop, now: State) -> None:
+        """Write the checkpoint of a round that is finished. Raises Paused (E203) on a full disk; the one before stays."""
+        store = loop.store
+        assert isinstance(store, DiskStore)
+        meta = {
+            "t": now.t,
+            "records": loop.record.marks(),
+            **store.facts(),
+            "settings": self.run.settings.as_dict(),
+            "files": self.run.settings.files(),
+            **({"given": dict(self.run.given)} if self.run.given else {}),
+            "data": self.data,
+            "inputs": predictions.input_facts(self.run.federation),
+            **({"ends": loop.ends} if loop.ends else {}),
+            **({} if self.run.device == "cpu" else {"lanes": loop.fitted.lanes}),
+        }
+        tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
+        checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
+        store.sweep()
+
+    def _describe(self) -> None:
+        """config.yaml and env.json; an existing config must be the same run's."""
+        path = self.path / "config.yaml"
+        if path.exists():
+            check_same(self.path, self.run.settings)
+        else:
+            disk.replace(self.path / "env.json", json.dumps(environment(self.run), indent=1))
+            disk.replace(path, config.dump(self.run.settings))
+
+    def _describe_data(self) -> None:
+        """federation.json, once it is known that the data are the run's: others would be refused, and described all the same."""
+        tables = module_inputs.table_exposure(self.run.fed.net.module, self.run.fed.shared)
+        looked_up = {"looked_up": tables} if tables else {}
+        disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary() | looked_up))
+
+    def _account(self, loop: Loop) -> None:
+        """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
+        counts_KC, drawn = self.run.federation.label_counts, loop.chance.described
+        by_part = accounts(self.run.method, self.run.fed, counts_KC, drawn)
+        schema.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
+
+    def _finish(self, loop: Loop, now: State) -> None:
+        checkpoints.write(
+            self.path / MODEL,
+            now.weights,
+            {
+                "t": now.t,
+                "model": self.run.settings.model,
+                "method": str(self.run.method),
+                "inputs": predictions.input_facts(self.run.federation),
+            },
+        )
+        disk.replace(self.path / model_card.FILE, model_card.card_text(self.run, loop.record, now))
+
+
+def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
+    """The run with as many lanes as its checkpoint says that it trained with on a GPU, where nobody asked for a number: what
+    `auto` predicts here may be another, with other last bits."""
+    recorded = checkpoint[1].get("lanes") if checkpoint else None
+    if recorded is None or run.device == "cpu" or run.settings.lanes != "auto":
+        return run
+    return replace(run, lanes=recorded)
+
+
+def recorded_revision(path: Path) -> str:
+    """The unskew that began the run in this folder, as `revision()` tells it; empty where none has."""
+    with suppress(OSError, ValueError):  # not begun, or damaged: what reads the run whole says so
+        return str(json.loads((path / "env.json").read_text()).get("unskew", ""))
+    return ""
+
+
+def environment(run: Run) -> dict[str, Any]:
+    return {
+        "unskew": revision(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cores": hardware.core_count(),
+        "device": run.device,
+        "files": run.settings.files(),
+        "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }

@@ -1,0 +1,66 @@
+"""Weights & Biases: a file in the run's folder, `RUN/wandb`, which `wandb sync` can send. Offline unless WANDB_MODE says
+otherwise: nothing leaves this machine by itself.
+
+A run that is resumed goes on in its entry, whose number is in wandb.json. Offline each process writes a file of its own, of
+which `wandb sync` makes one entry; it keeps much in memory until it is closed, so that a process that is killed leaves little of it,
+and the next one writes these rows again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unskew.round.callback import Callback, Progress
+from unskew.runs.trackers.tracker import StoreEntry, folder_of, package, scalars, settings_text
+
+PROJECT, ENTRY = "unskew", "wandb.json"
+OFFLINE = "offline"
+
+
+class Tracker(Callback):
+    """Logs every round's scores with the number of the round, which is the axis of their charts."""
+
+    name = "wandb"
+
+    def __init__(self) -> None:
+        self._wandb: Any = package("wandb", "wandb")
+
+    def begun(self, run: Progress) -> None:
+        if run.t >= run.rounds:  # a run that is done has nothing more to tell
+            return
+        folder = folder_of(run)
+        self._entry, self._mode = StoreEntry(folder, ENTRY, PROJECT), os.environ.get("WANDB_MODE", OFFLINE)
+        self._run = self._wandb.init(
+            project=PROJECT,
+            name=folder.name,
+            id=self._entry.number or None,
+            resume="allow" if self._entry.number else None,
+            dir=str(folder),
+            config=settings_text(run),
+            mode=self._mode,
+            settings=self._wandb.Settings(silent=True, console="off"),
+        )
+        self._entry.begin(str(self._run.id))
+        self._run.define_metric("*", step_metric="round")
+        self._log(self._entry.missed())
+
+    def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        self._log(self._entry.new(rows))
+        if self._mode != OFFLINE:
+            self._entry.has_all()
+        return None
+
+    def ended(self, run: Progress, why: str) -> None:
+        if hasattr(self, "_run"):
+            self._run.finish(exit_code=0 if why == "done" else 1)
+            self._entry.has_all()
+
+    def _log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        by_round: dict[int, dict[str, float]] = defaultdict(dict)
+        for name, value, t in scalars(rows):
+            by_round[t][name] = value
+        for t, values in by_round.items():
+            self._run.log({"round": t, **values})

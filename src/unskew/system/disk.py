@@ -1,0 +1,345 @@
+"""Files and folders: names that are safe, writes that leave a file whole after a crash or on a full disk, and locks.
+
+Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it may be lost) or
+`Appending` (a file that only grows). Whole-file locks of the operating system end with the process that holds them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from unskew.errors import Paused, StateError, UsageError
+
+AT_SITE = "setup.safetensors"
+"""The file that tells a site's folder of a run from the coordinator's."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_LONGEST_SLUG = 42
+"""Characters of a slug without its hash; a run's folder adds its seed to it."""
+_PART = r"[a-z][a-z0-9_]*(\([a-z_]+=[a-z0-9._]+(, ?[a-z_]+=[a-z0-9._]+)*\))?"
+_PLAIN = re.compile(rf"{_PART}(\+{_PART})*")
+"""Texts of which no two have the same slug."""
+
+
+def check_name(name: str) -> str:
+    """The name, if a folder may have it. Raises UsageError (E114) otherwise."""
+    if not _NAME.fullmatch(name):
+        rule = "use at most 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
+        raise UsageError("E114", f"'{name}' is not a valid name: {rule}.")
+    return name
+
+
+def no_run(path: Path, lacks: str) -> StateError:
+    """What is said of a folder that is no run, E117. lacks: the file that it would have."""
+    near = Path("runs") / path.name
+    hint = f"Did you mean {near}?" if near != path and (near / lacks).is_file() else "Runs are folders under runs/."
+    if (path / AT_SITE).is_file():
+        hint = "It is what a site keeps of a run: unskew site watch shows it, unskew predict and unskew export take its model."
+    elif names := _runs_in(path, lacks) or _runs_in(path / "runs", lacks):
+        count = "one run" if len(names) == 1 else f"{len(names):,} runs; name one of them"
+        hint = f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."
+        if lacks == "config.yaml" and (path / "compare.yaml").is_file():
+            hint += f" All of them go on with `unskew resume {path}`, or with the same unskew.compare(...) in Python."
+    return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")
+
+
+def _runs_in(path: Path, lacks: str) -> list[Path]:
+    """The runs in a folder, those of a site too; the one that changed last stands first."""
+    files = [file for name in (lacks, AT_SITE) for file in path.glob(f"*/{name}")]
+    return [file.parent for file in sorted(files, key=lambda file: (-file.parent.stat().st_mtime, str(file)))]
+
+
+def slug(text: str) -> str:
+    """A folder name for a method's text: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; for a file, its name.
+
+    Different texts have different names: one that cannot be read back from its name ends in a few digits of its hash.
+    """
+    short = re.sub(r"(^|\+)[^+(]*/", r"\1", text)
+    name = re.sub(r"[^a-z0-9._-]+", "-", short.lower().replace("+", "_")).strip("-_.")
+    if _PLAIN.fullmatch(text) and len(name) <= _LONGEST_SLUG:
+        return check_name(name)
+    return check_name(
+        f"{name[:_LONGEST_SLUG].strip('-_.')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}".lstrip("-")
+    )
+
+
+def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | None = None) -> None:
+    """Make `data`, which may be in several buffers, the content of the file at `path`; after a crash the file holds either its old content or the new.
+
+    The data are written to a new file `<name>.<random>.part` in the same folder and synced, the file is renamed, and the
+    folder is synced. A link at `path` is replaced, and its target stays as it is. Text is encoded as UTF-8.
+    keep: a second path under which the old file, if there is one, remains.
+
+    Raises Paused (E203) when the disk is full, and any other OSError unchanged. In both cases the old file stays.
+    """
+    path = Path(path)
+    content = data.encode() if isinstance(data, str) else data
+    buffers = [content] if isinstance(content, bytes | bytearray) else content
+    replace_piecewise(path, buffers, sum(map(len, buffers)), keep)
+
+
+def is_link_to(path: Path, target: Path) -> bool:
+    """Whether what lies at `path` is now a link to this file, or the file itself; False where there can be no links."""
+    if path.resolve() == target.resolve():
+        return True
+    part = path.with_name(path.name + ".part")
+    try:
+        part.unlink(missing_ok=True)
+        part.symlink_to(target.absolute())
+        os.replace(part, path)
+    except OSError:
+        return False
+    return True
+
+
+def write_output(path: Path, data: bytes | str) -> None:
+    """Write a file where somebody asked for it, as `replace` does; folders above it are made.
+
+    A link is replaced, as `replace` does. A pipe or a device, such as /dev/stdout, is written into.
+    Raises UsageError (E161) where it cannot be written, Paused (E203) when the disk is full.
+    """
+    try:
+        if path.is_dir():
+            raise UsageError("E161", f"{path} is a folder; name a file, such as one in it.")
+        if _is_stream(path):
+            with full_disk_as_paused(path, len(data)), open(path, "ab") as stream:
+                stream.write(data.encode() if isinstance(data, str) else data)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, data)
+    except OSError as error:
+        why = f"{path.parent} is no folder" if path.parent.is_file() else os.strerror(error.errno or 0)
+        raise UsageError("E161", f"{path} cannot be written: {why}; name another.") from error
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has opened."""
+    if str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/self/fd/")):
+        return True
+    return path.exists() and not path.is_file() and not path.is_symlink()
+
+
+def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:
+    """The same for content that is made piece by piece. size: bytes of all pieces."""
+    with full_disk_as_paused(path, size):
+        with _new_file(path) as file:
+            for buffer in buffers:
+                file.write(buffer)
+            file.flush()
+            os.fsync(file.fileno())
+            if keep and path.exists():
+                _link(path, keep)
+        _sync_folder(path.parent)
+
+
+def replace_unsynced(path: Path, data: bytes) -> None:
+    """Make `data` the content of the file at `path`, of which no reader ever sees a part and which only this user can read.
+
+    Several threads may do so at once. For what may be lost: after a power cut the file may be missing or cut off.
+    Raises OSError, and leaves nothing behind then.
+    """
+    with _new_file(path, 0o600) as file:
+        file.write(data)
+
+
+@contextmanager
+def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file, which replaces what is at `path` when the block ends, and is removed if anything fails."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
+            yield file
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def refuse_link(path: str, flags: int) -> int:
+    """An `opener` for files that grow. Raises OSError (ELOOP) where the path is a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows lacks the flag
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits, read piece by piece."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write into, which becomes the one at `path` when the block ends: whole, or not at all.
+
+    The block writes its files with `replace`. Raises FileExistsError where something has that name already, whether before
+    or after the block, and any other OSError unchanged; nothing is left behind then.
+    """
+    path = Path(path)
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, "it exists already", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent))
+    try:
+        part.chmod(0o777 & ~_umask())
+        yield part
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it exists already", str(path))
+        part.rename(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Whatever this process writes inside the block, only its user can read."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def replace_private(path: Path, text: str) -> None:
+    """The same as `replace`, for a file with mode 0600 from the first byte."""
+    with private_files():
+        replace(path, text)
+
+
+class AppendFile:
+    """A file to which lines are added while a run goes on. It is opened at once and must be closed."""
+
+    def __init__(self, path: Path, length: int | None = None):
+        """Open or create the file. length: cut it to so many bytes first; default: leave it as it is.
+
+        Raises Paused (E203) when the disk is full, OSError where the path is a link.
+        """
+        self.path = path
+        with full_disk_as_paused(path, 0):
+            self._file = open(path, "ab", buffering=0, opener=refuse_link)  # noqa: SIM115
+        if length is not None:
+            self._file.truncate(length)
+
+    def add(self, lines: bytes | str) -> None:
+        """Write all of `lines` at the end of the file, or nothing. Raises Paused (E203) when the disk is full."""
+        content = lines.encode() if isinstance(lines, str) else lines
+        before, written = self.size, 0
+        try:
+            with full_disk_as_paused(self.path, len(content)):
+                while written < len(content):  # one write may take only a part of it
+                    written += self._file.write(content[written:])
+        except (OSError, Paused):
+            with suppress(OSError):
+                self._file.truncate(before)
+            raise
+
+    def sync(self) -> None:
+        """Return when everything that was added is safely on the disk. Raises Paused (E203) when the disk is full."""
+        with full_disk_as_paused(self.path, 0):
+            os.fsync(self._file.fileno())
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def full_disk_as_paused(path: Path, size: int) -> Iterator[None]:
+    """Turn the OSError of a full disk, or of an exhausted quota, into Paused (E203).
+
+    path: the file that is being written; size: how many bytes it needs, 0 if unknown.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        free = os.statvfs(path.parent)
+        needs = f"needs {_amount(size)}, " if size else ""
+        space = f"{needs}{_amount(free.f_bavail * free.f_frsize)} free"
+        raise Paused("E203", f"disk full: cannot write {path} ({space}).") from error
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that this user may still write in a folder. Raises OSError."""
+    return shutil.disk_usage(folder).free
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether this is the operating system's word for a full disk or an exhausted quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _amount(size: int) -> str:
+    return f"{size:,} bytes" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
+
+
+def _link(path: Path, keep: Path) -> None:
+    """Make `keep` another name of the file at `path`, in place of the file that had this name."""
+    second = keep.with_name(keep.name + ".part")
+    second.unlink(missing_ok=True)
+    os.link(path, second)
+    os.replace(second, keep)
+
+
+def _umask() -> int:
+    """What this process forbids in new files, which can only be asked by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+"""What the operating system says where another process has the lock."""
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _FAR = 1 << 30
+    """The byte that is locked: beyond the text, which others may then read."""
+
+    def lock(file: IO[Any], wait: bool) -> None:
+        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another has it."""
+        while True:
+            file.seek(_FAR)
+            try:
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+                return
+            except OSError as error:
+                if not wait or error.errno not in HELD:
+                    raise
+                time.sleep(0.05)
+            finally:
+                file.seek(0, 2)
+
+else:
+    import fcntl
+
+    def lock(file: IO[Any], wait: bool) -> None:
+        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another has it."""
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,0 +1,67 @@
+"""Errors that nobody expected, as one sentence with a code; the traceback goes into a log file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import traceback
+
+from unskew.errors import Paused, StateError, UnskewError, UsageError, excerpt
+from unskew.system.disk import is_full
+
+NETWORK_PACKAGES = ("cryptography", "flwr", "httpx", "uvicorn")
+"""What only the extra `flower` installs."""
+
+
+class UnexpectedError(UnskewError):
+    """A defect, of unskew or of code that it was given."""
+
+    exit_code = 1
+
+
+def explain(error: Exception) -> UnskewError:
+    """The error to show for any exception: itself where it is one already, else E203, E141, E142, E501 or E143."""
+    if isinstance(error, UnskewError):
+        return error
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
+        return UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
+    if isinstance(error, OSError) and is_full(error):
+        return Paused("E203", f"disk full: cannot write {_file_of(error)}.")
+    if _out_of_memory(error):
+        return StateError("E142", f"there is not enough memory ({_one_line(error)}).{_write_log(error)}")
+    if isinstance(error, OSError) and error.errno:
+        return StateError("E141", f"{_file_of(error)}: {os.strerror(error.errno)}.{_write_log(error)}")
+    return UnexpectedError(
+        "E143", f"an unexpected error: {type(error).__name__}: {_one_line(error)}.{_write_log(error)}"
+    )
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Python's, NumPy's and torch's way of saying so."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
+
+
+def _file_of(error: OSError) -> str:
+    return excerpt(os.fspath(error.filename), 200) if error.filename is not None else "a file"
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return excerpt(text[0], 200)[1:-1].rstrip(".") if text else "it says nothing"
+
+
+def _write_log(error: Exception) -> str:
+    """Where the traceback has been written; "" if nothing can be written anywhere."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="unskew-error-", suffix=".log")
+        with os.fdopen(handle, "w") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return ""
+    return f" The details are in {name}."

@@ -1,0 +1,265 @@
+"""Python files: users' own that a setting names (a method, a model, a loader of data), and facts read from source without importing it.
+
+The names of methods, models and data sets are listed from source before torch is loaded, so that a new one is one new file.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from importlib import invalidate_caches
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from unskew.errors import UnskewError, UsageError
+
+IMPORTED_BY = "imported by"
+"""What stands between a user's own module and the file that imports it, where both are named."""
+GIVEN_OBJECT = "(given)"
+"""What settings say of an object that was given in Python instead of a name."""
+FOREIGN_MODULES = {*sys.stdlib_module_names, "unskew"}
+"""Where no module of a user's own can come from: Python itself, and this package."""
+_imported_digests: dict[Path, str] = {}
+"""Of modules that files of the user's own import: the digest of each when such a file was last imported."""
+_FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
+"""A file among the Parts of a method, or before the function of a model."""
+_named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
+"""The files that the user has named and that may be imported; None in a program, which could import any file itself."""
+
+
+@contextmanager
+def restrict(*texts: str) -> Iterator[None]:
+    """Import no files inside but those that these texts name: the user wrote the texts, and documents may name others."""
+    whole = [text[: text.rfind(".py") + 3] for text in texts if ".py" in text]
+    before = _named.set(frozenset((*whole, *files_of(*texts))))
+    try:
+        yield
+    finally:
+        _named.reset(before)
+
+
+def check_named(file: str | Path) -> None:
+    """Raises UsageError (E506) for a file that only a document names, and not the user."""
+    named = _named.get()
+    if named is None or Path(file).resolve() in {Path(name).resolve() for name in named}:
+        return
+    text = f"{file} is named in a document and not by you, so it is not imported"
+    options = "--method, --model or --metrics, for a table --file, in Python method, model or metrics"
+    raise UsageError("E506", f"{text}; if you trust it, name it in this command, too ({options}).")
+
+
+def folder_note(path: Path) -> str:
+    """For a sentence about a file that is not there: the folder that its path counts from; "" for an absolute path."""
+    if path.is_absolute():
+        return ""
+    try:
+        return f" in {Path.cwd()}, where this was started"
+    except FileNotFoundError:
+        return " in a folder that has been removed"
+
+
+def import_file(file: str | Path) -> ModuleType:
+    """Import a file under a name that nothing else has, so that a user's `random.py` does not replace Python's.
+
+    Every file of a user's own is imported here. Raises UsageError: E111 if the file does not exist or fails while it is
+    imported, E506 if only a document names it.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError("E111", f"there is no file {file}{folder_note(path)}.")
+    check_named(path)
+    name = f"unskew_own_{path.stem}_{_digest(str(path.resolve()).encode())}"
+    _forget_changed(path)
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = module_from_spec(spec)
+    sys.modules[name] = loaded  # dataclasses look up their module while the file runs
+    try:
+        spec.loader.exec_module(loaded)
+    except UnskewError:
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(
+            "E111", f"{file} cannot be read as Python{line_note(file, error)}: {one_line(error)}."
+        ) from error
+    return loaded
+
+
+def _forget_changed(file: Path) -> None:
+    """Let Python read the modules that a file imports anew if one of them has changed since it was last asked: their digests
+    are those of the files, and what runs must be what they say."""
+    now = {module.resolve(): digest(module) for module in imported_files(file)}
+    if any(_imported_digests.get(module, d) != d for module, d in now.items()):
+        for name, loaded in list(sys.modules.items()):
+            place = getattr(loaded, "__file__", None)
+            if place and name != "__main__" and Path(place).resolve() in now:
+                del sys.modules[name]
+        invalidate_caches()
+    _imported_digests.update(now)
+
+
+def files_of(*texts: str) -> list[str]:
+    """The files that methods or models name, in their order."""
+    return [file for text in texts for file in _FILE.findall(text)]
+
+
+def digests(*texts: str) -> dict[str, str]:
+    """Digests of the files that methods or models name, by file; files that do not exist are left out."""
+    return {file: digest(file) for file in files_of(*texts) if Path(file).is_file()}
+
+
+def digests_with_imports(*texts: str) -> dict[str, str]:
+    """Digests of the files that methods or models name, and of the user's own modules that these import, by file: a constant
+    or a layer in such a module decides what is trained as much as one in the file itself."""
+    named = digests(*texts)
+    return named | {
+        f"{module} ({IMPORTED_BY} {file})": digest(module)
+        for file in named
+        for module in sorted(imported_files(Path(file)))
+    }
+
+
+def imported_files(file: Path, within: str = "") -> set[Path]:
+    """The files of the user's own modules that a file imports, or that one of these does, wherever in it.
+
+    within: the installed package that the file belongs to, whose modules alone count; they are found beside that package.
+    """
+    modules, waiting = set[Path](), [file]
+    while waiting:
+        importing = waiting.pop()
+        imported = _imported_names(importing.read_bytes())
+        if within:
+            new = {m for names in imported for m in _of_package(names, importing, within)} - modules
+        else:
+            new = {m for names in imported for m in _import_places(names, importing, file)} - modules
+        modules |= new - {file}
+        waiting += new
+    return modules
+
+
+def digest(file: str | Path) -> str:
+    """16 hexadecimal digits of the SHA-256 of a file's content."""
+    return _digest(Path(file).read_bytes())
+
+
+def line_note(file: str | Path, error: Exception) -> str:
+    """` at line 3`: where in this file the error arose; '' if it arose elsewhere."""
+    if isinstance(error, SyntaxError):
+        return f" at line {error.lineno}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(str(file))]
+    return f" at line {lines[-1]}" if lines else ""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception on one line: its type, and the first line of its message if it has one."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+@lru_cache
+def _imported_names(source: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """What a file's text imports, each with the number of dots before it: `from ..a.b import c` is (2, ("a", "b", "c")).
+    Nothing where it is not Python: whoever imports the file says so."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ()
+    whole = [(0, a.name) for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    parts = [
+        (node.level, f"{node.module or ''}.{a.name}".lstrip("."))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for a in node.names
+    ]
+    return tuple((level, tuple(name.split("."))) for level, name in whole + parts)
+
+
+def _import_places(imported: tuple[int, tuple[str, ...]], importing: Path, file: Path) -> Iterator[Path]:
+    """The files that an import runs, as far as they are a user's own: beside the file, in the working folder, or elsewhere on
+    Python's path but for what is installed."""
+    level, names = imported
+    if not level and names[0] in FOREIGN_MODULES:
+        return
+    roots = [importing.parents[level - 1]] if level else [file.parent, *_folders()]
+    for root in roots:
+        modules = [m for end in range(1, len(names) + 1) if (m := _module(root.joinpath(*names[:end])))]
+        if modules:
+            yield from modules
+            return
+
+
+def _of_package(imported: tuple[int, tuple[str, ...]], importing: Path, package: str) -> Iterator[Path]:
+    """The files of this package that an import in one of them runs."""
+    level, names = imported
+    folder = next((f for f in importing.parents if f.name == package), None)
+    if folder is None or not (level or names[0] == package):
+        return
+    root = importing.parents[level - 1] if level else folder.parent
+    yield from (m for end in range(1, len(names) + 1) if (m := _module(root.joinpath(*names[:end]))))
+
+
+def _module(place: Path) -> Path | None:
+    """The file of the module, or of the package, that would lie here."""
+    return next((f for f in (place / "__init__.py", place.with_suffix(".py")) if f.is_file()), None)
+
+
+def _folders() -> Iterator[Path]:
+    """Where Python finds modules, without those that came with it or were installed."""
+    with_python = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix)}
+    for entry in map(Path, ("", *sys.path)):
+        if entry.is_dir() and "site-packages" not in entry.parts and not with_python & {*entry.resolve().parents}:
+            yield entry
+
+
+def module_files(folder: Path) -> list[Path]:
+    """The Python files of a package by name, without its `__init__.py`."""
+    return sorted(path for path in folder.glob("*.py") if path.stem != "__init__")
+
+
+def docstring(path: Path) -> str:
+    """The docstring of a file; "" if it has none."""
+    return ast.get_docstring(_parsed(path)) or ""
+
+
+def summary(path: Path) -> str:
+    """The first line of the docstring, without its full stop."""
+    return docstring(path).split("\n")[0].rstrip(".")
+
+
+def defaults(path: Path, function: str) -> tuple[str, ...]:
+    """`argument=default`, as the source has it, for each argument of this function that may be left out."""
+    for node in _parsed(path).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            values = node.args.defaults
+            optional = node.args.args[len(node.args.args) - len(values) :]
+            return tuple(f"{one.arg}={ast.unparse(value)}" for one, value in zip(optional, values))
+    return ()
+
+
+def constant(path: Path, name: str, otherwise: Any) -> Any:
+    """The literal that the file assigns to this name at its top level, or `otherwise`."""
+    for node in _parsed(path).body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return ast.literal_eval(node.value)
+    return otherwise
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))

@@ -1,0 +1,462 @@
+"""What a model is trained for: a class for every sample, pixel or token, several labels, or a number. The labels decide.
+
+Classification    cross-entropy against class distributions, and scores from a confusion matrix
+
+Several labels    each is there or not, trained with binary cross-entropy
+    loss        mean_l -(y_l log s(z_l) + (1 - y_l) log(1 - s(z_l))),   s the logistic function
+    predicted   the labels with s(z_l) > 1/2
+    sample F1   2 |P and G| / (|P| + |G|) of a sample's predicted and true labels, 1 where it has and is given none; the mean
+                over samples. That of all rows follows from that of each client's, so it is the main score everywhere
+
+Regression        a number for every sample, trained with squared or absolute error, scored in the target's own unit
+    learnt      u = (y - center) / scale: what the model's one output z is compared with
+    mse, mae    (z - u)^2, |z - u|
+    RMSE        sqrt(mean (g - y)^2)        of predictions g = center + scale z
+    MAE         mean |g - y|
+    R2          1 - sum (g - y)^2 / sum (y - mean y)^2: left out where all targets are equal, because it is undefined
+    An answer that is not finite counts as the largest error that a record can hold, so that it is never left out of a mean.
+
+Segmentation      a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice
+    soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
+    ce          mean_p -sum_c y_c log softmax(z)_c
+    ce+dice     the mean of the two, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
+    Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0 where only one is
+    Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
+
+Tokens            a class for every token of a sample: the next word at each place, or each word's kind
+    loss             of a sample: the mean over its labelled places of -log softmax(z)_y, in nats
+    token accuracy   the share of a sample's labelled places whose likeliest class is the true one; the mean over samples
+    A place without a label, such as padding, has -1 for it and counts nowhere; every sample has a label at one place at least.
+
+Further scores are in `tasks/metrics`. Letters: N samples or images, B batch, C classes (0 is the background of masks), L labels,
+P pixels, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.data.samples.dataset import NO_LABEL
+from unskew.errors import UsageError
+
+__all__ = [
+    "Classification",
+    "MultiLabel",
+    "Regression",
+    "Segmentation",
+    "TargetScale",
+    "Task",
+    "TokenLabels",
+    "task_of",
+]
+
+
+def mean_scores(shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """metric -> its mean over clients. shares: of each client's rows among all, which add up to 1."""
+    return {m: float(sum(s * v[m] for s, v in zip(shares, scores, strict=True))) for m in scores[0]}
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One class for every sample."""
+
+    name: ClassVar[str] = "classification"
+    main_score: ClassVar[str] = "accuracy"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(): a sample has one label."""
+        return ()
+
+    def loss(self, z_BC: Tensor, y_BC: Tensor) -> Tensor:
+        """-sum_c y_c log softmax(z)_c of each sample, in nats, [B].
+
+        A class with y_c = 0 adds nothing, even where its logit is -inf.
+        """
+        log_p = z_BC.log_softmax(-1)
+        return -(y_BC * log_p.masked_fill(y_BC == 0, 0.0)).sum(-1)
+
+    def targets(self, y_B: Tensor, classes: int) -> Tensor:
+        """One-hot rows, float32 [B, C], which a Part may then mix or smooth."""
+        return F.one_hot(y_B, classes).float()
+
+    def predictions(self, z_BC: Tensor) -> Tensor:
+        """The most likely class of each sample, int64 [B]."""
+        return z_BC.argmax(-1)
+
+    def metrics(self, confusion_CC: np.ndarray, loss_sum: float | None = None) -> dict[str, float]:
+        """accuracy, macro_f1 and worst_class from a confusion matrix [true, predicted]; {} if it is empty.
+
+        Confusion matrices of parts of a test set can be added up first. Classes without a sample are left out of the
+        means. loss_sum: the summed loss of the same samples; adds `loss`, their mean in nats.
+        """
+        counted = _class_scores(np.diag(confusion_CC), confusion_CC.sum(1), confusion_CC.sum(0))
+        loss = {"loss": float(loss_sum / confusion_CC.sum())} if counted and loss_sum is not None else {}
+        return counted | loss
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """`metrics` from predicted and true classes, both [N]."""
+        right, *both = (np.bincount(labels, minlength=classes) for labels in (true[true == guess], true, guess))
+        return _class_scores(right, *both)
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """The accuracy on one client's test samples; {} if it has none."""
+        return {"accuracy": float((guess == true).mean())} if len(true) else {}
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client."""
+        return mean_scores(shares, scores)
+
+
+def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray) -> dict[str, float]:
+    """accuracy, macro_f1 and worst_class from how many samples of each class are guessed right, are there, and are guessed; {}
+    without samples. No matrix [C, C] is needed, which many classes would fill the memory with."""
+    if not true_C.sum():
+        return {}
+    present = true_C > 0
+    f1 = 2 * right_C / np.maximum(true_C + guessed_C, 1)
+    return {
+        "accuracy": float(right_C.sum() / true_C.sum()),
+        "macro_f1": float(f1[present].mean()),
+        "worst_class": float((right_C[present] / true_C[present]).min()),
+    }
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """Any number of labels for every sample."""
+
+    name: ClassVar[str] = "multilabel"
+    main_score: ClassVar[str] = "sample_f1"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(): the model has one output for each label."""
+        return ()
+
+    def targets(self, y_BL: Tensor, classes: int) -> Tensor:
+        """1 where a label is there, else 0, float32 [B, L]."""
+        return y_BL.float()
+
+    def loss(self, z_BL: Tensor, y_BL: Tensor) -> Tensor:
+        """The mean over labels of the binary cross-entropy of each sample, in nats, [B]."""
+        return (F.softplus(z_BL) - y_BL * z_BL).mean(-1)
+
+    def predictions(self, z_BL: Tensor) -> Tensor:
+        """The probability of each label, float32 [B, L]; a label is predicted where it is above a half."""
+        return z_BL.sigmoid()
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """sample_f1 of probabilities and true labels, both [N, L]; {} for no samples."""
+        if not len(true):
+            return {}
+        guess_NL, true_NL = guess.reshape(len(true), -1) > 0.5, true.reshape(len(true), -1) > 0
+        size_N = guess_NL.sum(1) + true_NL.sum(1)
+        f1_N = np.where(size_N > 0, 2 * (guess_NL & true_NL).sum(1) / np.maximum(size_N, 1), 1.0)
+        return {"sample_f1": float(f1_N.mean())}
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """`scores` of one client's test samples."""
+        return self.scores(guess, true, classes)
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client."""
+        return mean_scores(shares, scores)
+
+
+REGRESSION_LOSSES = ("mse", "mae")
+LARGEST_ERROR = 1e30
+"""The largest answer."""
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A number for every sample. kind: which loss training minimises, "mse" or "mae"."""
+
+    center: float = 0.0
+    scale: float = 1.0
+    kind: str = "mse"
+    name: ClassVar[str] = "regression"
+    main_score: ClassVar[str] = "rmse"
+    bounds: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(): a sample has one target."""
+        return ()
+
+    def targets(self, y: Tensor, classes: int) -> Tensor:
+        """What the model learns, float32 [B, 1], from targets [B] in their own unit."""
+        return ((y.double() - self.center) / self.scale).float()[:, None]
+
+    def loss(self, z_B1: Tensor, y_B1: Tensor) -> Tensor:
+        """The error of each sample, [B], in units of `scale` (squared: of its square)."""
+        error = z_B1 - y_B1
+        return (error.square() if self.kind == "mse" else error.abs()).sum(-1)
+
+    def predictions(self, z_B1: Tensor) -> Tensor:
+        """The predicted target of each sample in its own unit, float64 [B]."""
+        guess = z_B1[:, 0].double() * self.scale + self.center
+        return guess.nan_to_num(nan=LARGEST_ERROR, posinf=LARGEST_ERROR, neginf=-LARGEST_ERROR).clamp(
+            -LARGEST_ERROR, LARGEST_ERROR
+        )
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """rmse, mae, and r2 where targets differ, of predicted and true targets, both [N]; {} for no samples."""
+        if not len(true):
+            return {}
+        y = true.astype(np.float64)
+        error, spread = guess - y, float(((y - y.mean()) ** 2).sum())
+        r2 = {"r2": 1 - float((error**2).sum()) / spread} if y.min() < y.max() else {}
+        return self.client_scores(guess, true, classes) | r2
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """rmse and mae on one client's test samples, of which there may be too few for a spread; {} if it has none."""
+        if not len(true):
+            return {}
+        error = guess - true.astype(np.float64)
+        return {"rmse": math.sqrt(float((error**2).mean())), "mae": float(np.abs(error).mean())}
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client: squares are averaged, not their roots."""
+        square = sum(share * one["rmse"] ** 2 for share, one in zip(shares, scores, strict=True))
+        return {"rmse": math.sqrt(square), "mae": mean_scores(shares, scores)["mae"]}
+
+
+DICE_SMOOTHING = 1e-5
+SEGMENTATION_LOSSES = ("ce", "dice", "ce+dice")
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """A class for every pixel. kind: which loss training minimises, "ce", "dice" or "ce+dice"."""
+
+    kind: str = "ce+dice"
+    name: ClassVar[str] = "segmentation"
+    main_score: ClassVar[str] = "dice"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.kind not in SEGMENTATION_LOSSES:
+            raise ValueError(f"kind must be one of {', '.join(SEGMENTATION_LOSSES)}, got '{self.kind}'")
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(height, width) of a mask, for samples of shape [channels, height, width]."""
+        return tuple(shape[1:])
+
+    def targets(self, y: Tensor, classes: int) -> Tensor:
+        """One-hot masks, float32 [B, C, ...], from masks [B, ...]; a Part may then mix or smooth them."""
+        return torch.stack([(y == c).float() for c in range(classes)], 1)
+
+    def loss(self, z: Tensor, y: Tensor) -> Tensor:
+        """The loss of each sample, [B], from logits and class distributions, both [B, C, ...]."""
+        z_BCP, y_BCP = z.flatten(2), y.flatten(2)
+        if self.kind == "ce":
+            return cross_entropy(z_BCP, y_BCP)
+        if self.kind == "dice":
+            return soft_dice(z_BCP, y_BCP)
+        return (cross_entropy(z_BCP, y_BCP) + soft_dice(z_BCP, y_BCP)) / 2
+
+    def predictions(self, z: Tensor) -> Tensor:
+        """The most likely class of every pixel, [B, ...]: uint8 up to 256 classes, int64 above."""
+        return z.argmax(1).to(torch.uint8 if z.shape[1] <= 256 else torch.int64)
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """Means over images, in [0, 1]: `dice` over classes but the background, `dice_both` over all; {} for no images.
+
+        An image counts the classes that are in its mask or predicted, so that absent ones do not raise the score; one
+        without any counts 1.
+        """
+        if not len(true):
+            return {}
+        dice_NC, in_NC = dice(guess, true, classes), present_classes(guess, true, classes)
+        return {
+            "dice": _mean_over_present(dice_NC[:, 1:], in_NC[:, 1:]),
+            "dice_both": _mean_over_present(dice_NC, in_NC),
+        }
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """`scores` of one client's test images."""
+        return self.scores(guess, true, classes)
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client."""
+        return mean_scores(shares, scores)
+
+
+def cross_entropy(z_BCP: Tensor, y_BCP: Tensor) -> Tensor:
+    """Cross-entropy of each sample in nats, the mean over its pixels, [B]."""
+    return -(y_BCP * F.log_softmax(z_BCP, 1)).sum(1).mean(-1)
+
+
+def soft_dice(z_BCP: Tensor, y_BCP: Tensor) -> Tensor:
+    """One minus the soft Dice of each sample, the mean over classes, [B]."""
+    p_BCP = F.softmax(z_BCP, 1)
+    both_BC = torch.einsum("bcp,bcp->bc", p_BCP, y_BCP)
+    return 1 - ((2 * both_BC + DICE_SMOOTHING) / (p_BCP.sum(-1) + y_BCP.sum(-1) + DICE_SMOOTHING)).mean(1)
+
+
+def dice(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
+    """Dice of every image and class, float64 [N, C], from predicted and true masks, both [N, ...]."""
+    guess_NP, true_NP = guess.reshape(len(guess), -1), true.reshape(len(true), -1)
+    dice_NC = np.ones((len(true), classes))
+    for c in range(classes):
+        p, g = guess_NP == c, true_NP == c
+        size = p.sum(1) + g.sum(1)
+        np.divide(2 * (p & g).sum(1), size, out=dice_NC[:, c], where=size > 0)
+    return dice_NC
+
+
+def present_classes(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
+    """Whether a class is in the mask of an image or predicted there, bool [N, C]."""
+    guess_NP, true_NP = guess.reshape(len(guess), -1), true.reshape(len(true), -1)
+    return np.stack([(guess_NP == c).any(1) | (true_NP == c).any(1) for c in range(classes)], axis=1)
+
+
+def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
+    """The mean over images of the mean over the classes that an image has; 1 for an image that has none."""
+    if in_NC.all():
+        return float(dice_NC.mean())
+    count_N = in_NC.sum(1)
+    return float(np.where(count_N > 0, (dice_NC * in_NC).sum(1) / np.maximum(count_N, 1), 1.0).mean())
+
+
+@dataclass(frozen=True)
+class TokenLabels:
+    """A class for every token that has a label. places: how many tokens a sample has, 0 for as many as numbers."""
+
+    places: int = 0
+
+    name: ClassVar[str] = "tokens"
+    main_score: ClassVar[str] = "token_accuracy"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(tokens,): the shape of a sample, unless it is a row of several inputs."""
+        return (self.places,) if self.places else tuple(shape)
+
+    def targets(self, y_BT: Tensor, classes: int) -> Tensor:
+        """The labels themselves, int64 [B, T]; distributions over a whole vocabulary would be as large as the logits."""
+        return y_BT.long()
+
+    def loss(self, z_BTC: Tensor, y_BT: Tensor) -> Tensor:
+        """The loss of each sample, [B]; 0 where no place has a label."""
+        labelled = y_BT != NO_LABEL
+        log_p_BT = self._of_labels(z_BTC.log_softmax(-1), y_BT)
+        return -log_p_BT.masked_fill(~labelled, 0.0).sum(-1) / labelled.sum(-1).clamp(min=1)
+
+    def predictions(self, z_BTC: Tensor) -> Tensor:
+        """The likeliest class at each place, int64 [B, T]."""
+        return z_BTC.argmax(-1)
+
+    def probabilities(self, z_BTC: Tensor, y_BT: Tensor) -> Tensor:
+        """The probability of each place's label, [B, T]; of anything where there is none."""
+        return self._of_labels(z_BTC.softmax(-1), y_BT)
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """token_accuracy of predicted and true labels, both [N, T]; {} for no samples."""
+        if not len(true):
+            return {}
+        labelled = true != NO_LABEL
+        right_N = ((guess == true) & labelled).sum(1) / np.maximum(labelled.sum(1), 1)
+        return {"token_accuracy": float(right_N.mean())}
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """`scores` of one client's test samples."""
+        return self.scores(guess, true, classes)
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client."""
+        return mean_scores(shares, scores)
+
+    @staticmethod
+    def _of_labels(values_BTC: Tensor, y_BT: Tensor) -> Tensor:
+        return values_BTC.gather(-1, y_BT.clamp(min=0)[..., None])[..., 0]
+
+
+class Task(Protocol):
+    """Targets, loss, predictions and scores of one kind of labels.
+
+    Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for nothing else. Of
+    labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
+    """
+
+    name: ClassVar[str]
+    main_score: ClassVar[str]
+    """The score by which methods are ranked; `unskew.scores` says which way is better."""
+    bounds: ClassVar[tuple[float, float]]
+    """Between which values a client's scores lie."""
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one sample's label: (), (height, width) or (tokens,), from the shape of the sample."""
+        ...
+
+    def targets(self, y: Tensor, classes: int, /) -> Tensor:
+        """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]; or what other outputs are to be."""
+        ...
+
+    def loss(self, z: Tensor, y: Tensor, /) -> Tensor:
+        """The loss of each sample, [B], from outputs and targets, both [B, C, ...]."""
+        ...
+
+    def predictions(self, z: Tensor, /) -> Tensor:
+        """The most likely class, [B, ...], from logits [B, C, ...]; or the number, or each label's probability [B, L]."""
+        ...
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """The scores of predicted and true labels, both [N, ...], the main one first; {} for no samples."""
+        ...
+
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """Those of the scores that are recorded for each single client; arguments as in `scores`."""
+        ...
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows, from those of each client and the shares of its rows among all."""
+        ...
+
+
+class TargetScale(Protocol):
+    """What is learnt, as a target of numbers says: (y - center) / scale."""
+
+    @property
+    def center(self) -> float: ...
+    @property
+    def scale(self) -> float: ...
+
+
+def task_of(y: np.ndarray, loss: str = "auto", target: TargetScale | None = None, shape: tuple[int, ...] = ()) -> Task:
+    """Classification for labels [N], segmentation for masks [N, height, width], regression for a target; multi-label for
+    truth values [N, L]; a class for every token for labels [N, T] of samples [T], or of rows with several inputs.
+
+    loss: the setting of that name. target: of data whose labels are numbers. shape: of one sample.
+    Raises UsageError (E109) for a loss of another task.
+    """
+    if target is not None:
+        if loss not in ("auto", *REGRESSION_LOSSES):
+            raise UsageError(
+                "E109", f"loss={loss} compares classes, but these samples have a number each: use mse or mae."
+            )
+        return Regression(target.center, target.scale, "mse" if loss == "auto" else loss)
+    if loss in REGRESSION_LOSSES:
+        raise UsageError("E109", f"loss={loss} compares numbers, but these samples have classes: leave loss=auto.")
+    if y.dtype.kind == "b":
+        if loss != "auto":
+            raise UsageError("E109", f"loss={loss} is for one class a sample, and these have several: leave loss=auto.")
+        return MultiLabel()
+    if y.ndim == 2 and len(shape) == 1:
+        if loss not in ("auto", "ce"):
+            raise UsageError("E109", f"loss={loss} compares masks, but these samples are tokens: leave loss=auto.")
+        return TokenLabels(y.shape[1])
+    if y.ndim > 1:
+        return Segmentation() if loss == "auto" else Segmentation(loss)
+    if loss not in ("auto", "ce"):
+        raise UsageError("E109", f"loss={loss} compares masks, but these samples have one label each: leave loss=auto.")
+    return Classification()

@@ -1,0 +1,262 @@
+"""Where settings are searched, which points are tried, when a trial is ended, and which one is best."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+
+from unskew.comparison import tuning
+from unskew.comparison.search import ParzenSampler, Range, Trial, Trials, search
+from unskew.comparison.tuning import method_space, range_of
+from unskew.config import Settings
+from unskew.errors import StateError, UsageError
+from unskew.formats.arguments import Argument
+from unskew.methods import registry
+from unskew.runs import callbacks
+from unskew.runs.callbacks import PruningRule, falls_behind
+
+SPACE = {"lr": Range(0.005, 0.5, log=True), "p.mu": Range(0.0, 1.0, log=False)}
+FIRST = {"lr": 0.05123, "p.mu": 0.5}
+
+
+def space(text: str, lr: float = 0.05, **chosen: dict[str, object]) -> dict[str, str]:
+    settings = Settings(method=str(registry.parse(text, chosen)), lr=lr)
+    found = method_space(text, settings, chosen)
+    return {name: str(axis) for name, axis in found.space.items()} | found.left_out
+
+
+def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
+    assert space("fedavg", lr=0.2) == {"lr": "0.02 to 2, log scale"}
+    floor = method_space("fedavg", Settings(lr=0.2, lr_decay=0.9, lr_min=0.05), {})
+    assert floor.lines() == ["lr 0.05 to 2, log scale"]  # below it every point would train with lr_min
+    assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01, log scale"
+    assert (
+        space("fedprox(mu=0.1)")["fedprox.mu"] == space("fedprox", fedprox={"mu": 0.1})["fedprox.mu"] == "it is given"
+    )
+    assert space("rbsm")["rebafl.mu"] == "it is given"  # which is what makes it this preset
+    assert space("fedprox+fedrs")["fedrs.alpha"] == "0 to 1"
+
+
+def test_what_does_not_count_as_things_are_is_not_searched():
+    assert space("fedsam")["fedsam.eta"] == "it does not count with adaptive=False"
+    assert space("naivemix")["naivemix.a"] == "it does not count with per_batch=False"
+    assert space("naivemix(per_batch=True)")["naivemix.a"] == "0.2 to 20, log scale"
+    assert space("cfl")["cfl.gap"] == "it is 0"
+
+
+def test_no_score_chooses_what_protects_clients_or_leaves_them():
+    for name in ("dp", "dpsgd", "trimmed_mean", "multi_krum", "qffl", "afl", "propfair"):
+        assert not [setting for setting, axis in space(name).items() if setting != "lr" and " to " in axis]
+    assert "leaves" in space("flea")["flea.alpha"]
+    assert "hides" in space("flea")["flea.lambda2"]
+    assert "noise" in space("feddpms")["feddpms.sigma"]
+    assert "leaves" in space("topk")["topk.share"]
+
+
+def test_what_each_part_leaves_out_is_a_setting_that_it_has():
+    for name in registry.names():
+        for part in registry.parse(name).parts:
+            assert all(hasattr(part, setting) and why for setting, why in part.untuned.items()), name
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "expected"),
+    [
+        (Annotated[float, Ge(0)], 2.0, Range(0.2, 20.0, True)),
+        (Annotated[float, Ge(0), Le(5)], 2.0, Range(0.2, 5.0, True)),
+        (Annotated[float, Ge(0), Le(1)], 0.5, Range(0.0, 1.0, False)),
+        (Annotated[float, Ge(0), Le(1)], 0.01, Range(0.001, 0.1, True)),
+        (Annotated[float, Ge(0), Le(1)], 0.1, Range(0.0, 1.0, False)),
+        (Annotated[float, Gt(0), Lt(1)], 0.5, Range(0.01, 0.99, False)),
+        (Annotated[float, Ge(0), Lt(1)], 0.999, Range(0.0, 0.999, False)),
+        (Annotated[float, Gt(1), Lt(3)], 2.0, Range(1.01, 2.99, True)),
+    ],
+)
+def test_a_range_follows_from_what_is_declared(hint, value, expected):
+    assert range_of(Argument("it", hint), value) == expected
+
+
+def asked(answers: int) -> list[dict[str, float]]:
+    sampler, points = ParzenSampler(SPACE, FIRST, drawn=3), []
+    for n in range(answers):
+        point = sampler.ask()
+        assert point is not None
+        points.append(point)
+        if n == 1:
+            sampler.tell(point, math.nan)
+        else:
+            pruned = [(1, 0.1)] if n == 2 else None
+            sampler.tell(point, -abs(math.log(point["lr"] / 0.3)) - abs(point["p.mu"] - 0.2), pruned)
+    return points
+
+
+def test_points_begin_with_what_is_lie_within_the_ranges_and_repeat():
+    points = asked(12)
+    assert points == asked(12)
+    assert points[0] == FIRST
+    assert all(0.005 <= p["lr"] <= 0.5 and 0 <= p["p.mu"] <= 1 for p in points)
+    assert all(float(f"{v:.3g}") == v for p in points[1:] for v in p.values())
+    assert Range(0.00123456, 1.0, True).written(0.0012345) == 0.00123456  # rounded, and still inside
+    grid = ParzenSampler({"a": [1.0, 0.3, 3.0], "b": [0.1, 1.0]}, {"a": 1.0, "b": 0.1})
+    for _ in range(12):
+        point = grid.ask()
+        assert point is not None
+        grid.tell(point, point["a"] + point["b"])
+        best = point
+    assert best == {"a": 3.0, "b": 1.0}
+
+
+def test_points_are_drawn_by_order_of_magnitude_where_the_range_says_so():
+    """Half of 30 learning rates from 0.005 to 0.5 below 0.05, and no more than half of the evenly drawn shares below 0.05."""
+    sampler, drawn = ParzenSampler(SPACE, FIRST, drawn=30), []
+    for _ in range(30):
+        point = sampler.ask()
+        assert point is not None
+        drawn.append(point)
+        sampler.tell(point, 0.0)
+    assert 10 <= sum(point["lr"] < 0.05 for point in drawn) <= 20
+    assert sum(point["p.mu"] < 0.1 for point in drawn) < 10
+
+
+def test_the_estimator_is_told_which_trials_were_ended_early_or_diverged():
+    sampler = ParzenSampler(SPACE, FIRST, drawn=3)
+    for told in ((0.5, None), (0.9, [(1, 0.1), (2, 0.9)]), (math.nan, None)):
+        point = sampler.ask()
+        assert point is not None
+        sampler.tell(point, *told)
+    trials = sampler._study.trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED"]
+    assert [trial.intermediate_values for trial in trials] == [{}, {1: 0.1, 2: 0.9}, {}]
+
+
+def test_a_trial_ends_where_its_best_score_is_below_the_median():
+    rule = PruningRule(False, 2, 2, [[(1, 0.5), (2, 0.6), (3, 0.9)], [(1, 0.3), (2, 0.4), (3, 0.5)]])
+    assert falls_behind([(1, 0.1), (2, 0.45)], rule, lower=False)
+    assert not falls_behind([(1, 0.1), (2, 0.55)], rule, lower=False)
+    assert not falls_behind([(1, 0.1)], rule, lower=False)  # in round 1 nothing is judged
+    assert not falls_behind([(1, 0.1), (2, 0.1)], PruningRule(False, 3, 2, rule.finished), lower=False)
+    assert falls_behind([(1, math.nan), (2, math.nan)], rule, lower=False)
+    assert falls_behind([(1, 0.9), (2, 0.9)], rule, lower=True)
+    assert not falls_behind([(1, 0.9), (2, 0.4)], rule, lower=True)
+    assert not falls_behind([(1, 0.1), (2, 0.1)], PruningRule(False, 2, 2, [[], []]), lower=False)
+
+
+class Under:
+    """A run under way, with the scores of its rounds by scope."""
+
+    def __init__(self, main_score: str, **known: list[float]) -> None:
+        self.main_score, self.known = main_score, {"personal@client" if n == "own" else n: v for n, v in known.items()}
+
+    def series(self, scope, metric):
+        values = self.known.get(scope, []) if metric == ("mean" if "@" in scope else self.main_score) else []
+        return list(range(len(values))), list(values)
+
+
+def test_a_trial_is_judged_by_its_trained_rounds_and_by_the_score_of_its_own_kind():
+    earlier = [[(1, 0.5), (2, 0.6)], [(1, 0.5), (2, 0.6)]]
+    shared, own = (callbacks.Pruning(PruningRule(of_clients, 2, 1, earlier)) for of_clients in (False, True))
+    bad, good = [0.9, 0.1, 0.2], [0.0, 0.8, 0.9]  # whose first values are those of the untrained model
+    said = "its best {} is worse than the median of 2 earlier trials"
+    under = Under("accuracy", **{"global": bad, "own": good})
+    assert shared.evaluated(under, []) == said.format("global accuracy")  # type: ignore[arg-type]
+    assert own.evaluated(under, []) is None  # type: ignore[arg-type]
+    under = Under("accuracy", **{"global": good, "own": bad})
+    assert shared.evaluated(under, []) is None  # type: ignore[arg-type]
+    assert own.evaluated(under, []) == said.format("personal@client mean")  # type: ignore[arg-type]
+    assert own.evaluated(Under("accuracy", **{"global": bad}), []) == said.format("global accuracy")  # type: ignore[arg-type]
+    assert shared.evaluated(Under("rmse", **{"global": bad}), []) is None  # type: ignore[arg-type]
+    assert shared.evaluated(Under("rmse", **{"global": good}), []) == said.format("global rmse")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "own", "scored"),
+    [
+        ({"global": [0.1], "own": [0.2]}, False, ("global", "accuracy")),
+        ({"global": [0.1], "own": [0.2]}, True, ("personal@client", "mean")),
+        ({"global": [0.1]}, True, ("global", "accuracy")),
+        ({"own": [0.2]}, False, ("personal@client", "mean")),
+    ],
+)
+def test_a_trial_that_has_ended_is_scored_as_it_was_judged_under_way(known, own, scored):
+    run = Under("accuracy", **known)
+    run.metric = run.main_score  # type: ignore[attr-defined]
+    assert tuning._trial_score(run, own) == callbacks.trial_series(run, own) == scored  # type: ignore[arg-type]
+
+
+def test_what_a_trial_is_held_against_is_read_as_it_was_written_or_refused(tmp_path):
+    rule = PruningRule(True, 2, 3, [[(1, 0.1), (2, 1 / 3)]])
+    rule.write(tmp_path / "trial")
+    assert callbacks.read_rule(tmp_path / "trial") == rule
+    (tmp_path / "trial" / callbacks.PRUNING_FILE).write_text('{"own": true')
+    with pytest.raises(StateError, match=r"E111 .*pruning.json cannot be read"):
+        callbacks.read_rule(tmp_path / "trial")
+
+
+def test_the_best_trial_came_to_its_end_and_did_not_diverge():
+    trials = Trials(
+        [Trial({"lr": 1}, math.nan), Trial({"lr": 2}, 0.9, pruned=True), Trial({"lr": 3}, 0.5), Trial({"lr": 4}, 0.5)]
+    )
+    assert trials.best == {"lr": 3}
+    lower = [Trial({"lr": 1}, 3.0, "rmse"), Trial({"lr": 2}, 1.0, "rmse")]
+    assert Trials(lower).best == {"lr": 2}
+    assert not Trials(lower).lost
+    assert Trials([Trial({"lr": 1}, math.nan), Trial({"lr": 2}, math.nan)]).lost
+
+
+def test_a_sampler_is_told_scores_and_curves_so_that_more_is_better():
+    told = []
+    sampler = type("S", (), {"ask": lambda _: {"lr": 1}, "tell": lambda _, *what: told.append(what)})()
+    search({"a": sampler}, 1, lambda *_: {"a": Trial({"lr": 1}, 3.0, "rmse", True, [(1, 4.0), (2, 3.0)])})
+    assert told == [({"lr": 1}, -3.0, [(1, -4.0), (2, -3.0)])]
+
+
+def test_each_method_is_asked_as_often_and_told_before_it_is_asked_again():
+    log = []
+
+    class Listed:
+        def __init__(self, name):
+            self.name, self.n = name, 0
+
+        def ask(self):
+            self.n += 1
+            log.append(("ask", self.name, self.n))
+            return {"n": self.n}
+
+        def tell(self, point, score, pruned=None):
+            log.append(("tell", self.name, point["n"], score, pruned))
+
+    def train(number, points, before):
+        assert all(len(trials.tried) == number - 1 for trials in before.values())
+        return {m: Trial(p, 0.1 * number, "accuracy", number == 2, [(1, 0.2)]) for m, p in points.items()}
+
+    found = search({"a": Listed("a"), "b": Listed("b")}, 2, train)
+    assert {m: len(t.tried) for m, t in found.items()} == {"a": 2, "b": 2}
+    assert [entry for entry in log if entry[1] == "a"] == [
+        ("ask", "a", 1), ("tell", "a", 1, 0.1, None), ("ask", "a", 2), ("tell", "a", 2, 0.2, [(1, 0.2)])
+    ]  # fmt: skip
+
+
+def test_points_whose_values_do_not_go_together_are_drawn_again():
+    class Odd:
+        n = 0
+
+        def ask(self):
+            self.n += 1
+            return {"n": self.n}
+
+        def tell(self, point, score, pruned=None):
+            assert math.isnan(score)
+
+    class OnlyThree:
+        def trial(self, method, number, point):
+            if point["n"] != 3:
+                raise UsageError("E102", "no")
+
+    assert tuning._ValidPoints(Odd(), OnlyThree(), "a").ask() == {"n": 3}  # type: ignore[arg-type]
+    hopeless = Odd()
+    hopeless.n = 3
+    with pytest.raises(UsageError, match="none can be trained"):
+        tuning._ValidPoints(hopeless, OnlyThree(), "a").ask()  # type: ignore[arg-type]

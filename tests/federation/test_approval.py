@@ -1,0 +1,505 @@
+"""A study that is new to a site waits for its operator, who sees what would leave; both ends read what it waits for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.calling import call
+from tests.federation import fake  # skips where cryptography is missing
+from tests.federation.test_policy import allow, answer, begun, hello, weights
+from unskew.cli import site as commands
+from unskew.config import dump
+from unskew.core.module_inputs import check_vocabulary
+from unskew.errors import Paused, UsageError
+from unskew.federation.coordinator import correspondence
+from unskew.federation.coordinator.network_run import conduct_order
+from unskew.federation.coordinator.orders import Order, Terms
+from unskew.federation.protocol.study_rules import study_settings
+from unskew.federation.site import approvals
+from unskew.federation.site.guard import DATA_ERROR_TEXT
+from unskew.federation.site.handshake import Finding
+from unskew.federation.site.policy import POLICY_FILE, Policy
+from unskew.federation.site.site import Site
+from unskew.federation.site.site_folder import SiteFolder
+from unskew.federation.site.site_ledger import SiteLedger
+from unskew.federation.site.study_review import forecast
+from unskew.federation.tickets import Coordinator
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    site.guard.approve = "ask"
+    return site
+
+
+def test_a_new_study_waits_and_nothing_is_said_of_the_data(site):
+    """N1: a study began at a site without anybody there having seen it."""
+    said = []
+    site.say = said.append
+    waiting = hello(site, "scaffold+rebafl")
+    assert (waiting["code"], "hello" in waiting) == ("E522", False)
+    assert "unskew site approve r1" in waiting["text"]
+    (request,) = approvals.all_requests(site.member.folder)
+    assert request.state == "waiting"
+    for line in ("run     r1  (waiting)", "scaffold+rebafl, 3 rounds", site.member.coordinator.fingerprint):
+        assert line in request.text()
+    assert "rebafl/sums at most" in request.leaves
+    assert said == [f"a study asks for this site's data and waits for its operator\n{request.text()}"]
+    again = hello(site, "scaffold+rebafl")  # having asked before is no approval
+    assert (again["code"], "hello" in again) == ("E522", False)
+    assert len(said) == 1
+
+
+def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
+    """N1: an operator approves a harmless study, and the coordinator sends another one under its number."""
+    folder = site.member.folder
+    hello(site)
+    approvals.decide(folder, "r1", "approved")
+    assert "hello" in hello(site)
+    assert "hello" in hello(site, run="r2", seed=5)
+    assert hello(site, rounds=50, run="r3")["code"] == "E522"
+    assert hello(site, "scaffold", run="r4")["code"] == "E522"
+    assert hello(site, "scaffold")["code"] == "E520"
+    other = fake.small("scaffold").as_dict()
+    assert (
+        answer(site, "setup", tree={"w": weights(site)}, settings=other, k=0, clients=1, largest=33)["code"] == "E520"
+    )
+    assert not SiteLedger.read(folder).runs
+
+
+@pytest.mark.parametrize("method", ["flea", "fedmix", "fedbr"])
+def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
+    """N1: a tenth of the samples was approved, and ten runs with ten seeds take them all."""
+    hello(site, method)
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert "hello" in hello(site, method, run="r2")
+    assert hello(site, method, run="r3", seed=5)["code"] == "E522"
+
+
+@pytest.mark.parametrize(("method", "code"), [("fedmix", "E520"), ("fedavg", None)])
+def test_where_samples_are_drawn_a_site_is_one_client_in_all_runs_of_a_study(site, method, code):
+    """A tenth of the samples was approved, and ten runs that name the site client 0, 1, 2 and so on took them all."""
+    site.guard.approve = "all"
+    settings = fake.small(method).as_dict()
+    facts = {"tree": {"w": weights(site)}, "settings": settings, "clients": 5, "largest": 40}
+    assert "ready" in answer(site, "setup", k=2, **facts)
+    assert "ready" in answer(site, "setup", run="r2", k=2, **facts)
+    refused = answer(site, "setup", run="r3", k=3, **facts)
+    assert refused.get("code") == code
+    assert "was client 2 in an earlier run" in refused.get("text", "was client 2 in an earlier run")
+
+
+def test_nothing_is_said_of_a_sites_samples_before_its_operator_has_decided(site, monkeypatch):
+    """A delta that is too large told how many samples the site has, to a coordinator whom nobody had approved."""
+    pytest.importorskip("dp_accounting")
+    refused = hello(site, "dpsgd(delta=0.5)")
+    assert refused["code"] == "E522"  # or nine such questions, each answered yes or no, would tell the number itself
+    (asks,) = approvals.all_requests(site.member.folder)
+    assert "cannot run here as it is: 'dpsgd'" in asks.leaves
+    approvals.decide(site.member.folder, "r1", "approved")
+    refused = hello(site, "dpsgd(delta=0.5)")
+    assert (refused["code"], "33" in refused["text"]) == ("E108", False)
+    monkeypatch.setattr("unskew.federation.site.site.forecast_settings", _of_an_unknown_word)
+    assert hello(site, rounds=2, run="r2")["code"] == "E522"
+    approvals.decide(site.member.folder, "r2", "refused")
+    assert hello(site, rounds=2, run="r2")["code"] == "E523"
+    approvals.decide(site.member.folder, "r2", "approved")
+    refused = hello(site, rounds=2, run="r2")
+    assert (refused["code"], refused["text"]) == ("E122", DATA_ERROR_TEXT)
+
+
+def _of_an_unknown_word(*_):
+    check_vocabulary(SimpleNamespace(vocabulary=10), np.array([[3, 4711]]))
+
+
+RAW = "feddata(share=1.0)"
+FACTS = {"k": 0, "clients": 2, "largest": 33}
+
+
+def test_a_setup_that_nobody_has_greeted_asks_about_the_study_and_not_about_an_error(site):
+    """With weights of a wrong shape the operator was asked about "the study cannot run here as it is", and a yes to that was
+    kept as approval of the study: all of the raw samples then left."""
+    wrong = {"w": {name: tensor[..., :1] for name, tensor in weights(site).items()}}
+    settings = fake.small(RAW).as_dict()
+    assert answer(site, "setup", tree=wrong, settings=settings, **FACTS)["code"] == "E522"
+    (asks,) = approvals.all_requests(site.member.folder)
+    assert asks.releases == "study"
+    assert "feddata/x at most" in asks.text()
+    assert "cannot run" not in asks.text()
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert answer(site, "setup", tree=wrong, settings=settings, **FACTS)["code"] == "E504"
+    assert answer(site, "setup", tree={"w": weights(site)}, settings=settings, **FACTS)["ready"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", RAW])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_yes_to_an_error_releases_its_text_and_nothing_else(site, monkeypatch, method, seed):
+    with monkeypatch.context() as broken:
+        broken.setattr("unskew.federation.site.site.forecast_settings", _of_an_unknown_word)
+        assert hello(site, method, seed=seed)["code"] == "E522"
+        (asks,) = approvals.all_requests(site.member.folder)
+        assert asks.releases == "error"
+        approvals.decide(site.member.folder, "r1", "approved")
+        assert hello(site, method, seed=seed)["code"] == "E122"
+        broken.setattr("unskew.federation.site.site.forecast_settings", _of_another)
+        assert hello(site, method, seed=seed)["code"] == "E522"
+    for run in ("r1", "r2"):
+        assert hello(site, method, run=run, seed=seed)["code"] == "E522"
+        setup = fake.small(method, seed=seed).as_dict()
+        assert answer(site, "setup", run=run, tree={"w": weights(site)}, settings=setup, **FACTS)["code"] == "E522"
+    assert not SiteLedger.read(site.member.folder).runs
+
+
+def _of_another(*_):
+    raise UsageError("E108", "another error")
+
+
+def test_an_approval_is_of_the_text_that_was_shown(site):
+    """With other samples at the site other numbers leave, of which its operator has not read."""
+    hello(site, "feddpms(alpha=5, width=8)")
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert "hello" in hello(site, "feddpms(alpha=5, width=8)")
+    fewer = fake.data_of(fake.federation(), 4)
+    again = Site(site.member, lambda: fewer, approve="ask")
+    assert hello(again, "feddpms(alpha=5, width=8)")["code"] == "E522"
+    states = {request.key: request.state for request in approvals.all_requests(site.member.folder)}
+    assert sorted(states.values()) == ["approved", "waiting"]
+    with pytest.raises(UsageError, match="E503 run r1 asks several things; name one by its digest: "):
+        approvals.decide(site.member.folder, "r1", "approved")
+    (waiting,) = [key for key, state in states.items() if state == "waiting"]
+    approvals.decide(site.member.folder, waiting[:16], "approved")
+    assert "hello" in hello(again, "feddpms(alpha=5, width=8)")
+    approvals.decide(site.member.folder, "r1", "refused")
+    assert {request.state for request in approvals.all_requests(site.member.folder)} == {"refused"}
+
+
+REDRAWS = "\x1b[2J]\x9b2Jleaves nothing"
+
+
+def test_nothing_that_a_coordinator_writes_can_redraw_the_question(site, monkeypatch):
+    """A comment in a method's text brought escape sequences to the operator's terminal."""
+    said = []
+    site.say = said.append
+    method = f"scaffold(# {REDRAWS}\n)"
+    settings = fake.small("scaffold").as_dict() | {"method": method}
+    assert answer(site, "hello", settings=settings)["code"] == "E522"
+    monkeypatch.setattr("unskew.federation.site.site.forecast_settings", _of_another)
+    assert answer(site, "hello", run="r2", settings=settings | {"lr": 0.01})["code"] == "E522"
+    for text in (*said, *(request.text() for request in approvals.all_requests(site.member.folder))):
+        assert all(line.isprintable() for line in text.split("\n"))
+    foreign = approvals.Request("s", *[f"{REDRAWS}\n"] * 2, 3, f"{REDRAWS}\n", f"leaves\n{REDRAWS}", 1.0, name=REDRAWS)
+    lines = replace(foreign, trains=f"{REDRAWS}\n", note=f"{REDRAWS}\n").text().split("\n")
+    assert len(lines) == 9
+    assert all(line.isprintable() for line in lines)
+
+
+def test_an_error_leaves_in_500_characters_at_most(site, monkeypatch):
+    """The coordinator cut it; what the site sent was as long as the error."""
+
+    def fail(*_):
+        raise UsageError("E102", 600 * "x")
+
+    monkeypatch.setattr("unskew.federation.site.site.forecast_settings", fail)
+    site.guard.approve = "all"
+    assert hello(site)["text"] == 500 * "x"
+
+
+def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
+    folder = site.member.folder
+    hello(site)
+    approvals.decide(folder, "r1", "refused")
+    assert hello(site)["code"] == "E523"
+    site.guard.approve = "all"
+    assert hello(site)["code"] == "E523"
+    approvals.decide(folder, "r1", "approved")
+    train = begun(site)
+    assert train(1)["n"] == 33
+    approvals.decide(folder, "r1", "refused")
+    assert train(2)["code"] == "E523"
+
+
+def test_a_decision_that_came_meanwhile_is_not_asked_away(tmp_path):
+    """The operator decides after a site has looked and before it notes that another run of the study waits."""
+    asking = approvals.Request("study", "r1", "fedavg", 3, "by", "weights", 1.0)
+    assert approvals.ask(tmp_path, asking)
+    assert not approvals.ask(tmp_path, asking)
+    assert approvals.ask(tmp_path, replace(asking, run="r2"))  # the latest run is the one that waits
+    for state in ("approved", "refused"):
+        approvals.decide(tmp_path, "r2", state)
+        assert not approvals.ask(tmp_path, replace(asking, run="r3"))
+        assert approvals.state_of(tmp_path, asking) == state
+
+
+def test_the_policy_stands_above_an_approval(site):
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    allow(site, most_rounds=1)
+    assert hello(site)["code"] == "E520"
+
+
+def test_a_wrong_number_decides_nothing(site):
+    folder = site.member.folder
+    hello(site, run="r1aaa")
+    with pytest.raises(UsageError, match="E503 no run has asked that is called ''; these have asked: r1aaa"):
+        approvals.decide(folder, "", "approved")
+    hello(site, "scaffold", run="r1bbb")
+    with pytest.raises(UsageError, match="E503 several runs begin with 'r1'; these have asked: r1bbb, r1aaa"):
+        approvals.decide(folder, "r1", "approved")
+    with pytest.raises(UsageError, match=r"E503 no run has asked that is called 'r1aab'.*Did you mean 'r1aaa'"):
+        approvals.decide(folder, "r1aab", "approved")
+    assert {r.state for r in approvals.all_requests(folder)} == {"waiting"}
+
+
+def test_a_damaged_decision_is_none(site):
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    (path,) = (site.member.folder / approvals.FOLDER).glob("*.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(path.read_text()[:-5])
+    assert hello(site)["code"] == "E522"
+
+
+def test_an_approval_is_of_the_study_that_it_names(site):
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    (approved,) = (site.member.folder / approvals.FOLDER).glob("*.json")
+    hello(site, "scaffold", run="r2")
+    (other,) = set((site.member.folder / approvals.FOLDER).glob("*.json")) - {approved}
+    other.write_bytes(approved.read_bytes())
+    assert hello(site, "scaffold", run="r2")["code"] == "E522"
+
+
+def test_the_coordinator_reads_where_a_run_waits_and_goes_on_when_it_is_approved(tmp_path, monkeypatch):
+    monkeypatch.setattr(correspondence, "AGAIN_S", 0.1)
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    folder = sites[999].member.folder
+    sites[999].guard.approve = "ask"
+
+    def operator() -> None:
+        while not (requests := approvals.all_requests(folder)):
+            time.sleep(0.01)
+        time.sleep(2)  # longer than it takes to be asked more often than a node that says nothing is
+        approvals.decide(folder, requests[0].run, "approved")
+
+    threading.Thread(target=operator, daemon=True).start()
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=60)
+    assert "4/5 sites are there; waiting for approval at s1" in said
+    assert sum("E522 s1: the study waits for the site's operator" in line for line in said) == 1
+    assert len(loop.trainer.sites.hellos) == 5
+
+
+def test_a_run_that_nobody_decides_about_pauses(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for site in sites.values():
+        site.guard.approve = "ask"
+    with pytest.raises(Paused, match="E206 0 of 5 sites take part"):
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
+
+
+def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
+    """N1: the state file, which holds what sites sent, had mode 644."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s0"])
+    (home.folder / "admitted").mkdir(exist_ok=True)
+    (home.folder / "admitted" / "s0.pub").write_text(fake.KEYS["s0"].public.text)
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    sites[1000].member = replace(sites[1000].member, coordinator=home.key.public)
+    order = Order(tmp_path / "run", home.folder, study_settings(fake.small("fedavg")).as_dict(), Terms(wait_s=5.0))
+    conduct_order(fake.Direct({1000: sites[1000]}), order)
+    assert json.loads((order.path / "ending.json").read_text())["state"] == "done"
+    others = {p.name: oct(p.stat().st_mode & 0o777) for p in order.path.rglob("*") if p.stat().st_mode & 0o077}
+    assert not others
+
+
+@pytest.mark.flower
+def test_the_commands_of_a_sites_operator(tmp_path):
+    ticket = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"]).folder / "tickets" / "a.ticket"
+    assert call("join", str(ticket), cwd=tmp_path).code == 0
+    assert (tmp_path / "site" / POLICY_FILE).stat().st_mode & 0o777 == 0o600
+    shown = json.loads(call("site", "policy", "--json", cwd=tmp_path).out)
+    assert shown["shares"] == ["weights", "sums", "statistics"]
+    changed = call("site", "policy", "--set", "shares=weights,inputs", "--set", "most_rounds=9", cwd=tmp_path)
+    assert "most_rounds: 9" in changed.out
+    widened = "changed  shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now\n"
+    assert changed.out.startswith(widened)
+    again = call("site", "policy", "--set", "most_rounds=9", "--json", cwd=tmp_path)
+    assert (again.err, json.loads(again.out)["most_rounds"]) == ("changed  nothing: the policy says this already\n", 9)
+    assert Policy.read(tmp_path / "site").shares == ("weights", "inputs")
+    wrong = call("site", "policy", "--set", "most_round=9", cwd=tmp_path)
+    assert (wrong.code, "Did you mean 'most_rounds'" in wrong.err) == (2, True)
+    there = call("site", "policy", "--default", cwd=tmp_path).err
+    assert "is not overwritten; change its keys with: unskew site policy --set KEY=VALUE" in there
+    (tmp_path / "site" / POLICY_FILE).unlink()
+    assert call("site", "policy", cwd=tmp_path).err.startswith("E521")
+    assert call("site", "policy", "--default", cwd=tmp_path).code == 0
+    assert call("site", "approve", cwd=tmp_path).out == "No study has asked for this site's data.\n"
+    assert call("site", "approve", "r1", cwd=tmp_path).err.startswith("E503")
+    assert call("site", "refuse", "r1", cwd=tmp_path).err.startswith("E503")
+    for command in (["approve"], ["refuse", "r1"], ["policy"], ["watch"]):
+        elsewhere = call("site", *command, "--folder", "nowhere", cwd=tmp_path)
+        assert (elsewhere.code, "nowhere is not a site's folder" in elsewhere.err) == (2, True)
+
+
+def test_commands_that_are_shown_can_be_copied(tmp_path, site, monkeypatch, capsys):
+    """Paths with spaces stood there as they were, and the classes were left out."""
+    monkeypatch.setattr("unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")])
+    commands.check("my scans.npz", Path("a site"), "no,yes")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "next  unskew site run --data 'my scans.npz' --classes no,yes --folder 'a site'"
+    folder, said = tmp_path / "a site", []
+    shutil.copytree(site.member.folder, folder)
+    hello(Site(replace(site.member, folder=folder), site.load))
+    with pytest.raises(Enough):
+        approvals.announce(folder, said.append, pause)
+    assert f"decide: unskew site approve r1 --folder '{folder}'" in said[-1]
+
+
+class Enough(Exception):
+    """One look is enough."""
+
+
+def pause(seconds: float) -> None:
+    raise Enough
+
+
+@pytest.mark.flower
+def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"])
+    joined = SiteFolder.make(tmp_path / "site", home.ticket("a").signed(home.key))
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+    for method, verdict in (("fedavg", "ok    study"), ("fedmix", "FAIL  study        E520")):
+        (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small(method))))
+        arguments = ["--data", "d.npz", "--study", "study.yaml", "--folder", str(joined.folder)]
+        done = call("site", "check", *arguments, cwd=tmp_path)
+        assert verdict in done.out
+        assert "ok    policy       weights, sums, statistics may leave" in done.out
+        assert done.code == 2  # nothing answers at the server's port
+
+
+MAKES = "open('mark', 'w')\nfrom torch import nn\ndef make(shape, n):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, n))\n"
+
+
+def test_a_look_at_a_study_imports_no_file_that_the_study_names(tmp_path, monkeypatch):
+    """`site check --study`, which one runs before one trusts anybody, ran the Python file that the study called its model."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"], tls=False)
+    SiteFolder.make(tmp_path / "site", home.ticket("a"))
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+    (tmp_path / "evil.py").write_text(MAKES)
+    (tmp_path / "mine.py").write_text(MAKES.replace("mark", "ours"))
+    (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small("fedavg", model="evil.py:make"))))
+    monkeypatch.setattr("unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")])
+    look = ("site", "check", "--data", "d.npz", "--study", "study.yaml")
+    refused = call(*look, cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    own = call(*look, "--model", "mine.py:make", cwd=tmp_path)
+    assert own.code == 0, own.text
+    assert ((tmp_path / "mark").exists(), (tmp_path / "ours").exists()) == (False, True)
+    assert "--model mine.py:make" in own.out.splitlines()[-1]
+
+
+def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names(tmp_path, monkeypatch):
+    """The process that conducts it imports whatever has been ordered."""
+    home = Coordinator.make(tmp_path / "federations" / "lung", "lung", "127.0.0.1:1", ["a"], tls=False)
+    (tmp_path / "evil.py").write_text(MAKES)
+    asked = study_settings(fake.small("fedavg", model="evil.py:make"))
+    (tmp_path / "study.yaml").write_text(dump(asked))
+    refused = call("run", "study.yaml", "--on", "lung", "--name", "r", cwd=tmp_path)
+    assert (refused.code, refused.err[:4], (tmp_path / "runs").exists()) == (2, "E506", False), refused.text
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "deploy.json").write_text(
+        json.dumps(Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).as_json())
+    )
+    refused = call("resume", "f", cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    for words in (("run", "study.yaml", "--on", "lung", "--name", "r"), ("resume", "f")):
+        assert "E506" not in call(*words, "--model", "evil.py:make", cwd=tmp_path).text
+
+
+def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tmp_path):
+    """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only their sum is read."""
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+
+    def told(**settings: Any) -> tuple[str, str]:
+        (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small(**settings))))
+        lines = forecast(tmp_path / "study.yaml", str(tmp_path / "d.npz"), (), 3)[1]
+        return lines[0], next(line for line in lines if " weights " in line and "read:" in line)
+
+    first, weights = told(method="fedavg")
+    assert first == "method clip_median: unskew run --on adds clip_median, unless it is given --no-clip"
+    assert "read: each" in weights
+    for given in ({"method": "fedavg+median"}, {"method": "fedavg", "secure_aggregation": "on"}):
+        assert "--no-clip" not in told(**given)[0]
+
+
+def test_the_commands_say_what_follows(tmp_path, site):
+    """`site refuse` said a number alone, and the list of what waits did not say how to decide."""
+    folder = site.member.folder
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["s2"], tls=False)
+    SiteFolder.make(folder, home.ticket("s2"))
+    hello(site)
+    listed = call("site", "approve", "--folder", str(folder)).out
+    where = f"r1 --folder {folder}"
+    assert listed.endswith(f"\ndecide: unskew site approve {where}   or: unskew site refuse {where}\n")
+    refused = call("site", "refuse", "r1", "--folder", str(folder)).out.splitlines()
+    assert refused[0] == "refused  r1  fedavg: nothing more is computed for this study here"
+    assert refused[1].endswith(f"unskew site approve {where}")
+    assert [r.state for r in approvals.all_requests(folder)] == ["refused"]
+    assert "decide:" not in call("site", "approve", "--folder", str(folder)).out
+    approved = call("site", "approve", "r1", "--folder", str(folder)).out
+    assert approved.startswith("approved  r1, and later runs of this study\nrun ")
+    assert [r.state for r in approvals.all_requests(folder)] == ["approved"]
+
+
+def test_an_approval_says_that_every_later_run_spends_epsilon_anew(tmp_path, site):
+    """It let a hundred runs of epsilon 4 begin, and said epsilon 4."""
+    pytest.importorskip("dp_accounting")
+    folder = site.member.folder
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["s2"], tls=False)
+    SiteFolder.make(folder, home.ticket("s2"))
+    hello(site, "dpsgd")
+    approved = call("site", "approve", "r1", "--folder", str(folder)).out.splitlines()
+    assert approved[1] == "          each later run spends its epsilon once more"
+    assert any("epsilon" in line for line in approved[2:])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dpsgd"])
+def test_what_other_sites_read_where_replies_are_summed_is_told(site, method):
+    """Weights in a sum follow from every site's number of samples, so all sites are sent these."""
+    pytest.importorskip("dp_accounting")
+    hello(site, method, secure_aggregation="on")
+    lines = [line.strip() for line in approvals.all_requests(site.member.folder)[0].leaves.splitlines()]
+    assert "number of training samples, a round (read: each, and by the other sites)" in lines
+    assert ("mean training loss, a round (read: only in the sum)" in lines) == (method == "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("limits", "method"), [({"least_samples": 12}, "rebafl"), ({"epsilon": 0.01}, "feddpms(alpha=5, width=8)")]
+)
+def test_no_yes_or_no_tells_of_a_sites_samples_before_its_operator_has_decided(site, limits, method):
+    """From how often a study is refused, asked for with other noise, a coordinator read the size of the smallest class."""
+    replace(fake.OPEN, **limits).write(site.member.folder)
+    assert hello(site, method)["code"] == "E522"
+    (asks,) = approvals.all_requests(site.member.folder)
+    assert "the policy as it is now will refuse: the site's policy does not allow it: " in asks.note
+    assert f"({next(iter(limits))})" in asks.text()
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert f"({next(iter(limits))})" in hello(site, method)["text"]
+    assert hello(site, method)["code"] == "E520"
+
+
+def test_nor_does_a_setup_that_nobody_has_greeted(site):
+    facts = {"tree": {"w": weights(site)}, "k": 0, "clients": 2, "largest": 33}
+    settings = fake.small("dpsgd(delta=0.5)").as_dict()
+    assert answer(site, "setup", settings=settings, **facts)["code"] == "E522"
+    site.guard.approve = "all"
+    assert answer(site, "setup", settings=settings, **facts)["code"] == "E108"

@@ -1,0 +1,200 @@
+"""A run over the wire ends with the weights of the simulator, to the bit, for methods of every shape."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+
+import pytest
+
+import unskew
+from tests.federation import fake
+from tests.samples import a_part_of
+from unskew.core import gate
+from unskew.federation.coordinator import site_exchange
+from unskew.federation.site import local_run
+from unskew.methods import registry
+from unskew.records.checkpoints import digest
+from unskew.round.randomness import SeededSource
+
+FEW = ("fedavg", "scaffold", "flea", "rebafl", "fedrdn", "fedbn", "ccvr")
+pytestmark = pytest.mark.usefixtures("few_attempts")
+
+SHORTER = {"fedgen": "fedgen(steps=3)", "fedgen_images": "fedgen_images(steps=2, batch_size=8, samples=8)"}
+"""Methods whose server works long at its defaults, with arguments that prove the same."""
+METHODS = [SHORTER.get(n, n) for n in registry.names() if n not in ("fedavg_ft", "feddpms")]  # one needs server samples
+METHODS += [
+    "flea(fused=True)",
+    "flea(fused=True)+fedbn",
+    "feddpms(alpha=5, width=8)",
+    "flea+scaffold+faug",
+    "fedbabu(finetune_epochs=1)",
+    "ccvr(mode=features)",
+]
+
+
+@functools.cache
+def simulated(name: str, **changes) -> unskew.Result:
+    settings = fake.small(name, **changes).as_dict()
+    left = {n: v for n, v in settings.items() if n not in ("method", "data")}
+    return unskew.run(name, fake.federation(), **left)
+
+
+def problems(loop) -> list[str]:
+    return [e["text"] for e in loop.record.rows["events"] if e["code"] != "round"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    a_part_of(METHODS, 4, [*FEW, *METHODS[-6:], "apple", "ditto", "fedadmm", "fedlesam", "fediir", "dpsgd", "topk"]),
+)
+def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
+    """With the noise of a guarantee drawn from the seed for once, which otherwise comes from the operating system."""
+    for module in (site_exchange, local_run):
+        monkeypatch.setattr(module, "System", lambda: SeededSource(fake.small("fedavg").seed))
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", channel, fake.small(name))
+    assert digest(state.weights) == simulated(name).digest
+    assert not problems(loop)
+
+
+@pytest.mark.flower
+@pytest.mark.parametrize("name", FEW)
+def test_the_same_bits_through_flower(tmp_path, name):
+    """Flower's own server app, client app and messages, without its processes."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+    from unskew.federation.coordinator.mailbox import FlowerChannel
+
+    grid = fake.grid_of(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", FlowerChannel(grid), fake.small(name), deadline_s=60)
+    assert digest(state.weights) == simulated(name).digest
+    assert not problems(loop)
+
+
+def test_the_server_sees_weights_in_the_order_of_the_model(tmp_path, monkeypatch):
+    """A Part that adds them up in their order would have other last bits than in the simulator."""
+    check, seen = gate.check, []
+
+    def looking(replies, spec, sizes):
+        seen.extend((list(reply.weights), list(spec.weights)) for reply in replies)
+        return check(replies, spec, sizes)
+
+    monkeypatch.setattr(gate, "check", looking)
+    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), fake.small("fedavg"))
+    assert seen
+    assert all(sent == expected != sorted(expected) for sent, expected in seen)
+
+
+def test_scores_come_from_the_sites(tmp_path):
+    """Each site's own accuracy is the simulator's; the global score is that of all their test samples."""
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedbn"))
+    alone = simulated("fedbn")
+    for scope in ("global@client", "personal@client"):
+        assert loop.record.series(scope, "mean") == alone.record.series(scope, "mean")
+    plain, _, _ = fake.run(
+        tmp_path / "plain", fake.Direct(fake.sites(tmp_path / "s2", fake.federation())), fake.small("fedavg")
+    )
+    assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series("global", "accuracy")
+
+
+def test_epsilon_is_told_at_the_site_which_alone_knows_its_samples_by_class(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    said = []
+    sites[1000].say = said.append
+    fake.run(tmp_path / "run", fake.Direct(sites), fake.small("feddpms(alpha=5, width=8)"))
+    told = "\n".join(said)
+    assert " begins: feddpms(width=8, alpha=5), " in told
+    assert "feddpms/z at most" in told
+    assert "as published: one coordinate, one release" in told
+    assert "infinite  against the coordinator" in told
+    (kept,) = sites[1000].member.folder.rglob("leaves.txt")
+    assert kept.read_text().partition("\n")[2].strip() in told
+    account = json.loads((tmp_path / "run" / "privacy.json").read_text())["feddpms"]
+    assert "sites do not tell" in account["release"]
+    assert account["epsilons"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("fedavg", {"train": 3, "score": 1}),
+        ("flea", {"train": 3, "visit": 2, "score": 1}),
+        ("flea(fused=True)", {"train": 3, "score": 1}),
+    ],
+)
+def test_a_round_is_one_exchange_where_the_mathematics_allow(tmp_path, name, asked):
+    """Scores of a round come with the next one's training; the last round's by themselves."""
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small(name, rounds=3, eval_every=1))
+    of_one = collections.Counter(kind for site, kind, _ in channel.asked if site == "s0")
+    assert {kind: n for kind, n in of_one.items() if kind not in ("hello", "setup")} == asked
+    alone = simulated(name, rounds=3, eval_every=1)
+    assert loop.record.series("global@client", "mean") == alone.record.series("global@client", "mean")
+    assert loop.record.series("global@client", "mean")[0] == [0, 1, 2, 3]
+
+
+def test_sites_that_do_not_train_in_a_round_are_asked_for_their_scores_alone(tmp_path):
+    settings = {"rounds": 3, "eval_every": 1, "availability": "sample:0.4"}
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", channel, fake.small("scaffold", **settings))
+    alone = simulated("scaffold", **settings)
+    assert digest(state.weights) == alone.digest
+    assert loop.record.series("global@client", "mean") == alone.record.series("global@client", "mean")
+    scored = {(site, t) for site, kind, t in channel.asked if kind == "score"}
+    trained = {(site, t) for site, kind, t in channel.asked if kind == "train"}
+    assert not {(site, t + 1) for site, t in scored} & trained
+
+
+def test_the_server_holds_nothing_private(tmp_path):
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    fake.run(tmp_path / "run", channel, fake.small("scaffold+fedbn"))
+    assert not (tmp_path / "run" / "private").exists()
+    for site in (tmp_path / "sites").iterdir():
+        assert list(site.glob("runs/*/private-3.safetensors"))
+
+
+def test_resuming_ends_with_the_same_bits(tmp_path):
+    """The server ends after every round in turn; sites forget what they had in memory."""
+
+    class Stop(Exception):
+        pass
+
+    for stop in (1, 2):
+        name = f"run{stop}"
+
+        def shown(state, told, stop=stop):
+            if told.t == stop:
+                raise Stop
+
+        channel = fake.Direct(fake.sites(tmp_path / f"sites{stop}", fake.federation()))
+        with pytest.raises(Stop):
+            fake.run(tmp_path / name, channel, fake.small("scaffold+fedbn"), shown=shown)
+        channel = fake.Direct(fake.sites(tmp_path / f"sites{stop}", fake.federation()))
+        _, state, _ = fake.run(tmp_path / name, channel, fake.small("scaffold+fedbn"))
+        assert digest(state.weights) == simulated("scaffold+fedbn").digest
+
+
+def test_a_server_that_goes_back_a_round_ends_with_the_same_bits(tmp_path):
+    """Its newest checkpoint is damaged, and sites have trained further than the one before it."""
+
+    class Stop(Exception):
+        pass
+
+    def shown(state, told):
+        if told.t == 2:
+            raise Stop
+
+    folder = tmp_path / "sites"
+    with pytest.raises(Stop):
+        fake.run(
+            tmp_path / "run", fake.Direct(fake.sites(folder, fake.federation())), fake.small("scaffold"), shown=shown
+        )
+    path = tmp_path / "run" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    _, state, said = fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(folder, fake.federation())), fake.small("scaffold")
+    )
+    assert any("E201" in s for s in said)
+    assert digest(state.weights) == simulated("scaffold").digest

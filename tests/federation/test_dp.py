@@ -1,0 +1,170 @@
+"""Client-level differential privacy over a network: whose noise it is, and that no reply counts because of the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.federation import fake
+from tests.federation.test_absent import Stop
+from tests.federation.test_bad import meddling, silence
+from tests.federation.test_policy import allow, hello
+from tests.federation.test_wreckers import events, run, times
+from unskew.config import Settings
+from unskew.errors import NothingUsed, UsageError
+from unskew.federation.protocol.study_rules import with_clipping
+from unskew.federation.site.study_review import forecast_settings
+
+pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+
+QUIET = "dp(epsilon=0, noise_multiplier=0.1, clip=1e-4)"
+LOUD = "dp(epsilon=0, noise_multiplier=50.0)"
+
+
+def weights(tmp_path, name, method, **changes):
+    sites = fake.sites(tmp_path / f"{name}-sites", fake.federation())
+    _, state, said = fake.run(tmp_path / name, fake.Direct(sites), fake.small(method, **changes))
+    return torch.cat([t.flatten() for t in state.weights.values()]), said
+
+
+def test_noise_and_cohorts_are_not_drawn_from_the_studys_seed(tmp_path):
+    """The sites know the seed: whoever draws the noise again takes it away."""
+    (first, said), (second, _) = (weights(tmp_path, name, LOUD, rounds=1) for name in ("one", "two"))
+    assert float((first - second).std()) == pytest.approx(2**0.5 * 50.0 / len(fake.SIZES), rel=0.05)
+    assert "drawn from the operating system" in (tmp_path / "one" / "privacy.json").read_text()
+    assert not any("E5" in text for text in said)
+
+
+def test_a_reply_out_of_all_proportion_is_clipped_and_nobodys_is_dropped_because_of_others(tmp_path):
+    """To drop one reply because of the others would make every client's part depend on each."""
+    _, state, _ = run(tmp_path, meddling(times(1e12)), fake.small(QUIET))
+    assert events(tmp_path / "run") == []
+    start = fake.Direct(fake.sites(tmp_path / "more", fake.federation()), meddling(silence))
+    _, quiet, _ = fake.run(tmp_path / "run2", start, fake.small(QUIET))
+    apart = torch.cat([(state.weights[n] - quiet.weights[n]).flatten() for n in state.weights])
+    assert float(apart.norm()) < 0.1
+
+
+def test_a_round_that_needs_several_replies_is_refused(tmp_path):
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    with pytest.raises(UsageError, match=r"E506 'dp' counts every reply whatever the others do"):
+        fake.run(tmp_path / "run", channel, fake.small(QUIET), min_sites=2)
+
+
+def test_rounds_in_which_nobody_is_asked_are_rounds(tmp_path):
+    """They must not end or pause the run: how many were asked is told by nothing."""
+    with pytest.raises(NothingUsed, match="no client answered in any of 5 rounds"):
+        weights(tmp_path, "none", QUIET, availability="poisson:0.000001", rounds=5)
+    assert events(tmp_path / "none") == []
+
+
+def test_no_rule_that_reads_single_replies_is_added_to_it():
+    for name, expected in (("dp", "dp"), ("fedprox+dp", "fedprox+dp"), ("fedprox", "fedprox+clip_median")):
+        assert with_clipping(Settings(method=name)).method == expected
+
+
+def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_loss_leaves(tmp_path):
+    """What protects samples against the coordinator must not be drawn from a seed that it chose."""
+    method = "dpsgd(noise_multiplier=1.0)"
+    (first, said), (second, _) = (weights(tmp_path, name, method, rounds=1) for name in ("one", "two"))
+    assert float((first == second).double().mean()) < 0.01  # a few of thousands round to the same number
+    assert not any("E5" in text for text in said)
+    assert "drawn from the operating system" in (tmp_path / "one" / "privacy.json").read_text()
+    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert not [r for r in rows if (r["scope"], r["metric"]) == ("train", "loss")]
+
+
+def test_a_coordinator_that_is_killed_in_a_round_hears_the_same_noise_again(tmp_path):
+    """N17: the same replies to the bit, so that epsilon is what it was, and no round is lost."""
+    heard: dict[str, list[str]] = {}
+
+    def watched(kills):
+        def meddle(site, asked, honest):
+            header = json.loads(honest.text)
+            if (header["kind"], header["t"]) == ("train", 2):
+                heard.setdefault(site, []).append(header["sha256"])
+                if kills and site == "s4":  # the last one
+                    raise Stop
+            return honest
+
+        return meddle
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    study = fake.small("dpsgd(noise_multiplier=1.0)", rounds=2)
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", fake.Direct(sites, watched(True)), study)
+    fake.run(tmp_path / "run", fake.Direct(sites, watched(False)), study)
+    assert {len(digests) for digests in heard.values()} == {2}
+    assert {len(set(digests)) for digests in heard.values()} == {1}
+    assert events(tmp_path / "run") == []
+
+
+def test_statistics_are_noisy_at_the_site_and_heard_once_by_a_coordinator_that_is_killed(tmp_path):
+    """The same sites give the same table to a coordinator that begins again, and other sites with the same data another."""
+    study = fake.small("fedrdn+dpsgd(noise_multiplier=1.0, sums_noise=0.5)", rounds=1)
+
+    def killed(site, asked, honest):
+        if json.loads(honest.text)["kind"] == "visit" and site == "s4":  # the last one
+            raise Stop
+        return honest
+
+    def table(name, sites, meddle=None):
+        channel = fake.Direct(sites, meddle) if meddle else fake.Direct(sites)
+        _, state, _ = fake.run(tmp_path / name, channel, study)
+        return state.slices["fedrdn"]
+
+    digests: list[dict[str, str]] = [{}, {}]
+
+    def listening(to, then=None):
+        def meddle(site, asked, honest):
+            header = json.loads(honest.text)
+            if header["kind"] == "visit":
+                digests[to][site] = header["sha256"]
+            return then(site, asked, honest) if then else honest
+
+        return meddle
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    with pytest.raises(Stop):
+        table("run", sites, listening(0, killed))
+    first = table("run", sites, listening(1))
+    assert len(digests[0]) == len(fake.SIZES)
+    assert digests[0] == digests[1]
+    other = table("other", fake.sites(tmp_path / "others", fake.federation()))
+    known = first["sigma"][:, 0] != 1.0
+    assert known.any()
+    assert float((first["mu"] - other["mu"]).abs()[known].min()) > 0
+    assert [code for code, _ in events(tmp_path / "run")] == ["E326"], "of the site with one sample"
+    told = (tmp_path / "run" / "privacy.json").read_text()
+    assert "a sum over its samples" in told
+    assert "drawn from the operating system" in told
+
+
+def test_a_sites_budget_counts_sums_beside_steps(tmp_path):
+    """Fifty rounds of class means cost more than the steps alone."""
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    allow(site, epsilon=30.0)
+    kept = "dpsgd(noise_multiplier=8.0, sums_noise=0.5)"
+    assert "hello" in hello(site, f"fedprox+{kept}", rounds=50)
+    assert hello(site, f"fedproto+{kept}", rounds=50, run="r2")["code"] == "E520"
+
+
+def test_where_each_sample_is_protected_no_training_loss_leaves_and_the_operator_reads_none(tmp_path):
+    losses = set()
+
+    def read(site, asked, honest):
+        losses.add(json.loads(honest.text).get("loss", 0.0))
+        return honest
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for node in (999, 997):  # a single sample, and two
+        del sites[node]
+    method = "dpsgd(clip=1.0,noise_multiplier=1.0)"
+    fake.run(tmp_path / "run", fake.Direct(sites, read), fake.small(method, rounds=1))
+    assert losses == {0.0}
+    for name, told in ((method, False), ("fedavg", True)):
+        _, lines = forecast_settings(fake.data_of(fake.federation(), 0), fake.small(name, rounds=1))
+        assert any("number of training samples, a round" in line for line in lines)
+        assert any("mean training loss" in line for line in lines) == told

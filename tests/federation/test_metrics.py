@@ -1,0 +1,322 @@
+"""Figures for Prometheus: what they count, in a form that can be parsed, read by nobody else and naming nothing of a site."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import re
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.federation import fake  # skips where cryptography is missing
+from tests.federation.test_policy import begun, hello
+from unskew.cli.serve import publish
+from unskew.errors import PAGES, UsageError
+from unskew.federation import prometheus
+from unskew.federation.coordinator import orders
+from unskew.federation.coordinator.orders import RunMetrics
+from unskew.federation.prometheus import Endpoint, Metric, counter, exposition, gauge, parse_endpoint
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.federation.site.processes import KINDS, SiteMetrics
+
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+SAMPLE = re.compile(rf'({NAME})(?:\{{({NAME})="((?:[^"\\\n]|\\["\\n])*)"\}})? (\S+)')
+LABELS = {"version", "program", "state", "direction", "site", "code", "kind"}
+
+
+def parsed(page: str) -> dict[str, dict[str, float]]:
+    """The values of every metric by its label's value; by the grammar of the text format, of which anything else fails."""
+    assert page.endswith("\n")
+    metrics: dict[str, dict[str, float]] = {}
+    kinds: dict[str, str] = {}
+    for line in page.splitlines():
+        if match := re.fullmatch(rf"# HELP ({NAME}) (?:[^\\]|\\[\\n])+", line):
+            assert match[1] not in metrics, "a metric's lines stand together"
+            metrics[match[1]] = {}
+        elif match := re.fullmatch(rf"# TYPE ({NAME}) (counter|gauge)", line):
+            kinds[match[1]] = match[2]
+            assert (match[2] == "counter") == match[1].endswith("_total")
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match[1] == list(metrics)[-1] == list(kinds)[-1]
+            assert match[2] is None or match[2] in LABELS
+            value = re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), match[3] or "")
+            assert value not in metrics[match[1]], "a sample stands once"
+            metrics[match[1]][value] = float(match[4])
+    assert metrics.keys() == kinds.keys()
+    return metrics
+
+
+class Simple:
+    """Figures that say little, and may be unwell."""
+
+    wrong = ""
+
+    def metrics(self) -> list[Metric]:
+        return [gauge("up", "Is it?", 1)]
+
+    def problem(self) -> str:
+        return self.wrong
+
+
+@pytest.fixture(scope="module")
+def served():
+    figures = Simple()
+    one = Endpoint("0", figures)
+    one.start()
+    yield one, figures
+    one.close()
+
+
+def ask(port: int, path: str = "/metrics", host: str | None = None, method: str = "GET") -> tuple[int, str]:
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    line.request(method, path, headers={"Host": host or f"127.0.0.1:{port}"})
+    answered = line.getresponse()
+    body = answered.read().decode()
+    line.close()
+    return answered.status, body
+
+
+def test_every_value_can_be_read_back():
+    odd = 'a"b\\c\nd{}=, é'
+    page = exposition([
+        counter("rounds", "Rounds\nthat \\ ended.", 3),
+        gauge("epsilon_spent", "Spent.", math.inf),
+        gauge("x", "y", {odd: 0.1, "b": -2.5e-9, "c": 12345678901234.0}, "site"),
+        counter("none", "Nothing yet.", {}, "code"),
+    ])  # fmt: skip
+    assert parsed(page) == {
+        "unskew_rounds_total": {"": 3},
+        "unskew_epsilon_spent": {"": math.inf},
+        "unskew_x": {odd: 0.1, "b": -2.5e-9, "c": 12345678901234.0},
+        "unskew_none_total": {},
+    }
+
+
+def test_it_answers_at_its_two_addresses_and_at_nothing_else(served, monkeypatch):
+    one, figures = served
+    assert (one.host, one.warning) == ("127.0.0.1", "")
+    assert ask(one.port) == (200, exposition(figures.metrics()))
+    assert ask(one.port, "/metrics?x=1")[0] == 200
+    assert ask(one.port, method="HEAD") == (200, "")
+    assert ask(one.port, "/healthz") == (200, "ok\n")
+    monkeypatch.setattr(figures, "wrong", "not running: the worker")
+    assert ask(one.port, "/healthz") == (503, "not running: the worker\n")
+    for path in ("/", "/metrics/", "/../metrics", "/audit.jsonl"):
+        assert ask(one.port, path)[0] == 404
+    assert {ask(one.port, method=method)[0] for method in ("POST", "PUT", "DELETE")} == {501}
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "10.0.0.1:{port}"])
+def test_on_loopback_a_name_that_was_made_to_point_here_is_refused(served, host):
+    """DNS rebinding: a web site in a browser of this machine reads the figures."""
+    assert ask(served[0].port, host=host.format(port=served[0].port))[0] == 421
+
+
+def test_figures_that_cannot_be_read_do_not_end_the_endpoint(served, monkeypatch):
+    one, figures = served
+    monkeypatch.setattr(figures, "metrics", lambda: json.loads("half"))
+    assert ask(one.port) == (500, "JSONDecodeError\n")
+    monkeypatch.undo()
+    assert ask(one.port)[0] == 200
+
+
+def test_connections_that_stay_are_cut_and_keep_nobody_out_for_long(monkeypatch):
+    monkeypatch.setattr(prometheus, "MOST_S", 0.4)
+    one = Endpoint("0", Simple())
+    one.start()
+    began = time.monotonic()
+    slow = [socket.create_connection(("127.0.0.1", one.port)) for _ in range(prometheus.MOST_OPEN + 4)]
+    for line in slow:
+        line.settimeout(10)
+        try:
+            line.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+            while line.recv(100):
+                pass
+        except ConnectionError:
+            pass
+        line.close()
+    assert time.monotonic() - began < 8
+    assert ask(one.port)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "where", ["", "localhost", "x:y", "70000", "-1", "127.0.0.1:", "::1:9", "²", "1.2.3.4:5:6", "9 "]
+)
+def test_what_is_no_address_is_refused_in_one_sentence(where):
+    with pytest.raises(UsageError, match="E109 --metrics takes PORT, HOST:PORT"):
+        parse_endpoint(where)
+
+
+def test_addresses_are_read_and_loopback_is_where_no_host_is_given(served):
+    assert parse_endpoint("9464") == ("127.0.0.1", 9464)
+    assert parse_endpoint("0.0.0.0:9464") == ("0.0.0.0", 9464)
+    assert parse_endpoint("[::1]:9464") == ("::1", 9464)
+    for taken in (f"127.0.0.1:{served[0].port}", "192.0.2.1:9464", "no.such.host.invalid:9464", f"{'a' * 70}.b:1"):
+        with pytest.raises(UsageError, match=r"E109 --metrics .* cannot be used on this machine"):
+            Endpoint(taken, Simple())
+
+
+def test_whoever_opens_it_to_others_is_told_that_there_is_no_password(capsys):
+    publish("0.0.0.0:0", Simple(), print)
+    publish("0", Simple(), print)
+    open_, local = capsys.readouterr().out.splitlines()
+    assert "without a password" in open_
+    assert "without a password" not in local
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """The folder of a run that has had two rounds before anybody looked."""
+    path = tmp_path / "a-secret-name"
+    path.mkdir()
+    (path / "sites.json").write_text(json.dumps({"sites": [{"site": s} for s in "abc"]}))
+    for t in (1, 2):
+        write(path, t)
+    return path
+
+
+def write(path: Path, t: int, answered=(0, 1, 2), codes=()) -> None:
+    """What a round leaves in a run's files."""
+    rows = {
+        "metrics": [{"t": t, "scope": "train", "client": None, "metric": m, "value": 1.5} for m in ("seconds", "loss")],
+        "ledger": [
+            {"t": t, "way": "down", "share": "w", "clients": [0, 1, 2], "bytes": 100},
+            {"t": t, "way": "up", "share": "w", "clients": list(answered), "bytes": [7, 8, 9][: len(answered)]},
+        ],
+        "events": [
+            *({"t": t, "code": code, "text": "c secret words /data/patients"} for code in codes),
+            {"t": t, "code": "round", "asked": [0, 1, 2], "answered": list(answered), "received": 3},
+        ],
+    }
+    for name, added in rows.items():
+        with open(path / f"{name}.jsonl", "a") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in added))
+
+
+def test_rounds_bytes_absences_and_events_are_counted_while_a_run_goes_on(run, monkeypatch):
+    monkeypatch.setattr(orders, "COUNT_S", 0)
+    figures = RunMetrics()
+    figures.tend([run])
+    assert (figures.rounds, figures.last) == (0, 0)  # what was there before is not of this server's time
+    write(run, 3, answered=(0, 2), codes=("E311",))
+    write(run, 4, answered=(0,), codes=("E520", "E303", "X" * 40, "E999"))
+    figures.tend([run])
+    (run / "ending.json").write_text('{"state": "done"}')
+    write(run, 5)
+    figures.tend([])
+    page = exposition(figures.metrics())
+    values = parsed(page)
+    assert values["unskew_rounds_total"][""] == 3
+    assert values["unskew_round_seconds_total"][""] == 4.5
+    assert values["unskew_payload_bytes_total"] == {"in": (7 + 8) + 7 + (7 + 8 + 9), "out": 900}
+    assert values["unskew_absences_total"] == {"b": 2, "c": 1}
+    assert values["unskew_events_total"] == {"E311": 1, "E520": 1, "E303": 1, "other": 2}
+    assert values["unskew_runs_ended_total"] == {"done": 1, "stopped": 0, "failed": 0}
+    assert values["unskew_runs_active"][""] == 0
+    assert abs(values["unskew_last_round_timestamp_seconds"][""] - time.time()) < 60
+    assert "secret" not in page
+    assert "/" not in page
+
+
+def test_a_run_whose_files_are_damaged_cut_or_missing_stops_no_figure(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(orders, "COUNT_S", 0)
+    figures = RunMetrics()
+    figures.tend([run, tmp_path / "not-there-yet"])
+    for name in ("metrics", "ledger", "events"):
+        with open(run / f"{name}.jsonl", "a") as file:
+            file.write('{"odd": 1}\nnonsense\n{"half": ')
+    (run / "sites.json").write_text("[]")
+    figures.tend([run, tmp_path / "not-there-yet"])
+    (run / "metrics.jsonl").write_text("")
+    write(run, 3, answered=())
+    figures.tend([run])
+    figures.tend([])
+    assert figures.ended == {"done": 0, "stopped": 0, "failed": 0, "other": 2}
+    parsed(exposition(figures.metrics()))
+
+
+def test_files_are_read_once_a_second_not_at_every_turn(run):
+    figures = RunMetrics()
+    figures.tend([run])
+    write(run, 3)
+    figures.tend([run])
+    assert figures.rounds == 0
+
+
+@pytest.fixture
+def site(tmp_path):
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def test_a_site_counts_what_it_was_asked_and_what_it_refused(site):
+    """With the answers of a real site, through the wrapper that stands before its worker."""
+    figures = SiteMetrics(site.member.folder)
+    real = site.answer
+    counted = figures.counted(lambda request, _: real(request))
+    site.answer = lambda request: counted(request, 10.0)
+    train = begun(site, rounds=3)
+    train(1)
+    train(2)
+    site.guard.approve = "ask"
+    hello(site, "scaffold", run="r2")
+    site.answer(SignedMessage("{}", b"", b""))
+
+    def dead(*_):
+        raise ConnectionError("killed")
+
+    with pytest.raises(ConnectionError):
+        figures.counted(dead)(SignedMessage("{}", b"", b""), 1.0)
+    page = exposition(figures.metrics())
+    values = parsed(page)
+    assert values["unskew_rounds_total"][""] == 2
+    assert values["unskew_requests_total"]["train"] == 2
+    assert values["unskew_request_seconds_total"]["train"] > 0
+    assert values["unskew_refusals_total"] == {"E522": 1, "E310": 1}
+    assert values["unskew_failures_total"][""] == 1
+    assert values["unskew_studies_waiting"][""] == 1
+    assert values["unskew_runs_begun"][""] == 1
+    assert values["unskew_connected"][""] == 0
+    assert values["unskew_message_bytes_total"]["out"] > 2 * 1000
+    assert abs(values["unskew_last_round_timestamp_seconds"][""] - time.time()) < 60
+    assert str(site.member.folder) not in page
+    assert "scaffold" not in page
+
+
+def test_a_coordinator_adds_no_labels_to_a_sites_figures(tmp_path):
+    figures = SiteMetrics(tmp_path)
+    for header in ({"kind": "k" * 50}, {"kind": "train", "code": "E" * 9}, {"code": "E520"}, {"kind": ["a"]}, {}):
+        figures.counted(lambda *_, h=header: SignedMessage(json.dumps(h), b"", b""))(SignedMessage("", b"", b""), 1.0)
+    values = parsed(exposition(figures.metrics()))
+    assert set(values["unskew_requests_total"]) <= {*KINDS, "other"}
+    assert set(values["unskew_refusals_total"]) <= {*PAGES, "other"}
+    assert values["unskew_rounds_total"][""] == 0
+
+
+def test_a_damaged_record_of_what_has_left_hides_no_other_figure(site):
+    """The site then refuses everything, and its operator must see that."""
+    begun(site)
+    figures = SiteMetrics(site.member.folder)
+    assert parsed(exposition(figures.metrics()))["unskew_runs_begun"][""] == 1
+    (site.member.folder / "spent.json").write_text("{")
+    figures.counted(lambda request, _: site.answer(request))(SignedMessage("{}", b"", b""), 1.0)
+    values = parsed(exposition(figures.metrics()))
+    assert "unskew_runs_begun" not in values
+    assert sum(values["unskew_refusals_total"].values()) == 1
+
+
+def test_a_site_is_unwell_without_its_worker_but_not_without_its_server(tmp_path):
+    class Worker:
+        is_running, restarts = False, 2
+
+    figures = replace(SiteMetrics(tmp_path), worker=Worker())
+    assert figures.problem() == "not running: the worker"
+    Worker.is_running = True
+    assert figures.problem() == ""
+    assert parsed(exposition(figures.metrics()))["unskew_restarts_total"] == {"worker": 2}

@@ -1,0 +1,203 @@
+"""Where Flower's SuperLink keeps the pieces of large messages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from flwr.app import Message
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import (
+    UnexpectedObjectContentError,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.object_store.object_store import NoObjectInStoreError
+
+from tests.federation import fake  # skips where cryptography is missing
+from unskew.federation import flower_patches
+from unskew.federation.flower_patches import LEAST_FILE_BYTES, PieceStore, mark_as_site
+from unskew.federation.protocol.flower_messages import pack_message
+from unskew.federation.protocol.signed_messages import SignedMessage
+from unskew.system import disk
+
+pytestmark = pytest.mark.flower
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """A new database, which takes Flower seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    opened(folder)
+    return folder / "superlink.db"
+
+
+@pytest.fixture
+def store(tmp_path, empty):
+    shutil.copy(empty, tmp_path)
+    return opened(tmp_path)
+
+
+def opened(folder) -> PieceStore:
+    store = PieceStore(str(folder / "superlink.db"))
+    store.initialize()
+    return store
+
+
+def messages(count: int) -> list[Message]:
+    """Messages with the same 9 MB of tensors, as the coordinator sends them."""
+    fake.grid_of({})
+    arrays, blob = {}, os.urandom(9 << 20)
+    return [Message(pack_message(SignedMessage(f"{k}", b"", blob), arrays), k, "train") for k in range(1, count + 1)]
+
+
+def keep(store: PieceStore, message: Message, run: int = 1) -> dict[str, bytes]:
+    """Announce and bring a message. Returns its pieces."""
+    store.preregister(run, get_object_tree(message))
+    pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(message).items()}
+    for number, piece in pieces.items():
+        store.put(number, piece)
+    return pieces
+
+
+def files(store: PieceStore) -> set[str]:
+    return set(os.listdir(store.folder))
+
+
+def test_large_pieces_lie_in_files_of_this_user_and_are_read_as_they_came(store):
+    (message,) = messages(1)
+    pieces = keep(store, message)
+    assert {number: store.get(number) for number in pieces} == pieces
+    large = {number for number, piece in pieces.items() if len(piece) >= LEAST_FILE_BYTES}
+    assert files(store) == large
+    assert len(large) == 5
+    size = sum(os.path.getsize(store.folder.parent / name) for name in ("superlink.db", "superlink.db-wal"))
+    assert size < 4e6, "the database holds none of them"
+    modes = [store.folder.stat().st_mode] + [file.stat().st_mode for file in store.folder.iterdir()]
+    assert not any(mode & 0o077 for mode in modes)
+
+
+def test_a_piece_goes_with_the_last_message_that_holds_it(store):
+    first, second = messages(2)
+    keep(store, first)
+    keep(store, second)
+    before = files(store)
+    store.delete(first.object_id)
+    assert files(store) == before
+    store.delete(second.object_id)
+    assert files(store) == set()
+    assert len(store) == 0
+
+
+def test_a_piece_that_two_different_tensors_hold_stays_with_the_one_that_is_left(store):
+    """Tensors of two messages may begin alike and end differently: the pieces of the beginning are common to both."""
+    fake.grid_of({})
+    begin = os.urandom(6 << 20)
+    first, second = (
+        Message(pack_message(SignedMessage(f"{k}", b"", begin + os.urandom(3 << 20)), {}), k, "train")
+        for k in range(1, 3)
+    )
+    of_first, of_second = set(keep(store, first)), keep(store, second)
+    assert of_first & set(of_second) & files(store)
+    store.delete(first.object_id)
+    assert {number: store.get(number) for number in of_second} == of_second
+
+
+def test_the_end_of_a_run_takes_its_pieces_along(store):
+    """Of messages that nobody has fetched."""
+    keep(store, messages(1)[0], run=5)
+    assert files(store)
+    store.delete_objects_in_run(5)
+    assert files(store) == set()
+
+
+def test_a_superlink_that_was_killed_leaves_no_files_behind(store, tmp_path):
+    keep(store, messages(1)[0])
+    kept = files(store)
+    (store.folder / "tmp4711").write_bytes(b"half a piece")
+    (store.folder / ("0" * 64)).write_bytes(b"a piece whose message was not written down")
+    assert files(opened(tmp_path)) == kept
+
+
+@pytest.mark.parametrize("harm", [os.unlink, lambda path: os.truncate(path, 100)])
+def test_a_file_that_is_lost_or_cut_off_is_a_piece_that_is_not_there(store, harm):
+    pieces = keep(store, messages(1)[0])
+    for name in files(store):
+        harm(store.folder / name)
+        assert store.get(name) is None
+    assert all(store.get(number) for number, piece in pieces.items() if len(piece) < LEAST_FILE_BYTES)
+
+
+def test_a_piece_with_another_number_or_form_or_that_nobody_announced_is_refused(store):
+    """An admitted site could write files of any name."""
+    pieces = keep(store, messages(1)[0])
+    other = {number: piece for number, piece in pieces.items() if len(piece) >= LEAST_FILE_BYTES}
+    number, piece = next(iter(other.items()))
+    for name in ("../../serve.log", "0" * 64):
+        with pytest.raises(ValueError, match="another number"):
+            store.put(name, piece)
+    with pytest.raises(UnexpectedObjectContentError):
+        store.put(flower_patches.get_object_id(b"\0" * LEAST_FILE_BYTES), b"\0" * LEAST_FILE_BYTES)
+    store.delete_objects_in_run(1)
+    with pytest.raises(NoObjectInStoreError):
+        store.put(number, piece)
+    assert files(store) == set()
+
+
+def test_a_full_disk_leaves_nothing_of_a_piece(store, monkeypatch):
+    (message,) = messages(1)
+    store.preregister(1, get_object_tree(message))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk.os, "replace", full)
+    number, piece = next(
+        (n, p) for n, p in get_all_nested_objects(message).items() if len(p.deflate()) >= LEAST_FILE_BYTES
+    )
+    with pytest.raises(OSError, match="No space"):
+        store.put(number, piece.deflate())
+    assert files(store) == set()
+    assert store.get(number) == b""
+
+
+def wrong(*numbers: str, under: str) -> ObjectTree:
+    return ObjectTree(object_id=under, children=[ObjectTree(object_id=number) for number in numbers])
+
+
+@pytest.mark.parametrize("most", [1, flower_patches.MOST_ASKED])
+def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(store, monkeypatch, most):
+    """It knew the pieces of a study's first model before they were sent, and announced others below them: the coordinator
+    could then send them to nobody."""
+    monkeypatch.setattr(flower_patches, "MOST_ASKED", most)
+    first, second = messages(2)
+    tree = get_object_tree(first)
+    pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(first).items()}
+    leaf = next(number for number, piece in pieces.items() if len(piece) > LEAST_FILE_BYTES)
+    parent = next(n.object_id for n in iterate_object_tree(tree) if leaf in {c.object_id for c in n.children})
+    announce = mark_as_site(store.preregister)
+    announce(1, wrong(parent, under=leaf))  # a circle, once the coordinator has spoken
+    announce(1, wrong("0" * 64, under=tree.object_id))
+    with pytest.raises(ValueError, match="other pieces are below"):
+        store.put(leaf, pieces[leaf])
+    keep(store, first)
+    keep(store, second)
+    assert get_all(store, store.get_object_tree(tree.object_id)) == pieces
+    with pytest.raises(ValueError, match="different children"):
+        announce(1, wrong(parent, under=leaf))
+    store.delete(tree.object_id)  # of which the second message has pieces, too
+    theirs = {number: piece.deflate() for number, piece in get_all_nested_objects(second).items()}
+    assert get_all(store, get_object_tree(second)) == theirs
+    store.delete(get_object_tree(second).object_id)
+    assert not files(store)
+    store.delete_objects_in_run(1)
+    assert len(store) == 0
+
+
+def get_all(store: PieceStore, tree: ObjectTree) -> dict[str, bytes | None]:
+    return {node.object_id: store.get(node.object_id) for node in iterate_object_tree(tree)}

@@ -1,0 +1,445 @@
+"""A site's policy: what it does not allow is refused at the site, before anything is computed, and both ends read why."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.federation import fake  # skips where cryptography is missing
+from unskew.errors import UnskewError, UsageError
+from unskew.federation.protocol.wire_format import seal
+from unskew.federation.site.local_run import SiteRun
+from unskew.federation.site.policy import POLICY_FILE, Policy
+from unskew.federation.site.site_ledger import RunLedger, SiteLedger
+from unskew.federation.site.study_review import check_run
+from unskew.methods.rebafl import ReBaFL
+
+NOON, MIDNIGHT = time.strptime("12:00", "%H:%M"), time.strptime("00:30", "%H:%M")
+PRIVATE = "feddpms(alpha=5, width=8)"
+SERIAL = itertools.count(1)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The site that holds 33 samples and 12 for testing, with a policy that allows everything."""
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def answer(site, kind: str, t: int = 0, tree=None, **header) -> dict:
+    """What a site's answer says to a request of its coordinator."""
+    fixed = {"run": "r1", "serial": next(SERIAL), "site": site.member.name, "kind": kind, "t": t}
+    return json.loads(site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR)).text)
+
+
+def hello(site, method: str = "fedavg", run: str = "r1", **changes) -> dict:
+    return answer(site, "hello", run=run, settings=fake.small(method, **changes).as_dict())
+
+
+def allow(site, **limits) -> None:
+    replace(fake.OPEN, **limits).write(site.member.folder)
+
+
+@pytest.mark.parametrize(
+    ("limits", "method", "changes", "why"),
+    [
+        ({"shares": ("weights",)}, "feddata(share=1.0)", {}, "'feddata/x' is of the kind inputs (shares)"),
+        ({"shares": ("weights", "labels")}, "fedmix(group=1)", {}, "'fedmix/x' is of the kind inputs (shares)"),
+        ({"shares": ("weights",)}, "fedbr", {"batch": 1}, "'fedbr/x' is of the kind inputs (shares)"),
+        ({"shares": ("sums", "statistics")}, "rebafl", {}, "'the weights' is of the kind weights (shares)"),
+        ({"least_samples": 3}, "fedmix(group=2)", {}, "3 samples would stand behind a number of 'fedmix/x'"),
+        ({"least_samples": 20}, "rebafl", {}, "20 samples would stand behind a number of 'rebafl/sums'"),
+        ({"least_samples": 34}, "fedavg", {}, "34 samples would stand behind a number of 'the weights'"),
+        ({"least_samples": 20}, "fedavg", {}, "20 samples would stand behind a number of 'the score'"),
+        ({"least_batch": 9}, "fedavg", {"batch": 8}, "batches of 8 (least_batch)"),
+        ({"most_rounds": 4}, "fedavg", {"rounds": 5}, "5 rounds (most_rounds)"),
+        ({"most_megabytes": 0.01}, "fedavg", {}, "more than 0.01 (most_megabytes)"),
+        ({"methods": ("fedavg",)}, "scaffold", {}, "'scaffold', which is not among fedavg (methods)"),
+        ({"methods": ("fedavg",)}, "ccvr", {}, "'ccvr', which is not among fedavg (methods)"),
+        (
+            {"methods": ("dpsgd",)},
+            "fedavg",
+            {},
+            "plain fedavg, in which a site's weights leave as they are, and fedavg is",
+        ),
+        ({"methods": ("dpsgd", "median")}, "clip_median", {}, "and fedavg is not among dpsgd, median (methods)"),
+        ({"methods": ("scaffold",)}, "scaffold+rebafl", {}, "'rebafl', which is not among scaffold (methods)"),
+        ({"epsilon": 0.01}, PRIVATE, {}, "of the budget 0.01 is left"),
+    ],
+)
+def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(site, limits, method, changes, why):
+    """N1: sites had no say in what a study takes."""
+    allow(site, **limits)
+    refusal = hello(site, method, **changes)
+    assert refusal["code"] == "E520"
+    assert why in refusal["text"]
+    assert "hello" not in refusal
+
+
+@pytest.mark.parametrize("method", ["scaffold+clip_median", "fedavg+median", "scaffold"])
+def test_what_only_the_server_does_need_not_be_named(site, method):
+    allow(site, methods=("fedavg", "scaffold"))
+    assert "hello" in hello(site, method)
+
+
+def test_what_only_the_server_does_may_be_named_in_place_of_fedavg(site):
+    """The noise of dp comes from the server; a site that names it need not allow fedavg without it."""
+    allow(site, methods=("dp",))
+    assert "hello" in hello(site, "dp(epsilon=0, noise_multiplier=1.0)")
+    assert hello(site, "fedavg", run="r2")["code"] == "E520"
+
+
+def test_a_policy_that_takes_fedavg_back_stops_a_run_that_goes_on(site):
+    train = begun(site)
+    allow(site, methods=("dpsgd",))
+    assert "plain fedavg" in train(1)["text"]
+
+
+def test_the_default_policy_lets_no_inputs_features_or_labels_out(site):
+    replace(Policy(), least_samples=1, least_batch=1).write(site.member.folder)
+    assert [hello(site, m).get("code") for m in ("feddata", "fedmix", "fedbr", "flea")] == ["E520"] * 4
+    assert "hello" in hello(site, "scaffold+rebafl")
+
+
+def test_what_does_not_say_what_it_is_counts_as_inputs(site, monkeypatch):
+    """N1: a Part that somebody has installed need not say what its Shares disclose."""
+    said = ReBaFL.shares
+
+    def silent(part, fed):
+        return {name: replace(share, kind=None) for name, share in said(part, fed).items()}
+
+    monkeypatch.setattr(ReBaFL, "shares", silent)
+    allow(site, shares=("weights", "sums", "statistics", "features", "labels"))
+    assert "'rebafl/sums' is of the kind inputs (its Part does not say" in hello(site, "rebafl")["text"]
+
+
+def test_a_refusal_tells_no_number_of_samples(site):
+    """33 samples, of which 12 for testing: a coordinator that asks again and again must not read them off the refusals."""
+    allow(site, least_samples=1000)
+    assert "33" not in hello(site)["text"]
+
+
+def test_a_study_cannot_be_exchanged_after_it_was_greeted(site):
+    """N1: a harmless study asks for data, and another one is set up."""
+    allow(site, shares=("weights", "statistics"))
+    facts = {"k": 0, "clients": 1, "largest": 33}
+    assert "hello" in hello(site)
+    inputs = fake.small("feddata(share=1.0)").as_dict()
+    first = weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=inputs, **facts)["code"] == "E520"
+    assert answer(site, "visit", part="feddata", trip=0, lr=0.05)["code"] == "E205"
+    assert not SiteLedger.read(site.member.folder).runs
+
+
+def weights(site, **changes):
+    """Those that the study's server would begin with."""
+    from unskew.federation.site.study_review import forecast_settings
+
+    settings = fake.small("fedavg", **changes).replace(clients=2)
+    return forecast_settings(site.data, settings)[0].fed.net.weights()
+
+
+def begun(site, **changes):
+    """A site that was set up for a run of plain averaging; asks it to train in round t."""
+    settings, first = fake.small("fedavg", **changes).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    return lambda t: answer(site, "train", t, {"w": first}, lr=0.05)
+
+
+def test_more_rounds_or_answers_than_the_study_has_are_refused(site):
+    train = begun(site, rounds=2)
+    assert train(1)["n"] == 33
+    assert "to take 2 rounds, and this is round 3" in train(3)["text"]
+    again = [train(2) for _ in range(12)]
+    assert [a["code"] for a in again if "code" in a] == ["E520"] * 4
+    assert "more often than its 2 rounds need" in again[-1]["text"]
+
+
+def test_a_trip_is_answered_in_its_round_only(site):
+    """N1: the features of a method's last round, asked for in every round with weights of the coordinator's choice."""
+    settings, facts = fake.small("ccvr", rounds=3).as_dict(), {"k": 0, "clients": 1, "largest": 33}
+    first = {"w": weights(site)}
+    assert answer(site, "setup", tree=first, settings=settings, **facts)["ready"]
+    asked = {"part": "ccvr", "trip": 0, "lr": 0.05}
+    assert "'ccvr' has nothing to ask after round 2" in answer(site, "visit", 2, first, **asked)["text"]
+    assert answer(site, "visit", 3, first, **asked)["n"] == 33
+    early = answer(site, "train", 1, first, lr=0.05, early=[["ccvr", 0]])
+    assert early["code"] == "E520"
+
+
+def test_a_policy_that_changes_counts_at_once(site):
+    train = begun(site)
+    assert train(1)["n"] == 33
+    allow(site, hours="22:00-06:00")
+    site.guard.clock = lambda: NOON
+    assert train(2)["code"] == "E520"
+    site.guard.clock = lambda: MIDNIGHT
+    assert train(2)["n"] == 33
+    allow(site, most_megabytes=0.001)
+    assert "(most_megabytes)" in train(3)["text"]
+    (site.member.folder / POLICY_FILE).unlink()
+    assert train(3)["code"] == "E521"
+
+
+def test_runs_are_counted_and_each_only_once(site):
+    allow(site, most_runs=1)
+    begun(site)
+    begun(site)  # the same run once more, after a crash of the server
+    assert len(SiteLedger.read(site.member.folder).runs) == 1
+    assert hello(site)["hello"]["train"] == 33
+    assert "1 runs have begun at this site (most_runs)" in hello(site, run="r2")["text"]
+
+
+def test_bytes_are_counted_over_all_answers_of_a_run(site):
+    """N1: a run that is set up once more has taken what it has taken."""
+
+    def taken() -> int:
+        return SiteLedger.read(site.member.folder).runs["r1"].bytes
+
+    begun(site)(1)
+    once = taken()
+    assert once > 1000
+    train = begun(site)
+    assert taken() == once
+    train(2)
+    assert taken() == 2 * once
+
+
+def test_epsilon_is_a_budget_of_all_runs_together(site):
+    allow(site, epsilon=10.0)
+    assert "hello" in hello(site, PRIVATE)
+    site.guard.begin("r0", RunLedger("s", PRIVATE, 1, 0.0, epsilon=9.9))
+    assert "of the budget 10 is left" in hello(site, PRIVATE)["text"]
+    assert "hello" in hello(site, run="r2")  # which accounts for none
+
+
+NOISY = "dpsgd(noise_multiplier=5.0, clip=1.0, delta={})"
+
+
+def test_an_epsilon_counts_at_its_delta_which_is_a_budget_too(site):
+    """Whoever set `epsilon: 10` was asked for epsilon 0.0001 at delta 0.03, which lets out one of thirty samples whole."""
+    allow(site, epsilon=1000.0)
+    text = hello(site, NOISY.format(0.03), model="mlp")["text"]
+    assert "its epsilon holds at a delta for which too little of the budget 0.0001 is left (delta)" in text
+    assert "0.03" not in text
+    site.guard.begin("r0", RunLedger("s", NOISY, 1, 0.0, epsilon=1.0, delta=8e-5))
+    assert "hello" in hello(site, NOISY.format(2e-5), model="mlp", run="r4")
+    assert "(delta)" in hello(site, NOISY.format(2.1e-5), model="mlp", run="r2")["text"]
+    allow(site, epsilon=None)
+    assert "hello" in hello(site, NOISY.format(0.03), model="mlp", run="r3")
+
+
+def test_a_run_is_counted_with_its_delta(site):
+    facts = {"settings": fake.small(NOISY.format(3e-5), model="mlp").as_dict(), "k": 0, "clients": 1, "largest": 33}
+    assert answer(site, "setup", tree={"w": weights(site, model="mlp")}, **facts)["ready"]
+    spent = SiteLedger.read(site.member.folder)
+    assert (spent.delta, spent.runs["r1"].delta) == (3e-5, 3e-5)
+    spent.begin("r2", RunLedger("s", "m", 1, 0.0, delta=1e-5))
+    assert SiteLedger.read(site.member.folder).delta == pytest.approx(4e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("least_sample: 5", "unknown key 'least_sample' at line 1. Did you mean 'least_samples'?"),
+        ("shares: [weights, input]", "there is no kind 'input'. Did you mean 'inputs'?"),
+        ("shares: weights", "shares must be"),
+        ("methods: [scafold]", "no method 'scafold'. Did you mean 'scaffold'?"),
+        ("most_rounds: many", "most_rounds must be"),
+        ("least_samples: 0", "least_samples must be"),
+        ("hours: 9-17", "hours must be like 22:00-06:00"),
+        ("hours: 22:00-24:30", "hours must be like"),
+        ("least_samples: 5\nleast_samples: 1", "stands at line 1 and at line 2"),
+        ("- inputs", "must hold keys and values"),
+        ("", "must hold keys and values"),
+        ("shares: [weights", "is not YAML"),
+    ],
+)
+def test_a_typo_is_an_error_and_the_site_refuses_everything(site, text, why):
+    path = site.member.folder / POLICY_FILE
+    path.write_text(text)
+    said = []
+    site.say = said.append
+    refusal = hello(site)
+    assert refusal["code"] == "E521"
+    assert str(path) not in refusal["text"]
+    assert why in said[0]
+    assert POLICY_FILE in said[0]
+
+
+def test_a_policy_that_is_missing_or_that_others_may_change_refuses_everything(site):
+    path, said = site.member.folder / POLICY_FILE, []
+    site.say = said.append
+    path.chmod(0o620)
+    assert hello(site)["code"] == "E521"
+    path.unlink()
+    assert hello(site)["code"] == "E521"
+    path.mkdir()
+    assert hello(site)["code"] == "E521"
+    assert "chmod 600" in said[0]
+    assert "unskew site policy --default" in said[1]
+    assert "cannot read the policy" in said[2]
+
+
+def test_a_damaged_record_of_what_has_left_refuses_everything(site):
+    begun(site)
+    (site.member.folder / "spent.json").write_text("{")
+    assert hello(site)["code"] == "E521"
+
+
+def test_what_the_policy_needs_is_readable_by_its_owner_only(site):
+    old = os.umask(0o022)
+    try:
+        train = begun(site)
+        allow(site)
+        train(1)
+    finally:
+        os.umask(old)
+    assert {(site.member.folder / name).stat().st_mode & 0o777 for name in (POLICY_FILE, "spent.json")} == {0o600}
+
+
+def test_the_file_reads_back_what_it_says(tmp_path):
+    policy = Policy(("fedavg", "scaffold"), ("weights", "inputs"), 7, 2, 3, 4, 1.5, 0.5, 1e-6, "22:00-06:00")
+    policy.write(tmp_path)
+    assert Policy.read(tmp_path) == policy
+    assert policy.changed(["shares=weights, sums", "epsilon=none", "least_samples=9"]) == replace(
+        policy, shares=("weights", "sums"), epsilon=None, least_samples=9
+    )
+    with pytest.raises(UsageError, match=r"E521 .*Did you mean 'hours'"):
+        policy.changed(["hour=1"])
+    with pytest.raises(UsageError, match="E521 write KEY=VALUE"):
+        policy.changed(["hours"])
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("shares=weights,inputs", "shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now"),
+        ("shares=weights", "shares: weights, sums, statistics -> weights"),
+        ("methods=fedavg,scaffold", "methods: all -> fedavg, scaffold"),
+        ("least_samples=4", "least_samples: 5 -> 4   WIDER: fewer samples are enough now"),
+        ("least_samples=6", "least_samples: 5 -> 6"),
+        ("most_rounds=2000", "most_rounds: 1000 -> 2000   WIDER: more may leave now"),
+        ("epsilon=3", "epsilon: none -> 3.0"),
+        ("delta=0.001", "delta: 0.0001 -> 0.001   WIDER: more may leave now"),
+        ("delta=1e-6", "delta: 0.0001 -> 1e-06"),
+        ("hours=22:00-06:00", "hours: 00:00-24:00 -> 22:00-06:00"),
+    ],
+)
+def test_a_change_is_shown_and_one_that_lets_out_more_is_marked(change, line):
+    """N1: `--set shares=inputs` replaced what was there without a word."""
+    assert Policy().changes(Policy().changed([change])) == [f"changed  {line}"]
+
+
+def test_what_is_taken_back_can_be_given_again_and_is_marked_then():
+    """N1: the same for keys whose order is not that of numbers."""
+    narrow = Policy(methods=("fedavg",), epsilon=3.0, hours="22:00-06:00")
+    wider = narrow.changes(replace(narrow, methods=("all",), epsilon=None, hours="21:30-06:00"))
+    assert [line.partition("WIDER: ")[2] for line in wider] == [
+        "all may be used now", "more may leave now", "0.5 more hours a day",
+    ]  # fmt: skip
+    assert narrow.changes(narrow) == []
+
+
+def test_hours_may_go_over_midnight():
+    assert Policy(hours="22:00-06:00").answers_at(MIDNIGHT)
+    assert not Policy(hours="22:00-06:00").answers_at(NOON)
+    assert Policy(hours="08:00-18:00").answers_at(NOON)
+    assert not Policy(hours="08:00-18:00").answers_at(MIDNIGHT)
+    assert Policy().answers_at(NOON)
+    assert Policy().answers_at(MIDNIGHT)
+
+
+def test_the_run_goes_on_without_a_site_that_refuses(tmp_path):
+    """N1: the coordinator reads whose policy does not allow what."""
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    allow(sites[1000], methods=("fedavg",))
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"), min_sites=2)
+    refusal = "E520 s0: the site's policy does not allow it: the study uses 'scaffold', which is not among fedavg"
+    assert any(line.startswith(refusal) for line in said)
+    assert [h.site for h in loop.trainer.sites.hellos] == ["s1", "s2", "s3", "s4"]
+
+
+def test_the_run_ends_if_too_few_sites_want_to_take_part(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for site in sites.values():
+        allow(site, most_rounds=1)
+    with pytest.raises(
+        UnskewError, match=r"E520 0 of 5 sites take part; 1 are needed\. s0 refuses: .*\(most_rounds\)"
+    ) as e:
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=60)
+    assert e.value.exit_code == 2
+
+
+def test_a_site_may_demand_secure_aggregation(site):
+    """Also of a run that goes on: a policy counts at once."""
+    open_, summed = (RunLedger("s", "fedavg", 3, 0.0, batch=16, summed=on) for on in (False, True))
+    demanding = replace(Policy(), secure_aggregation="required", least_samples=1)
+    check_run(demanding, summed)
+    with pytest.raises(UsageError, match=r"E520 .*would read this site's own replies \(secure_aggregation\)"):
+        check_run(demanding, open_)
+    allow(site, secure_aggregation="required")
+    for text in ("off", "on"):
+        settings = fake.small("fedavg", secure_aggregation=text)
+        with pytest.raises(UsageError) if text == "off" else contextlib.nullcontext():
+            site.guard.check_hello(settings)
+    (line,) = demanding.changes(replace(demanding, secure_aggregation="optional"))
+    assert line.endswith("WIDER: replies that the coordinator reads may leave now")
+    assert (
+        "WIDER"
+        not in replace(Policy(), secure_aggregation="optional").changes(
+            replace(Policy(), secure_aggregation="required")
+        )[0]
+    )
+
+
+def test_a_score_by_class_stays_where_a_class_has_too_few_samples(site, tmp_path):
+    """`least_samples` counted all 12 test samples behind macro-F1, also where a class had one, which then moved it alone."""
+    counts = np.unique(site.data.y_test, return_counts=True)[1]
+    assert min(counts) == 1
+    site.say = (said := []).append
+    named = {"metrics": "macro_f1,brier"}
+    for number, least, there in (("r1", 1, True), ("r2", 2, False)):
+        allow(site, least_samples=least)
+        settings, first = fake.small("fedavg", **named).as_dict(), {"w": weights(site, **named)}
+        facts = {"settings": settings, "k": 0, "clients": 1, "largest": 33}
+        assert answer(site, "setup", run=number, tree=first, **facts)["ready"]
+        assert ("macro_f1, because a class or label has fewer than 2" in said[-1]) is not there
+        for kind, more in (("train", {"score": 0.05}), ("score", {})):
+            assert answer(site, kind, 1, first, run=number, lr=0.05, **more)["n"]
+        rows = map(json.loads, (site.member.folder / f"runs/{number}/ledger.jsonl").read_text().splitlines())
+        left = [row["share"] for row in rows if row["share"].startswith("score/")]
+        assert left == ["score/global", "score/global.brier", *["score/global.macro_f1"] * there] * 2
+    allow(site, least_samples=1)  # a policy counts at once
+    answer(site, "score", 2, first, run="r2", lr=0.05)
+    assert "score/global.macro_f1" in (site.member.folder / "runs/r2/ledger.jsonl").read_text()
+
+
+def test_of_several_labels_those_that_have_one_count_and_those_that_lack_it(monkeypatch):
+    y = np.array([[1, 1], [1, 0], [1, 0], [0, 1], [1, 0]], bool)
+    run = SiteRun(*[None] * 9)
+    run.k, run.scoring = 0, SimpleNamespace(y=y, test=[np.arange(5)])
+    run.trainer = SimpleNamespace(
+        fed=SimpleNamespace(metrics=[SimpleNamespace(key="auroc"), SimpleNamespace(key="ece")])
+    )
+    assert (run.withheld(1), run.withheld(2)) == ([], ["auroc"])  # one lacks the first label
+    del run.__dict__["_rarest"]
+    run.scoring.test = [np.arange(0)]
+    assert run.withheld(9) == []
+    run.trainer.fed.metrics = []
+    assert run.withheld(9) == []
+
+
+def test_a_site_scores_no_round_that_its_study_does_not(site):
+    train = begun(site, rounds=9, eval_every=3)
+    assert train(1)["n"] == 33
+    refused = answer(site, "score", 2, {"w": weights(site)}, lr=0.05)
+    assert "scores of round 2 are asked for, and the study scores every 3 rounds" in refused["text"]
+    assert answer(site, "score", 3, {"w": weights(site)}, lr=0.05)["n"] == 12

@@ -1,0 +1,161 @@
+"""Real processes on loopback: a run that nobody disturbs, sites that must not be let in, and a stranger with code.
+
+The fixture lives through the run and keeps what it saw; the tests look at that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from tests.federation import fake  # noqa: F401  skips where cryptography is missing
+from tests.federation.loopback import Loopback, running, simulated
+from tests.federation.test_metrics import parsed as metrics_parsed
+from tests.federation.wild import run_of_a_stranger
+from unskew.federation.coordinator.superlink import address
+from unskew.federation.tickets import Coordinator, Ticket
+
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("lung")) as federation:
+        yield federation
+
+
+@dataclass
+class Peace:
+    """A run that nobody disturbs. refused: what `site run` said and how long it took, by the site's folder.
+
+    strange: Flower's answer to a run that a stranger has started.
+    """
+
+    result: dict
+    second_start: str
+    refused: dict[str, tuple[str, float]]
+    strange: dict
+
+
+@pytest.fixture(scope="module")
+def peace(federation) -> Peace:
+    """While it goes on, somebody resumes it, a stranger runs an app, and three sites knock that must not be let in.
+
+    A site stands still meanwhile: somebody who starts a second time may be slower than two rounds.
+    """
+    federation.do("join", "federations/lung/tickets/c.ticket", "--folder", "site-stranger")
+    federation.start("stranger", "site", "run", "--data", "c.npz", "--folder", "site-stranger")
+    federation.start_run("peace", "--min-sites", "3", deadline="120s")
+    federation.until(lambda: "3/3 sites are there" in federation.log("runs/peace/server"), 90)
+    worker = federation.pid("a", "unskew.federation.site.worker")
+    os.kill(worker, signal.SIGSTOP)
+    second_start = federation.do("resume", "runs/peace", code=2)
+    strange = json.loads(run_of_a_stranger(federation, address(federation.home)))
+    os.kill(worker, signal.SIGCONT)
+    refused = {}
+    for name, authority in (("other", another_authority(federation)), ("open", "")):
+        federation.do("join", federation.ticket(name, authority=authority), "--folder", f"site-{name}")
+        began = time.monotonic()
+        text = federation.do("site", "run", "--data", "c.npz", "--folder", f"site-{name}", code=2)
+        refused[name] = text, time.monotonic() - began
+    result = json.loads(federation.end("run"))
+    federation.until(lambda: "Is c.pub admitted?" in federation.log("stranger"), 60)
+    federation.stop("stranger")
+    return Peace(result, second_start, refused, strange)
+
+
+def another_authority(federation: Loopback) -> str:
+    """The certificate of a federation that has nothing to do with this one."""
+    Coordinator.make(federation.root / "elsewhere", "elsewhere", "127.0.0.1:9", ["c"], True)
+    return Ticket.read(federation.root / "elsewhere" / "tickets" / "c.ticket").authority
+
+
+def test_three_sites_end_with_the_simulators_weights(federation, peace):
+    assert peace.result["sha256"] == simulated(2, clients=3)
+    assert (federation.root / "runs/peace/report.html").exists()
+    watched = federation.do("watch", "runs/peace")
+    assert "round    2/2" in watched
+    assert "3/3 answered" in watched
+    assert "signed by" in federation.do("federation", "audit", "lung", "runs/peace")
+
+
+def test_both_ends_have_figures_of_the_run(federation, peace):
+    """And of the strangers that knocked meanwhile."""
+    ours, site = (metrics_parsed(federation.figures(name)) for name in ("serve", "a"))
+    assert ours["unskew_rounds_total"][""] == site["unskew_rounds_total"][""] == 2
+    assert ours["unskew_runs_ended_total"] == {"done": 1, "stopped": 0, "failed": 0}
+    assert ours["unskew_round_seconds_total"][""] > 0
+    assert ours["unskew_sites_admitted"][""] == 3
+    assert ours["unskew_refusals_total"][""] >= 1
+    assert ours["unskew_payload_bytes_total"]["in"] > 3 * 2 * 10_000
+    assert site["unskew_message_bytes_total"]["out"] > 2 * 10_000
+    assert site["unskew_connected"][""] == 1
+    assert federation.figures("serve", "/healthz") == federation.figures("a", "/healthz") == "ok\n"
+
+
+def test_an_exchange_of_a_small_model_costs_little(federation, peace):
+    """It cost 6 to 9 s: programs that ask each other every few seconds, and a process for each message."""
+    federation.start_run("quick", "--min-sites", "3", "--rounds", "6", deadline="120s")
+    federation.end("run")
+    rows = map(json.loads, (federation.root / "runs/quick/metrics.jsonl").read_text().splitlines())
+    seconds = [row["value"] for row in rows if row["metric"] == "seconds"]
+    assert len(seconds) == 6
+    assert statistics.median(seconds) < 1.5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def test_a_sites_own_process_holds_no_torch_beside_its_workers(federation, peace):
+    """It does for days, at every site: 200 MB, and a second and a half at each start."""
+    pids = federation.running["a"].pid, federation.pid("a", "unskew.federation.site.worker")
+    assert ["libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in pids] == [False, True]
+
+
+def test_a_second_start_of_a_run_that_is_going_on_is_refused(peace):
+    """Its journal and its ending stay its own, as the first run's result shows."""
+    assert "E110" in peace.second_start
+
+
+@pytest.mark.parametrize("name", ["other", "open"])
+def test_a_site_with_another_authority_or_without_tls_stops_at_once(peace, name):
+    text, seconds = peace.refused[name]
+    assert "E509" in text
+    assert seconds < 30  # of which most is a start of Python beside a federation at work
+
+
+def test_a_site_whose_key_was_not_admitted_is_not_let_in_and_is_told_why(federation, peace):
+    assert "Is c.pub admitted?" in federation.log("stranger")
+    assert "refused 127.0.0.1: its certificate is not of an admitted key" in federation.log("serve")
+
+
+def test_site_check_finds_nothing_wrong(federation):
+    checked = federation.do("site", "check", "--data", "a.npz", "--folder", "site-a")
+    assert "FAIL" not in checked
+    assert "signed by the federation's authority" in checked
+
+
+def test_nothing_of_an_app_that_a_stranger_runs_is_run_anywhere(federation, peace):
+    """N0: it ran as root at the coordinator and at every site, and no log told of it."""
+    assert peace.strange["success"]
+    federation.until(lambda: f"E510 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30)
+    assert not (federation.root / "was-here").exists()
+    subprocess.run([sys.executable, str(federation.root / "stranger/app/wild/code.py")], check=True)
+    assert (federation.root / "was-here").exists(), "as it does where somebody runs it"
+    assert not list(federation.root.glob("federations/lung/flower/apps/*"))
+
+
+def test_a_site_never_asks_the_server_for_code(federation, peace):
+    """Flower's server logs who fetches a run or its app."""
+    log = federation.log("federations/lung/flower/superlink")
+    assert "Fleet.ActivateNode" in log
+    assert not re.findall(r"Fleet\.GetFab|Fleet\.GetRun|/v1/fleet/get-fab|/v1/fleet/get-run", log)

@@ -1,0 +1,196 @@
+"""Users' YAML, Markdown's tables, texts with a grammar of their own, and names of measures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+from annotated_types import Ge
+
+from unskew import config, measures
+from unskew.errors import UsageError
+from unskew.formats import documents, markdown
+
+
+@pytest.mark.parametrize(
+    "environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONUTF8": "1"}]
+)
+def test_yaml_is_utf8_whatever_the_machines_language(tmp_path, environment):
+    path = tmp_path / "a.yaml"
+    path.write_bytes("name: ± Zürich 文\n".encode())
+    code = f"from unskew.formats import documents; print(ascii(documents.text_of(__import__('pathlib').Path({str(path)!r}))))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == ascii("name: ± Zürich 文\n"), done.stderr
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "latin").write_bytes(b"na\xefve")
+    for name, before, why in (
+        ("none", "there is no file", ""),
+        ("latin", "cannot read", ": it is not written in UTF-8; save it as UTF-8"),
+        (".", "cannot read", ": Is a directory"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            documents.text_of(tmp_path / name)
+        assert raised.value.text == f"{before} {tmp_path / name}{why}."
+        assert raised.value.code == "E111"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("+1E5", 1e5),
+        (".5e1", 5.0),
+        ("2.e2", 200.0),
+        ("-3e0", -3.0),
+        ("1e", "1e"),
+        ("e5", "e5"),
+        ("1e5x", "1e5x"),
+        ("'1e5'", "1e5"),
+        ("3", 3),
+    ],
+)
+def test_a_number_with_an_exponent_is_a_number(text, value):
+    read = documents.load(f"a: {text}", "f.yaml", "E101")["a"]
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_nothing_is_nothing():
+    assert documents.load("", "f.yaml", "E101") is None
+    assert documents.load("# a remark", "f.yaml", "E101") is None
+
+
+def refused(text):
+    with pytest.raises(UsageError) as raised:
+        documents.load(text, "f.yaml", "E126")
+    assert raised.value.code == "E126"
+    assert "\n" not in raised.value.text
+    return raised.value.text
+
+
+def test_a_key_that_stands_twice_is_refused_at_any_depth():
+    assert refused("a: 1\nb: 2\na: 3") == "f.yaml: 'a' stands at line 1 and at line 3."
+    assert refused("x:\n  - a: 1\n    a: 2") == "f.yaml: 'a' stands at line 2 and at line 3."
+    assert refused("x: {y: {a: 1, a: 2}}") == "f.yaml: 'a' stands at line 1 and at line 1."
+    assert documents.load("x: {a: 1}\ny: {a: 2}", "f.yaml", "E101") == {"x": {"a": 1}, "y": {"a": 2}}
+
+
+def test_a_document_may_say_a_thing_twice_but_not_contain_itself():
+    assert documents.load("a: &x [1]\nb: *x", "f.yaml", "E101") == {"a": [1], "b": [1]}
+    assert refused("a: 1\nb: &x\n  - *x") == "f.yaml: what begins at line 2 contains itself."
+    assert refused("&x {a: *x}") == "f.yaml: what begins at line 1 contains itself."
+
+
+def test_aliases_that_multiply_are_looked_at_once():
+    lines = ["a0: &a0 [1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30))]
+    assert len(documents.load("\n".join(lines), "f.yaml", "E101")) == 30
+
+
+def test_what_is_no_yaml_is_one_sentence_with_its_line():
+    told = refused("a: [1,\nb: 2")
+    assert told.startswith("f.yaml is not YAML: ")
+    assert "line 2" in told
+    assert "unicode string" not in told
+    assert refused("a: 2024-13-45").startswith("f.yaml is not YAML: month must be in 1..12")
+    assert refused("[" * 5000).startswith("f.yaml is nested too deeply")
+
+
+def test_no_code_of_a_document_is_run():
+    assert refused("a: !!python/object/apply:os.getcwd []").startswith("f.yaml is not YAML: could not determine")
+
+
+def test_the_lines_of_keys_are_counted_from_one():
+    assert documents.lines_of("# x\na: 1\n\nb:\n  c: 2\n") == {"a": 2, "b": 4}
+    assert documents.lines_of("- a") == documents.lines_of("") == {}
+    assert documents.lines_of("[1]: x\na: 2") == {"a": 2}
+
+
+def test_what_is_written_is_read_again_in_its_order():
+    values = {"b": [1, "x", "2.E+5", "-1e0"], "a": {"é": None, "1e-3": True, "n": 1e-3}}
+    text = documents.dump(values)
+    assert documents.load(text, "f.yaml", "E101") == values
+    assert text.startswith("b:")
+
+
+def test_python_is_told_in_the_words_of_yaml():
+    assert documents.validation_text("should be a valid tuple") == "should be a list"
+    assert (
+        documents.validation_text("a valid dictionary or a valid string")
+        == "keys and values or text, perhaps in quotes"
+    )
+
+
+def test_a_name_cannot_become_markdown():
+    assert markdown.escape_markdown("a|b*c_[d](e)<f>`g`\\h!{i}") == r"a\|b\*c\_\[d\](e)\<f\>\`g\`\\h\!\{i\}"
+    assert markdown.escape_markdown("two\nlines\x1b") == r"two\\nlines\\x1b"
+
+
+@dataclass(frozen=True)
+class Skewed:
+    alpha: Annotated[float, Ge(0), "how strong"]
+    least: Annotated[int, "how many"] = 3
+
+
+def test_arguments_are_a_table_with_their_defaults():
+    lines = markdown.arguments_table("skew", {"dirichlet": Skewed, "plain": Skewed}).splitlines()
+    assert lines[0] == "| skew | argument | type | range | default | meaning |"
+    assert lines[1] == "| --- | --- | --- | --- | --- | --- |"
+    assert lines[2] == "| `dirichlet` | `alpha` | number | at least 0 | required | how strong |"
+    assert lines[3] == "| `dirichlet` | `least` | whole number |  | `3` | how many |"
+    assert lines[4].startswith("| `plain` | `alpha` |")
+    assert len(lines) == 6
+
+
+def test_yaml_means_on_and_off_and_lists_of_names():
+    assert [config.setting_text("secure_aggregation", v) for v in (True, False, "on")] == ["on", "off", "on"]
+    assert (
+        config.setting_text("metrics", ["auroc", "ece"])
+        == config.setting_text("metrics", ("auroc", "ece"))
+        == "auroc,ece"
+    )
+    assert config.setting_text("lr", True) is True
+    assert config.setting_text("measure", ["a"]) == ["a"]
+
+
+def test_texts_have_one_spelling():
+    assert config.canonical_value("measure", " Diversity,separation ,diversity", "") == "diversity,separation"
+    assert config.canonical_value("metrics", "ece, auroc,ece", "") == "ece,auroc"
+    assert config.canonical_value("metrics", " ", "") == config.canonical_value("measure", "", "") == "none"
+    assert config.canonical_value("track", "mlflow", "") == "mlflow"
+    assert config.canonical_value("lr", 3, "") == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "code", "says"),
+    [
+        ("measure", "diversty", "E130", "unknown measure 'diversty' at line 3. Did you mean 'diversity'? Measures: "),
+        ("metrics", "aurok", "E135", "unknown metric 'aurok' at line 3. Did you mean 'auroc'?"),
+        ("track", "mlfow", "E109", "track at line 3"),
+        ("secure_aggregation", "perhaps", "E109", "secure_aggregation at line 3"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_refused_at_its_line(key, text, code, says):
+    with pytest.raises(UsageError) as raised:
+        config.canonical_value(key, text, " at line 3")
+    assert raised.value.code == code
+    assert says in raised.value.text
+
+
+def test_measures_are_found_without_importing_them(tmp_path):
+    (tmp_path / "a.py").write_text(
+        "raise SystemExit\nx: str = 'n'\n\nclass P:\n    name: str = 'p'\n    summary: str = 'what it is'\n    other: int = 3\n"
+    )
+    (tmp_path / "b.py").write_text("class Nameless:\n    summary: str = 'none'\n")
+    assert measures.entries(tmp_path) == {"p": measures.Entry("unskew.runs.measures.a", "P", "what it is")}
+    assert "diversity" in measures.NAMES
+    with pytest.raises(KeyError, match="nothing"):
+        measures.names_in("diversity, nothing")
+    assert measures.names_in("none, Cross-Site ,cross_site") == ("cross_site",)
+    assert measures.measures_text(()) == "none"

@@ -1,0 +1,237 @@
+"""A round as a whole: bad replies, empty rounds, the ledger, kept weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.trees import size_in_bytes
+from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.runs import conformance
+
+KEEP = {"clients": 8, "rounds": 3, "epochs": 1, "batch": 16, "workers": 1, "model": "cnn_small"}
+
+
+def end(method: str | Method, **changes) -> str:
+    """Digest of the weights after three rounds on small unequal clients."""
+    made = registry.parse(method) if isinstance(method, str) else method
+    return conformance.train_run(made, **changes)[0]
+
+
+@dataclass(frozen=True)
+class Poison(Part):
+    """Client 4 diverges: its weights are not finite."""
+
+    name: ClassVar[str] = "poison"
+
+    def loss(self, w, out, b, c):
+        return b.mean(out.raw.sum(-1)) * torch.where(torch.as_tensor(c.id) == 4, math.nan, 0.0)
+
+
+def test_a_client_that_diverges_is_dropped_and_named_and_the_run_goes_on():
+    made = conformance.loop_for(Method(Poison()))
+    state, told = made.round(made.begin(), 1)
+    made.trainer.close()
+    assert told.dropped == 1
+    assert all(bool(torch.isfinite(v).all()) for v in state.weights.values())
+    (event,) = [e for e in made.record.rows["events"] if e["code"] == "E301"]
+    assert event["text"].startswith("client-4 round 1: 'w/")
+    assert event["text"].endswith("Reply dropped (6 of 7 used).")
+    assert made.record.rows["events"][-1]["answered"] == [0, 1, 3, 5, 6, 7]
+
+
+def test_an_empty_round_counts_and_changes_nothing():
+    made = conformance.loop_for(registry.parse("rebafl"), availability="drop:1")
+    before = made.begin()
+    after, told = made.round(before, 1)
+    made.trainer.close()
+    assert after.t == 1
+    assert told.answered == 0
+    assert all(torch.equal(after.weights[n], t) for n, t in before.weights.items())
+    assert any(e["code"] == "E309" for e in made.record.rows["events"])
+
+
+def test_the_ledger_holds_every_byte():
+    made = conformance.loop_for(registry.parse("flea+scaffold"))
+    state, _ = made.round(made.begin(), 1)
+    made.trainer.close()
+    w = sum(t.numel() * 4 for t in state.weights.values())
+    rows = {(r["way"], r["share"], i): r for i, r in enumerate(made.record.rows["ledger"])}
+    by_share = {(way, share): r for (way, share, _), r in reversed(rows.items())}
+    assert by_share["up", "w"]["bytes"] == w
+    assert by_share["up", "scaffold/delta"]["bytes"] == w
+    features = by_share["up", "flea/features"]
+    assert features["clients"] == [0, 1, 3, 4, 5, 6, 7]
+    taken = [max(1, int(0.1 * n)) for n in conformance.SIZES if n]
+    assert features["bytes"] == [16 * 8 * 8 * 4 * m for m in taken]
+    assert features["shape"] == ["rows", 16, 8, 8]
+    assert (features["guarantee"], features["reads"]) == ("empirical", "each")
+    assert by_share["up", "flea/labels"]["bytes"] == [8 * m for m in taken]
+    buffer = state.slices["flea"]
+    assert len(buffer["labels"]) == sum(taken)
+
+
+def test_what_a_trip_brings_down_is_counted_with_the_slices_that_travel_with_it():
+    made = conformance.loop_for(registry.parse("flea+fedrdn"))
+    asked, visit = [], made.trainer.visit
+
+    def seen(trip, part, start, ids, private):
+        replies = visit(trip, part, start, ids, private)
+        asked.append((start.t, part.name, start.down, [r.client for r in replies]))
+        return replies
+
+    made.trainer.visit = seen
+    state, _ = made.round(made.begin(), 1)
+    before = len(made.record.rows["ledger"])
+    made.round(state, 2)
+    made.trainer.close()
+    t, part, down, clients = asked[-1]
+    assert (t, part) == (2, "flea")
+    assert size_in_bytes(down["fedrdn"]) > 0
+    assert not down.pop("flea"), "its trip does not read the pool of the round before"
+    rows = [r for r in made.record.rows["ledger"][before:] if r["way"] == "down"]
+    trained, visited = rows[:3], rows[3:]
+    assert [r["share"] for r in trained] == ["w", "flea", "fedrdn"]
+    assert [r["share"] for r in visited] == ["w", *down]
+    assert {r["share"]: r["bytes"] for r in visited[1:]} == {name: size_in_bytes(tree) for name, tree in down.items()}
+    assert all(r["clients"] == clients for r in visited)
+
+
+def test_shared_activations_are_of_the_same_samples_every_round():
+    made = conformance.loop_for(registry.parse("flea"))
+    first, _ = made.round(made.begin(), 1)
+    second, _ = made.round(first, 2)
+    made.trainer.close()
+    assert torch.equal(first.slices["flea"]["labels"], second.slices["flea"]["labels"])
+    assert not torch.equal(first.slices["flea"]["features"], second.slices["flea"]["features"])
+
+
+def with_norm():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()),
+        torch.nn.Flatten(),
+        torch.nn.Linear(288, 3),
+    )
+
+
+def test_kept_weights_stay_apart_and_the_others_meet():
+    module = with_norm()
+    result = unskew.run("fedbn", conformance.small_federation(), **{**KEEP, "model": module})
+    start = module.state_dict()
+    assert torch.equal(result.weights["0.1.weight"], start["0.1.weight"])  # the server never sees them
+    assert not torch.equal(result.weights["0.0.weight"], start["0.0.weight"])
+    sent = {n for r in result.record.rows["ledger"] if r["way"] == "up" for n in [r["bytes"]]}
+    assert sent == {4 * (8 * 27 + 8 + 288 * 3 + 3)}
+
+
+def test_a_client_is_scored_with_the_weights_it_keeps_in_every_scope():
+    """FedBN's server has no statistics of any client: its weights alone are nobody's model. M16: `global` is the score of
+    all test rows, each under its own client's model, not the mean over clients."""
+    settings = {**KEEP, "model": with_norm(), "rounds": 4}
+    plain = unskew.run("fedbn", conformance.small_federation(), **settings).record
+    each = {scope: plain.series(scope, "mean") for scope in ("global@client", "personal@client")}
+    assert each["global@client"] == each["personal@client"]
+    sizes = [len(rows) for rows in conformance.small_federation().test]
+    for t in (2, 3, 4):
+        rows = [r for r in plain.rows["metrics"] if (r["t"], r["scope"]) == (t, "global@client")]
+        own = {r["client"]: r["value"] for r in rows if r["client"] is not None}
+        pooled = np.average(list(own.values()), weights=[sizes[k] for k in own])
+        assert dict(zip(*plain.series("global", "accuracy"), strict=True))[t] == pytest.approx(pooled, abs=1e-5)
+    tuned = unskew.run("fedbn+fedbabu(finetune_epochs=2)", conformance.small_federation(), **settings).record
+    assert tuned.series("global@client", "mean")[1] != tuned.series("personal@client", "mean")[1]
+
+
+def test_local_only_sends_nothing_and_has_no_global_score():
+    result = unskew.run("local", conformance.small_federation(), **KEEP)
+    assert result.bytes("up") == result.bytes("down") == 0
+    assert result.scores("global") == {}
+    assert result.scores("personal@client")["last"] > 0
+
+
+def test_both_scopes_come_from_one_pass():
+    """The mean over clients weighted by their test rows is the global accuracy."""
+    fed = conformance.small_federation()
+    result = unskew.run("fedavg", fed, **KEEP)
+    rows = [
+        r
+        for r in result.record.rows["metrics"]
+        if r["t"] == 3 and r["client"] is not None and r["scope"] == "global@client"
+    ]
+    weights = np.array([len(fed.test[r["client"]]) for r in rows])
+    mean = float((np.array([r["value"] for r in rows]) * weights).sum() / weights.sum())
+    assert mean == pytest.approx(result.scores("global")["last"], abs=1e-5)
+
+
+def test_adding_a_client_changes_nobody_else():
+    """The others' own updates have the same bits."""
+    fed = conformance.small_federation()
+    made = conformance.loop_for(registry.parse("fedprox"))
+    start = made.down(made.begin(), 1)
+    all_, fewer = (made.trainer.train(start, ids, {}) for ids in (range(8), (0, 4, 7)))
+    made.trainer.close()
+    by_id = {r.client: r for r in all_}
+    assert fed.clients == 8
+    for r in fewer:
+        assert all(torch.equal(t, by_id[r.client].weights[n]) for n, t in r.weights.items())
+
+
+def test_learning_rate_falls_to_its_floor():
+    settings = conformance.short_settings(lr=0.1, lr_decay=0.5, lr_min=0.02)
+    assert [settings.lr_in(t) for t in (0, 1, 2, 3, 4)] == [0.1, 0.1, 0.05, 0.025, 0.02]
+    evenly = conformance.short_settings(lr=0.1, lr_min=0.02, lr_rounds=4)
+    assert [evenly.lr_in(t) for t in (0, 1, 2, 5, 6)] == pytest.approx([0.1, 0.1, 0.08, 0.02, 0.02], abs=1e-12)
+    with pytest.raises(UsageError, match=r"E109 lr_min=0.2 is above lr=0.1, and would replace it"):
+        conformance.short_settings(lr=0.1, lr_min=0.2, lr_rounds=4)
+    assert conformance.short_settings(lr=0.1, lr_min=0.1).lr_in(3) == 0.1
+    with pytest.raises(UsageError, match=r"E109 .*two ways to lower"):
+        conformance.short_settings(lr_rounds=4, lr_decay=0.5)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw", "sign"])
+def test_momentum_of_another_optimiser_is_refused(optimiser):
+    """It was written into config.yaml and the page, and changed nothing."""
+    with pytest.raises(UsageError, match=f"E109 momentum is that of optimiser=sgd; {optimiser} has none"):
+        conformance.short_settings(optimiser=optimiser, momentum=0.9)
+    assert conformance.short_settings(optimiser=optimiser).momentum == 0
+
+
+def test_the_first_round_may_have_epochs_of_its_own():
+    """FedNova reads the number of steps, so that a wrong one shows in the merge."""
+
+    def after(t: int, **changes) -> list[torch.Tensor]:
+        made = conformance.loop_for(registry.parse("fednova+flea"), **changes)
+        try:
+            state, seen = made.begin(), []
+            for now in range(1, t + 1):
+                state, summary = made.round(state, now)
+                seen += [*state.weights.values(), torch.tensor(summary.loss)]
+        finally:
+            made.trainer.close()
+        return seen
+
+    longer, short = after(2, first_epochs=2), after(1)
+    whole = after(2, epochs=2)
+    same = [torch.equal(a, b) for a, b in zip(longer, whole)]
+    first = len(longer) // 2
+    assert all(same[:first])
+    assert not all(same[first:])
+    assert not all(torch.equal(a, b) for a, b in zip(longer, short))
+    assert conformance.short_settings(rounds=3, first_epochs=4).passes == 6
+    assert conformance.short_settings(rounds=3).passes == 3
+
+
+def test_a_run_in_memory_and_one_in_a_folder_end_alike(tmp_path):
+    one = unskew.run("scaffold", conformance.small_federation(), **KEEP)
+    two = unskew.run("scaffold", conformance.small_federation(), folder=tmp_path, name="r", **KEEP)
+    assert one.digest == two.digest
+    assert end("scaffold") == one.digest

@@ -1,0 +1,202 @@
+"""Whole runs on pretended GPUs (`pretended`): devices that never mix, steps that wait for nothing, what a resumed run finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from tests.round.gpu_notes import Waits
+from tests.round.gpu_scene import Pretend, Stopped, gone, run_of, ups_and_downs, weights
+from tests.round.pretended import gpus  # noqa: F401
+from tests.round.taped import Taped
+from tests.samples import EVERYTHING, a_part_of
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.methods.flea import FLea
+from unskew.round.cuda_graphs import pad_rows
+from unskew.round.randomness import SystemSource
+from unskew.runs import assemble
+
+LONG = {"feddpms", "fedgen", "fedgen_images", "fedah"}
+"""Methods that take more than a thousand kernels at the server, or before the first round."""
+ILL = {"ccvr", "feddecorr"}
+"""Methods that make much of last bits: one lane on a CPU comes out as far from four."""
+ALWAYS = ("fedavg", "scaffold", "flea", "fedbn", "apple")
+
+
+@pytest.mark.parametrize("method", a_part_of(sorted(set(registry.names()) - LONG), 12, ALWAYS))
+def test_a_run_on_a_gpu_has_the_weights_of_one_on_a_cpu(method, tmp_path, gpus: Pretend):  # noqa: F811
+    """All of it: what comes before round 1, steps, gate, merge, trips, scores, private state on a disk."""
+    gone(run_of(method, device="cpu"), tmp_path / "cpu")
+    notes = gpus(1)
+    loop = gone(run_of(method), tmp_path / "gpu")
+    assert notes.used == {0}
+    assert not notes.unpinned
+    expected, there = weights(tmp_path / "cpu"), weights(tmp_path / "gpu")
+    apart = max(float((t - there[n]).abs().max()) for n, t in expected.items())
+    assert apart < (0.1 if method in ILL else 1e-3)
+    assert not loop.trainer.remarks(), "a step waits for the GPU"
+
+
+@pytest.mark.parametrize("method", sorted(set(registry.names()) - LONG) if EVERYTHING else ["scaffold", "flea"])
+def test_a_run_that_was_killed_goes_on_where_it_lay(method, tmp_path, gpus: Pretend):  # noqa: F811
+    """Weights, slices and private state come from a disk, so from the CPU: the first step mixed devices."""
+    gpus(1)
+    gone(run_of(method), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        gone(run_of(method), tmp_path / "killed", until=1)
+    gone(run_of(method), tmp_path / "killed")
+    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert all(torch.equal(t, killed[n]) for n, t in whole.items())
+
+
+@dataclass(frozen=True)
+class OnTheCpu(Part):
+    name = "onthecpu"
+
+    def grad(self, g, w, c):
+        return {n: t * torch.ones(t.shape) for n, t in g.items()}
+
+
+@dataclass(frozen=True)
+class Reads(Part):
+    name = "reads"
+
+    def grad(self, g, w, c):
+        return {n: t * float(c.lr * torch.ones((), device=t.device)) for n, t in g.items()}
+
+
+@dataclass(frozen=True)
+class SentFromTheCpu(Part):
+    name = "sentfromthecpu"
+    hands_on = "nothing"
+
+    def dispatch(self, w, s, k, fed):
+        return {n: t.cpu() for n, t in w.items()}, {"k": torch.full((2,), float(k))}
+
+    def loss(self, w, out, batch, c):
+        return 0.0 * c.down["k"].sum()
+
+
+def test_a_part_that_mixes_devices_is_found_out(tmp_path, gpus: Pretend):  # noqa: F811
+    gone(run_of(Method(OnTheCpu()), device="cpu"), tmp_path / "cpu")
+    gpus(1)
+    with pytest.raises(UsageError, match=r"E127 the hook `grad` of 'onthecpu' failed .*found cpu, cuda:0 in aten.mul"):
+        gone(run_of(Method(OnTheCpu())), tmp_path / "gpu")
+
+
+@pytest.mark.parametrize("lanes", ["1", "2"])
+def test_what_a_part_dispatches_from_the_cpu_is_brought(lanes, tmp_path, gpus: Pretend):  # noqa: F811
+    gpus(1)
+    assert not gone(run_of(Method(SentFromTheCpu()), lanes=lanes), tmp_path / "gpu").trainer.remarks()
+
+
+def test_a_part_that_reads_a_value_is_named_and_trains_all_the_same(tmp_path, gpus: Pretend):  # noqa: F811
+    gone(run_of(Method(Reads()), device="cpu", lanes="1"), tmp_path / "cpu")
+    gpus(1)
+    remarks = gone(run_of(Method(Reads()), lanes="1"), tmp_path / "gpu").trainer.remarks()
+    assert [code for code, _ in remarks] == ["E132"]
+    assert "_local_scalar_dense" in remarks[0][1]
+    expected, there = weights(tmp_path / "cpu"), weights(tmp_path / "gpu")
+    assert all(torch.allclose(t, there[n], atol=1e-5) for n, t in expected.items())
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_any_gpu_records_its_own_steps(device, tmp_path, gpus: Pretend):  # noqa: F811
+    """Recordings were made of the stream of the current GPU, which was the first one whatever the setting."""
+    notes = gpus(2)
+    loop = gone(run_of("fedavg", device=device), tmp_path / "gpu")
+    assert notes.used == {int(device[-1])}
+    assert loop.trainer.replays.recorder.replayed > loop.trainer.replays.recorder.recorded > 0
+    assert not loop.trainer.remarks()
+
+
+def test_a_recording_of_another_gpus_stream_is_refused(gpus: Pretend):  # noqa: F811
+    """That the test above can fail."""
+    gpus(2)
+    x = torch.ones(3, device=torch.device("cuda", 1))
+    with pytest.raises(Waits, match="another GPU"):
+        Taped().record(lambda: x.add_(1))
+
+
+def test_a_recorded_step_reads_memory_and_runs_no_python(gpus: Pretend):  # noqa: F811
+    gpus(1)
+    x, y, calls = torch.ones(3, device="cuda:0"), torch.zeros(3, device="cuda:0"), []
+
+    def step() -> None:
+        calls.append(1)
+        y.add_((x * 2).exp())
+
+    replay = Taped().record(step)
+    assert float(y.cpu().sum()) == 0  # recording computes nothing
+    x.fill_(0.5)
+    replay()
+    replay()
+    torch.testing.assert_close(y.cpu(), torch.full((3,), 2 * np.exp(1.0), dtype=torch.float32))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn", "fedamp", "flea"])
+def test_several_gpus_share_the_chunks_and_change_no_bit(method, gpus: Pretend):  # noqa: F811
+    given = {"clients": 5, "lanes": "2"}
+    gpus(1)
+    alone, _ = ups_and_downs(run_of(method, **given))
+    notes = gpus(3)
+    notes.used.clear()
+    together, loop = ups_and_downs(run_of(method, **given))
+    assert notes.used == {0, 1, 2}
+    assert not notes.unpinned
+    assert not loop.trainer.remarks()
+    assert all(torch.equal(t, together[n]) for n, t in alone.items())
+    assert {str(t.device) for r in loop.trainer.elsewhere.twins for t in (r.samples.x, r.samples.y)} == {
+        "cuda:1",
+        "cuda:2",
+    }
+
+
+def test_twins_draw_what_protects_from_the_trainers_own_source(gpus: Pretend):  # noqa: F811
+    """A site's trainer has the operating system's; a twin that kept the seed's would draw noise that anybody can draw."""
+    gpus(2)
+    run = run_of("dpsgd", clients=4, lanes="2")
+    loop = assemble.loop_of(run)
+    loop.trainer.chance = SystemSource()
+    loop.trainer.train(loop.down(loop.begin(), 1), range(4), {})
+    assert all(twin.chance is loop.trainer.chance for twin in loop.trainer.elsewhere.twins)
+    loop.trainer.close()
+
+
+def test_one_gpu_is_one_gpu(gpus: Pretend):  # noqa: F811
+    notes = gpus(2)
+    ups_and_downs(run_of("fedavg", clients=5, device="cuda:1"))
+    assert notes.used == {1}
+
+
+def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend):  # noqa: F811
+    """FLea's had another length in every round, and steps were recorded for every length."""
+    gpus(1)
+    given = {"lanes": "1", "clients": 6, "rounds": 4, "samples": 10, "availability": "bernoulli:0.5"}
+    lengths = []
+    server = FLea.collect
+    monkeypatch.setattr(
+        FLea,
+        "collect",
+        lambda p, w, s, ups, fed: lengths.append(sum(map(len, ups["labels"]))) or server(p, w, s, ups, fed),
+    )
+    recorded, loop = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
+    assert len(set(lengths)) > 1
+    assert len(loop.trainer.replays.stages) == 2  # without a buffer in the first round, and with room for any of these
+    monkeypatch.setattr("unskew.round.trainer.StepRecordings", lambda: None)
+    taken, _ = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
+    assert all(torch.equal(t, recorded[n]) for n, t in taken.items())
+
+
+@pytest.mark.parametrize(("rows", "room"), [(0, 0), (1, 16), (16, 16), (17, 32), (129, 160), (200, 224), (1000, 1024)])
+def test_rooms_for_rows(rows, room):
+    t = pad_rows(torch.ones(rows, 2))
+    assert t.shape == (room, 2)
+    assert float(t.sum()) == 2 * rows

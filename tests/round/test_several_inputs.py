@@ -1,0 +1,574 @@
+"""Samples of several inputs are trained on as those of one: the same bits, the same promises, and nothing wrong in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew
+from tests.cli.calling import call
+from tests.round.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights_of  # noqa: F401
+from tests.samples import a_part_of
+from unskew import config
+from unskew.core import Part, module_inputs
+from unskew.core.network import Network
+from unskew.data import prediction_inputs
+from unskew.errors import DataError, StateError, UnskewError, UsageError
+from unskew.methods.catalogue import entries
+from unskew.records import checkpoints
+from unskew.runs import hardware
+from unskew.runs.resolve import resolve
+
+N = 120
+RNG = np.random.default_rng(7)
+Y = np.arange(N) % 3
+SCANS = (RNG.random((N, 1, 8, 8)) + 0.3 * Y[:, None, None, None]).astype(np.float32)
+AGES = (RNG.normal(size=N) + Y).astype(np.float32)
+IDS, PRESENT = (RNG.integers(0, 20, (N, 6)) + 5 * Y[:, None]), RNG.random((N, 6)) > 0.3
+BY_NAME = {"scan": SCANS, "age": AGES}
+SETTINGS = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "dirichlet:1", "eval_every": 2}
+
+
+class Scans(nn.Module):
+    """A convolution of the scan, beside whose features the age is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(1, 8, 3)
+        self.body = nn.Linear(8 * 36 + 1, 16)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, scan: Tensor, age: Tensor) -> Tensor:
+        h = self.convolution(scan).relu().flatten(1)
+        return self.head(self.body(torch.cat([h, age[:, None]], 1)).relu())
+
+
+class Ends(Scans):
+    """With so many outputs."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, outputs)
+
+
+class Apart(Scans):
+    """Lets the age by all of its layers but the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8 * 36, 16), nn.Linear(17, 3)
+
+    def forward(self, scan: Tensor, age: Tensor) -> Tensor:
+        h = self.body(self.convolution(scan).relu().flatten(1)).relu()
+        return self.head(torch.cat([h, age[:, None]], 1))
+
+
+class Row(Scans):
+    """The same of one input, in which the age comes first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, 1:].unflatten(1, (1, 8, 8)), x[:, 0])
+
+
+class Words(nn.Module):
+    """A language model as Hugging Face's are called, of whole numbers and truth values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(40, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        assert (input_ids.dtype, attention_mask.dtype) == (torch.int64, torch.bool)
+        count = attention_mask.sum(1, keepdim=True).clamp(min=1)
+        return self.head((self.table(input_ids) * attention_mask[..., None]).sum(1) / count)
+
+
+WORDS = {"input_ids": IDS, "attention_mask": PRESENT}
+
+
+def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any) -> unskew.Result:
+    return unskew.run(method, (given, Y), model=model or Scans(), **{**SETTINGS, **more})
+
+
+FEW = {
+    "clients": 3,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 6,
+    "workers": 1,
+    "skew": "iid",
+    "normalise": "none",
+    "lanes": "4",
+}
+OTHERWISE = {
+    "norm": "it has constants for the channels of images",
+    "flea": "it finds a cut where all inputs meet, and hides each of them",
+    "standardise": "it scales a scan as the channel it is",
+    **dict.fromkeys(("fedrdn", "unskew"), "it normalises a scan as the image it is"),
+    "augment": "it moves a scan as the image it is, and not a row",
+}
+
+
+FIRST = (
+    "fedavg",
+    "scaffold",
+    "rebafl",
+    "feddpms",
+    "fedproto",
+    "moon",
+    "fedbn",
+    "dpsgd",
+    "ccvr",
+    "fedgen",
+    "ditto",
+    "fedbabu",
+)
+
+
+@pytest.mark.parametrize("method", a_part_of(sorted(entries().keys() - OTHERWISE.keys()), 3, FIRST))
+def test_every_method_has_the_bits_of_one_row_or_refuses_both(method):
+    few = slice(0, 36)
+    row = np.concatenate([AGES[few, None], SCANS[few].reshape(36, -1)], 1)
+    several = {"scan": SCANS[few], "age": AGES[few]}
+    said = []
+    for given, model in ((several, Scans()), (row, Row())):
+        try:
+            said.append(unskew.run(method, (given, Y[few], given, Y[few]), model=model, **FEW).digest)
+        except UnskewError as error:
+            said.append(error.code)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "unskew(statistics=False)", "scaffold", "fedmix", "feddata", "fedala", "fedrep"]
+)
+@pytest.mark.parametrize("lanes", ["1"])
+def test_packed_inputs_train_to_the_bits_of_one_row(method, lanes):
+    x = np.concatenate([AGES[:, None], SCANS.reshape(N, -1)], 1)
+    row = unskew.run(method, unskew.data.arrays(x, Y), model=Row(), lanes=lanes, normalise="none", **SETTINGS)
+    federation = row.federation
+    several = unskew.data.Federation(
+        **{
+            n: getattr(federation, n)
+            for n in ("name", "x", "y", "x_test", "y_test", "classes", "train", "test", "skew")
+        },
+        layout=unskew.data.arrays(BY_NAME, Y).layout,
+    )
+    by_name = unskew.run(
+        method, several, model=Scans(), lanes=lanes, **{n: v for n, v in SETTINGS.items() if n != "skew"}
+    )
+    assert by_name.digest == row.digest
+    assert by_name.scores() == row.scores()
+
+
+def test_numbers_and_several_labels_are_learnt_from_several_inputs():
+    number = unskew.run("fedavg", (BY_NAME, AGES * 10 + 3), target="dose", model=Ends(1), **SETTINGS)
+    assert number.run.task.name == "regression"
+    assert number.predict({"scan": SCANS[:5], "age": AGES[:5]}).shape == (5,)
+    flags = np.stack([Y == 0, Y > 0, AGES > 0], 1).astype(int)
+    several = unskew.run("fedavg", (BY_NAME, flags), model=Ends(3), **{**SETTINGS, "skew": "iid"})
+    assert several.run.task.name == "multilabel"
+    assert several.predict({"scan": SCANS[:5], "age": AGES[:5]}).shape == (5, 3)
+
+
+def test_inputs_by_place_and_by_name_train_to_the_same_bits_where_they_lie_alike():
+    class Placed(Scans):
+        def forward(self, first: Tensor, second: Tensor) -> Tensor:
+            return super().forward(scan=second, age=first)
+
+    assert trained().digest == trained(given=(AGES, SCANS), model=Placed()).digest
+
+
+@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
+def test_lanes_bound_what_they_change(given, model):
+    one, many = (trained(given=given, model=model(), lanes=lanes, rounds=1) for lanes in ("1", "16"))
+    start = dict(model().named_parameters())
+    moved = max(float((t - start[n]).detach().abs().max()) for n, t in one.model.named_parameters())
+    apart = [float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), many.model.parameters())]
+    assert moved > 1e-3
+    assert max(apart) <= 1e-5
+
+
+def test_a_module_sees_whole_numbers_and_truth_values_as_they_came():
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Looks(Words):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            seen.append((input_ids, attention_mask))
+            return super().forward(input_ids, attention_mask)
+
+    net = Network(Looks(), (12,), layout=unskew.data.arrays(WORDS, Y).layout)
+    rows = unskew.data.arrays(WORDS, Y, test=0).x
+    net.run(net.weights(), torch.as_tensor(rows))
+    assert torch.equal(seen[-1][0], torch.as_tensor(IDS))
+    assert torch.equal(seen[-1][1], torch.as_tensor(PRESENT))
+    assert net.embeds
+
+
+def test_the_memory_of_a_lane_is_predicted_from_shapes_alone():
+    net = Network(Scans(), (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
+    row = Network(Row(), (65,))
+    assert hardware.lane_bytes(net, 16) == hardware.lane_bytes(row, 16)
+    assert hardware.lane_bytes(Network(Words(), (12,), layout=unskew.data.arrays(WORDS, Y).layout), 16) > 0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "unskew", "fedmix", "fedala"])
+@pytest.mark.parametrize("lanes", ["1", "4"])
+def test_a_round_on_shapes_alone_asks_no_tensor_for_its_value(method, lanes):
+    replies = on_shapes(
+        resolve(config.build({**SETTINGS, "method": method, "lanes": lanes}), (BY_NAME, Y), model=Scans())
+    )
+    assert [r.client for r in replies] == [0, 1, 2, 3]
+    assert all(t.is_meta for r in replies for t in r.weights.values())
+
+
+@pytest.mark.usefixtures("rate_as_tensor")
+@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
+def test_replayed_steps_end_with_the_same_bits(given, model):
+    recorder = Plain()
+    run = resolve(config.build({**SETTINGS, "lanes": "4", "epochs": 2}), (given, Y), model=model())
+    plain, replayed = weights_of(run, None, 2), weights_of(run, recorder, 2)
+    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
+    assert recorder.replayed > recorder.recorded > 0
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_goes_on_to_the_same_bits_and_only_with_the_same_inputs(tmp_path):
+    def stop(_: object, summary: Any) -> None:
+        if summary.t == 1:
+            raise Stop
+
+    for folder in ("a", "b"):
+        with pytest.raises(Stop):
+            trained(folder=tmp_path / folder, name="r", shown=stop)
+    assert trained(folder=tmp_path / "a", name="r").digest == trained().digest
+
+    class Younger(Scans):
+        def forward(self, scan: Tensor, years: Tensor) -> Tensor:
+            return super().forward(scan, years)
+
+    with pytest.raises(StateError, match="E112"):
+        trained(given={"scan": SCANS, "years": AGES}, model=Younger(), folder=tmp_path / "b", name="r")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> unskew.Result:
+    levels = (SCANS / SCANS.max() * 255).astype(np.uint8)
+    return trained(
+        given={"scan": levels, "age": AGES},
+        folder=tmp_path_factory.mktemp("runs"),
+        name="r",
+        method="unskew(statistics=False)",
+    )
+
+
+def new(n: int = 9) -> dict[str, Any]:
+    return {"scan": (SCANS[:n] / SCANS.max() * 255).astype(np.uint8), "age": AGES[:n]}
+
+
+def test_a_loaded_run_answers_as_the_run_did(finished):
+    again = unskew.load(finished.path, model=Scans())
+    assert np.array_equal(again.predict_proba(new()), finished.predict_proba(new()))
+    assert np.array_equal(again.predict(new()), finished.predict(dict(reversed(new().items()))))
+    assert np.array_equal(again.predict_proba(new(), 1), finished.predict_proba(new(), 1))
+    assert repr(again.federation.layout) == repr(finished.federation.layout)
+
+
+def test_the_model_of_a_result_is_the_users_own_module(finished):
+    z = finished.model(age=torch.tensor(AGES[:9]), scan=torch.tensor(new()["scan"] / np.float32(255)))
+    assert np.allclose(z.softmax(1).detach(), finished.predict_proba(new()), atol=1e-6)
+    assert list(dict(finished.model.named_parameters())) == list(dict(Scans().named_parameters()))
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        ({"scan": new()["scan"]}, "E403 predict: input 'age' is missing; samples have age float32 number, scan uint8"),
+        (new() | {"sex": AGES[:9]}, "E403 predict: there is no input 'sex'"),
+        (new() | {"age": AGES[:8]}, "E403 predict: input 'age' has 8 samples, input 'scan' 9"),
+        (new() | {"age": SCANS[:9]}, r"E403 predict: input 'age' is \[1, 8, 8\] in a sample"),
+        (new() | {"scan": SCANS[:9]}, r"E403 predict: input 'scan' is float32, and scan uint8 \[1, 8, 8\] is needed"),
+        (new() | {"age": np.full(9, np.nan)}, "E405 predict: input 'age' of sample 0 holds nan"),
+        ((AGES[:9], new()["scan"]), "E403 predict: samples have several inputs; give a dictionary of age, scan"),
+        (SCANS[:9], "E403 predict: samples have several inputs; give a dictionary or a tuple"),
+        (new(0), "E403 predict: no samples were given"),
+    ],
+    ids=range(9),
+)
+def test_what_does_not_fit_is_not_predicted(finished, x, text):
+    with pytest.raises(DataError, match=text):
+        finished.predict(x)
+
+
+def test_whole_numbers_may_stand_for_floats_but_not_floats_for_whole_numbers(finished):
+    years = new() | {"age": np.arange(9)}
+    assert np.array_equal(finished.predict_proba(years), finished.predict_proba(years | {"age": np.arange(9.0)}))
+    result = trained(given=WORDS, model=Words(), rounds=1)
+    with pytest.raises(
+        DataError, match=r"E403 predict: input 'input_ids' is float64, and input_ids int64 \[6\] is needed"
+    ):
+        result.predict({"input_ids": IDS + 0.5, "attention_mask": PRESENT})
+    with pytest.raises(DataError, match=r"E403 predict: input 'attention_mask' is int64, and attention_mask bool"):
+        result.predict({"input_ids": IDS, "attention_mask": PRESENT.astype(int)})
+
+
+@pytest.mark.parametrize("lanes", ["1", "4"])
+def test_a_whole_number_that_the_model_has_no_row_for_is_a_sentence(lanes):
+    beyond = IDS.copy()
+    beyond[-1, 2] = 40
+    with pytest.raises(UsageError, match=r"E122 a sample holds a whole number for which an nn\.Embedding"):
+        trained(given=WORDS | {"input_ids": beyond}, model=Words(), lanes=lanes)
+    result = trained(given=WORDS, model=Words(), lanes=lanes)
+    with pytest.raises(UsageError, match="numbers go from 0 to num_embeddings - 1"):
+        result.predict(WORDS | {"input_ids": beyond})
+
+
+def test_a_single_input_is_not_predicted_from_a_dictionary():
+    result = unskew.run("fedavg", (SCANS, Y), model="mlp", **SETTINGS)
+    with pytest.raises(DataError, match="E403 predict: a dictionary was given; samples have one input"):
+        result.predict({"x": SCANS})
+
+
+MODULE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shapes, classes):
+        super().__init__()
+        assert shapes == {"age": (), "scan": (1, 8, 8)}
+        self.body, self.head = nn.Linear(65, 8), nn.Linear(8, classes)
+
+    def forward(self, scan, age):
+        return self.head(self.body(torch.cat([scan.flatten(1), age[:, None]], 1)).relu())
+"""
+
+
+def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "all.npz", **{"x.scan": SCANS, "x.age": AGES, "y": Y})
+    np.savez(tmp_path / "new.npz", scan=SCANS[:3], age=AGES[:3])
+    (tmp_path / "net.py").write_text(MODULE)
+    checked = call("data", "check", "all.npz")
+    assert "inputs   age float32 number" in checked.out
+    ran = call("run", "fedavg", "--data", "all.npz", "--model", "net.py:Net", "--rounds", "1", "--epochs", "1",
+               "--clients", "2", "--workers", "1", "--name", "r")  # fmt: skip
+    assert ran.code == 0, ran.text
+    answers = call("predict", "runs/r", "new.npz", "--model", "net.py:Net")
+    assert len(answers.out.splitlines()) == 4, answers.text
+    other = call("predict", "runs/r", "net.py", "--model", "net.py:Net")
+    assert other.code == 3
+    assert "E403 net.py is no .npz" in other.text
+    card = (tmp_path / "runs/r/model.md").read_text().replace("\\", "")
+    assert "| one sample | age float32 number, scan float32 [1, 8, 8] |" in card
+
+
+@pytest.mark.parametrize("width", [1 << 40, 7, -1])
+def test_a_layout_that_somebody_changed_in_a_folder_is_refused(finished, tmp_path, width):
+    shutil.copytree(finished.path, tmp_path / "r")
+    for file in (checkpoints.LATEST, "model.safetensors"):
+        tree, facts = checkpoints.read(tmp_path / "r" / file)
+        facts["inputs"]["layout"]["inputs"][0][1] = [width]
+        checkpoints.write(tmp_path / "r" / file, tree, facts)
+    with pytest.raises(StateError, match=r"E111 .*ValueError"):
+        unskew.load(tmp_path / "r", model=Scans())
+
+
+class TakesOne(Scans):
+    def forward(self, batch: Tensor) -> Tensor:
+        return super().forward(batch["scan"], batch["age"])  # type: ignore[call-overload]
+
+
+class Renamed(Scans):
+    def forward(self, image: Tensor, age: Tensor) -> Tensor:
+        return super().forward(image, age)
+
+
+class Floats(Words):
+    """Makes floats of whole numbers by itself, and looks nothing up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.head(self.table((input_ids * attention_mask).float()))
+
+
+class Counts(nn.Module):
+    """Computes with whole numbers, which a linear layer does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.head(input_ids)
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "text"),
+    [
+        (BY_NAME, TakesOne(), r"E123 the model's forward takes \(batch: .*, and the inputs .* as keywords age, scan: "),
+        (BY_NAME, Renamed(), r"E123 the model's forward takes \(image: .* as keywords age, scan: "),
+        ((SCANS, AGES, AGES), Scans(), "E123 the model's forward takes .* come as 3 positional arguments: too many"),
+        (BY_NAME, nn.Sequential(nn.Flatten(), nn.Linear(65, 3)), "E123 samples have several inputs .*nn.Sequential takes one"),
+        (WORDS, Counts(), "E123 the model fails on two samples of attention_mask bool .*Whole numbers come as int64"),
+        (BY_NAME, "mlp", "E122 samples have several inputs .*the model 'mlp' takes one; give a module of your own"),
+        (BY_NAME, "auto", "E122 samples have several inputs .*the model 'auto' takes one; give a module of your own"),
+        (SCANS, Scans(), r"E123 the model takes 2 inputs \('scan', 'age'\), but a sample is one array; give samples whose x"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
+    with pytest.raises(UsageError, match=text):
+        unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
+
+
+def test_a_model_that_changes_an_input_in_place_is_refused():
+    class Changes(Scans):
+        def forward(self, scan: Tensor, age: Tensor) -> Tensor:
+            return super().forward(scan.mul_(2), age)
+
+    with pytest.raises(UsageError, match="E123 the model changes its input in place"):
+        trained(model=Changes())
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "model", "text"),
+    [
+        ("fedrdn", WORDS, Words, "E108 'fedrdn' cannot run here: it normalises channels of images and none of a sample's"),
+        ("norm", BY_NAME, Scans, "E108 'norm' cannot run here: it has 3 channel constants and the data have 1"),
+        ("flea(cut=convolution)", BY_NAME, Scans, "E108 'flea' cannot run here: it mixes samples at 'convolution', and other inputs of a sample pass it by; cut"),
+        ("flea(cut=convolution,lambda1=0,alpha=0)", BY_NAME, Scans, "E108 'flea' cannot run here: it mixes samples at 'convolution'"),
+        ("flea", BY_NAME, Apart, "E106 the inputs of a sample meet at none of the model's direct children; let it have one"),
+        ("fedfa", WORDS, Words, "E108 'fedfa' cannot run here: the model has no block whose output has channels of pixels"),
+        ("augment", WORDS, Words, "E108 'augment' cannot run here: it moves images along their axes and none of a sample's"),
+        ("fedfed", BY_NAME, Scans, "E108 'fedfed' cannot run here: its generator draws images"),
+        ("fedmix", WORDS, Words, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
+        ("naivemix", WORDS, Words, "E108 'naivemix' cannot run here: it averages inputs, and whole numbers are among them"),
+        ("fedmix", WORDS, Floats, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
+        ("fedbr", WORDS, Words, "E108 'fedbr' cannot run here: it averages inputs, and whole numbers are among them"),
+    ],
+)  # fmt: skip
+def test_a_part_that_cannot_work_on_several_inputs_is_refused(method, given, model, text):
+    with pytest.raises(UsageError, match=text):
+        trained(method, given, model())
+
+
+def test_a_users_part_is_judged_by_what_it_does():
+    @dataclass(frozen=True)
+    class Scales(Part):
+        name = "scales"
+        normalises = True
+
+    with pytest.raises(UsageError, match=r"E108 'scales' cannot run here: .*sample"):
+        trained(Scales())
+
+
+def test_a_feature_skew_changes_what_a_model_trains_on():
+    assert trained(skew="iid+contrast:1").digest != trained(skew="iid").digest
+    with pytest.raises(UsageError, match=r"E103 feature skew '\+gamma' needs values in \[0, 1\]"):
+        trained(skew="iid+gamma:0.5")
+
+
+def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    strangers = {"x_test.scan": SCANS + RNG.random((N, 1, 8, 8), np.float32), "x_test.age": AGES, "y_test": Y}
+    np.savez(tmp_path / "all.npz", **{"x_train.scan": SCANS, "x_train.age": AGES, "y_train": Y}, **strangers)
+    (tmp_path / "net.py").write_text(MODULE)
+    settings = {**SETTINGS, "model": "net.py:Net"}
+    unskew.run("fedavg", "all.npz", folder=tmp_path, name="r", **settings)
+    refused = call("attack", "r", "prototype", "--model", "net.py:Net")
+    assert refused.code == 2
+    assert (
+        "E151 attack 'prototype' does not fit r: it recovers a sample as one input, and a sample here has several"
+        in refused.text
+    )
+    done = call("attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1")
+    assert done.code == 0, done.text
+    done = call("audit", "r", "--model", "net.py:Net", "--set", "samples=20")
+    assert done.code == 0, done.text
+    assert {"membership", "audit"} <= set(json.loads((tmp_path / "r/privacy.json").read_text())["attacks"])
+
+
+def test_a_hook_of_the_users_own_sees_the_inputs_and_not_the_row():
+    seen: list[Any] = []
+    module = Scans()
+    module.register_forward_pre_hook(lambda _module, _args, kwargs: seen.append(kwargs), with_kwargs=True)
+    net = Network(module, (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
+    net.run(net.weights(), torch.zeros(2, 65))
+    assert {name: tuple(value.shape) for name, value in seen[-1].items()} == {"age": (2,), "scan": (2, 1, 8, 8)}
+
+
+def test_the_hook_comes_off_a_copy_and_leaves_others_on():
+    module = Scans()
+    module.register_forward_pre_hook(lambda _module, _args: None)
+    layout = unskew.data.arrays(BY_NAME, Y).layout
+    for _ in range(2):
+        module_inputs.attach_layout(module, layout)
+    assert len(module._forward_pre_hooks) == 2
+    module_inputs.detach_layout(module)
+    assert len(module._forward_pre_hooks) == 1
+    assert not module._forward_pre_hooks_with_kwargs
+
+
+def kept(path: Any, **arrays: Any) -> Any:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_an_archive_as_training_reads_it_is_predicted_from(finished, tmp_path):
+    """With labels and columns beside it, by the command's reader and in Python."""
+    plain = kept(tmp_path / "plain.npz", **new())
+    dotted = {f"x.{n}": v for n, v in new().items()}
+    trained_as = kept(tmp_path / "a.npz", **dotted, y=Y[:9], site=np.arange(9))
+    tested = kept(tmp_path / "t.npz", **{f"x_test.{n}": v for n, v in new().items()}, y_test=Y[:9])
+    layout, ours = finished.federation.layout, finished.predict_proba(new())
+    for path in (plain, trained_as, tested):
+        names, x = prediction_inputs.read_inputs(path, {}, layout)
+        assert names == [str(i) for i in range(9)]
+        assert np.array_equal(finished.predict_proba(x), ours)
+        assert np.array_equal(finished.predict_proba(np.load(path)), ours)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"x": SCANS[:9]}, "E401 .*holds samples twice, as 'x' and as 'x.scan'; keep 'x' for one input, or x.NAME"),
+        ({"age": -AGES[:9]}, "E403 .*holds input 'age' twice, as 'age' and behind 'x.'; keep one"),
+        ({"x.sex": AGES[:9]}, "E403 .*there is no input 'sex'"),
+    ],
+)
+def test_an_archive_that_may_mean_two_things_is_not_predicted_from(finished, tmp_path, more, text):
+    path = kept(tmp_path / "a.npz", **{f"x.{n}": v for n, v in new().items()}, **more)
+    with pytest.raises(DataError, match=text):
+        prediction_inputs.read_inputs(path, {}, finished.federation.layout)
+    with pytest.raises(DataError, match=text):
+        finished.predict(dict(np.load(path)))
+
+
+@pytest.mark.parametrize("name", ["x", "x_train", "x_test"])
+def test_an_archive_with_samples_and_with_several_inputs_is_refused(tmp_path, name):
+    """It took `x` and left the others out without a word."""
+    part = name.removeprefix("x")
+    sets = {"x_train.age": AGES, "y_train": Y} if part == "_test" else {}
+    kept(tmp_path / "a.npz", **sets, **{name: SCANS, f"{name}.age": AGES, f"y{part}": Y})
+    with pytest.raises(DataError, match=f"E401 .*a.npz holds samples twice, as '{name}' and as '{name}.age'"):
+        unskew.data.read(str(tmp_path / "a.npz"))
+    if not part:
+        with pytest.raises(DataError, match=r"E401 .*holds samples twice"):
+            prediction_inputs.read_inputs(tmp_path / "a.npz", {})

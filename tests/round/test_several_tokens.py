@@ -1,0 +1,197 @@
+"""Labels at every place of one of several inputs: token ids with an attention mask and an age, each token with its kind.
+
+Likely mistakes: a label that repeats its token, rows of another length, padding that counts.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew
+from tests.federation import fake
+from tests.runs.test_export_several import answers
+from unskew.data.clients.federation import Federation
+from unskew.data.clients.partition import Index
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import DataError, StateError, UsageError
+from unskew.federation.protocol.hello import Hello, data_difference
+from unskew.federation.site.site import Site, SiteIdentity
+from unskew.records import checkpoints
+from unskew.records.checkpoints import digest
+
+N, T = 60, 6
+RNG = np.random.default_rng(5)
+IDS = RNG.integers(0, 12, (N, T))
+PRESENT = np.arange(T) < RNG.integers(3, T + 1, N)[:, None]
+AGES = RNG.normal(60, 9, N).astype(np.float32)
+KINDS = np.where(PRESENT, IDS % 3, -100)
+WORDS = {"input_ids": IDS, "attention_mask": PRESENT, "age": AGES}
+SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "iid", "lr": 0.3}
+MODULE = """
+import torch
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self, shapes=None, classes=3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.body, self.head = nn.Embedding(12, 8), nn.Linear(9, 16), nn.Linear(16, classes)
+
+    def forward(self, input_ids, attention_mask, age):
+        h = self.table(input_ids) * attention_mask[..., None]
+        return self.head(self.body(torch.cat([h, age[:, None, None].expand(-1, h.shape[1], 1)], -1)).relu())
+"""
+names: dict[str, Any] = {}
+exec(MODULE, names)
+Tagger = names["Tagger"]
+
+
+class Ids(nn.Module):
+    """Of ids alone; named or not is one to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(12, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x))
+
+
+def trained(given: Any = WORDS, y: Any = KINDS, model: nn.Module | None = None, **more: Any) -> unskew.Result:
+    return unskew.run(more.pop("method", "fedavg"), (given, y), model=model or Tagger(), **{**SETTINGS, **more})
+
+
+@pytest.mark.parametrize("lanes", ["1", "4"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep"])
+def test_one_named_input_of_tokens_has_the_bits_of_tokens(method, lanes):
+    named, plain = (trained(x, model=Ids(), method=method, lanes=lanes) for x in ({"x": IDS}, IDS))
+    assert named.digest == plain.digest
+    assert named.scores() == plain.scores()
+
+
+def test_tokens_are_learnt_and_lanes_bound_what_they_change():
+    one, many = (trained(epochs=8, lanes=lanes) for lanes in ("1", "4"))
+    assert one.run.task.name == "tokens"
+    assert one.scores()["last"] == many.scores()["last"] > 0.9
+    for a, b in zip(one.model.parameters(), many.model.parameters()):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
+
+
+def test_what_stands_at_places_without_a_label_changes_nothing():
+    padding = np.where(PRESENT, IDS, 11)
+    assert not np.array_equal(padding, IDS)
+    a, b = (trained(WORDS | {"input_ids": ids}).model.state_dict() for ids in (IDS, padding))
+    for name, t in a.items():
+        torch.testing.assert_close(t, b[name], rtol=0, atol=1e-6, msg=name)
+
+
+def test_a_folder_predicts_exports_and_goes_on_as_the_run_did(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(_: object, summary: Any) -> None:
+        raise Stop
+
+    result = trained(folder=tmp_path, name="whole")
+    with pytest.raises(Stop):
+        trained(folder=tmp_path / "b", name="half", shown=stop)
+    assert trained(folder=tmp_path / "b", name="half").digest == result.digest
+    new = {name: values[:9] for name, values in WORDS.items()}
+    again = unskew.load(result.path, model=Tagger())
+    assert result.predict(new).shape == (9, T)
+    assert result.predict_proba(new).shape == (9, T, 3)
+    assert np.array_equal(again.predict_proba(new), result.predict_proba(new))
+    result.export(tmp_path / "e", "torch-export")
+    assert np.allclose(answers(tmp_path / "e", WORDS, Tagger(), 9), result.trained.outputs(new), atol=1e-5)
+    assert json.loads((tmp_path / "e/model.json").read_text())["outputs"]["shape"] == ["N", T, 3]
+    tree, facts = checkpoints.read(result.path / checkpoints.LATEST)
+    facts["inputs"]["places"] = 5
+    checkpoints.write(result.path / checkpoints.LATEST, tree, facts)
+    with pytest.raises(StateError, match=r"E111 .*ValueError"):
+        unskew.load(result.path, model=Tagger())
+
+
+def test_zeros_and_ones_are_labels_of_tokens_where_classes_or_padding_say_so():
+    flags = (IDS > 5).astype(int)
+    assert unskew.data.arrays(WORDS, flags).several
+    assert unskew.data.arrays(WORDS, flags, classes=["no", "yes"]).tokens
+    assert unskew.data.arrays(WORDS, np.where(PRESENT, flags, -100)).tokens
+
+
+def test_an_archive_holds_them_too(tmp_path):
+    np.savez(tmp_path / "w.npz", **{f"x.{name}": values for name, values in WORDS.items()}, y=KINDS)
+    ours, theirs = unskew.data.read(str(tmp_path / "w.npz")), unskew.data.arrays(WORDS, KINDS)
+    assert np.array_equal(ours.y, theirs.y)
+    assert ours.tokens
+
+
+@pytest.mark.parametrize(
+    ("y", "text"),
+    [
+        (IDS, "E404 arrays: the label of every place is the token at that place"),
+        (IDS[:, :5], r"E404 arrays: labels are \[60, 5\], and samples with several inputs \(age .* whole number for every"),
+        (IDS / 2, r"E404 arrays: labels are \[60, 6\], and samples with several inputs"),
+        (np.where(np.arange(N)[:, None] == 7, -100, KINDS), "E404 arrays: no place of sample 7 has a label"),
+        (np.stack([KINDS] * T, 1), r"E404 arrays: labels are \[60, 6, 6\], and samples with several"),
+    ],
+    ids=range(5),
+)  # fmt: skip
+def test_labels_that_cannot_be_of_tokens_are_refused(y, text):
+    with pytest.raises(DataError, match=text):
+        trained(y=y)
+
+
+def test_a_set_whose_labels_no_input_has_places_for_is_refused():
+    layout = unskew.data.arrays(WORDS, KINDS).layout
+    x, y = np.zeros((4, layout.width), np.float32), np.zeros((4, 5), np.int64)
+    with pytest.raises(DataError, match=r"E404 s: labels are \[N, 5\], and no input of a sample has so many places"):
+        Dataset("s", x, y, x, y, ("a", "b"), layout=layout)
+
+
+def test_a_model_that_answers_once_a_sample_is_refused():
+    class Once(Tagger):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, age: Tensor) -> Tensor:
+            return super().forward(input_ids, attention_mask, age).mean(1)
+
+    with pytest.raises(UsageError, match=r"E123 the model gives \[2, 3\] .*expected \[2, 6, 3\]"):
+        trained(model=Once())
+
+
+def test_sites_end_with_the_bits_of_the_simulator(tmp_path):
+    (tmp_path / "net.py").write_text(MODULE)
+    rows = [np.arange(25), np.arange(25, 60)]
+    model = f"{tmp_path}/net.py:Tagger"
+    settings = fake.small("fedavg", clients=2, model=model)
+    scaled = WORDS | {"age": (AGES - 60) / 9}
+
+    def held(which: Any) -> Dataset:
+        part = {name: values[which] for name, values in scaled.items()}
+        return unskew.data.arrays(part, KINDS[which], part, KINDS[which], classes=("a", "b", "c"))
+
+    sites = {}
+    for k, each in enumerate(rows):
+        (tmp_path / f"s{k}").mkdir()
+        member = SiteIdentity(f"s{k}", Path(tmp_path / f"s{k}"), fake.KEYS[f"s{k}"], fake.COORDINATOR.public)
+        fake.OPEN.write(tmp_path / f"s{k}")
+        sites[1000 - k] = Site(member, lambda each=each: held(each), model=model, approve="all")
+    _, end, _ = fake.run(tmp_path / "run", fake.Direct(sites), settings)
+    whole, index = held(slice(None)), Index.of(rows)
+    parts = (whole.x, whole.y, whole.x_test, whole.y_test, whole.classes)
+    federation = Federation("sites", *parts, index, index, "iid", layout=whole.layout)
+    left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data", "model")}
+    assert digest(end.weights) == unskew.run("fedavg", federation, model=model, **left).digest
+
+
+def test_sites_of_other_labels_cannot_take_part_together():
+    north = Hello.of("north", unskew.data.arrays(WORDS, KINDS, classes=("a", "b", "c")), {})
+    south = Hello.of("south", unskew.data.arrays(WORDS, np.arange(N) % 3, classes=("a", "b", "c")), {})
+    assert data_difference(north, south) == "sites hold different data: a label's shape is [6] at north and [] at south"
+    assert Hello.read(json.loads(json.dumps(north.as_json()))) == north

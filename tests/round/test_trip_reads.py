@@ -1,0 +1,121 @@
+"""What a trip says that it reads of its Part's slice: no other leaf is sent for it, or found at a client.
+
+Likely mistakes: a leaf that `client` reads and the trip does not name, or names that are no tuple, whose letters were leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from unskew.core import Part, Share, Trip
+from unskew.core.method import Method
+from unskew.core.trees import size_in_bytes
+from unskew.errors import UsageError
+from unskew.round.clients import Broadcast
+from unskew.runs import conformance
+
+LEAVES = ("big", "kept", "seen")
+
+
+@dataclass(frozen=True)
+class Looks(Part):
+    """A client answers which leaves of the slice it finds; the server keeps the answers of all."""
+
+    name: ClassVar[str] = "looks"
+    keeps_at_server: ClassVar[tuple[str, ...]] = ("kept",)
+    reads: ClassVar[Any] = None
+    early: ClassVar[bool] = False
+
+    @property
+    def trips(self):
+        share = {"found": Share((len(LEAVES),), kind="statistics", samples="client")}
+        every = lambda t, T: 0 < t < T  # noqa: E731
+        return (Trip(every, self.look, self.keep, lambda fed: share, early=self.early, reads=self.reads),)
+
+    def server_init(self, w, fed):
+        return {"big": torch.zeros(1000), "seen": torch.zeros(1, 3), "kept": torch.zeros(2)}
+
+    def look(self, w, c):
+        return {"found": torch.tensor([float(leaf in c.down) for leaf in LEAVES])}
+
+    def keep(self, w, s, ups, fed):
+        return w, {**s, "seen": ups["found"]}
+
+
+def looking(reads: Any, **body: Any) -> Part:
+    kind = type("Reading", (Looks,), {"reads": reads, "__module__": __name__, **body})
+    return dataclass(frozen=True)(kind)()
+
+
+def found(part: Part) -> tuple[set[str], list[tuple[str, int]]]:
+    """The leaves that clients found, and what went down for the trip after round 1."""
+    trained = conformance.train_run(Method(part), rounds=2)
+    seen_K3 = trained.slices["looks"]["seen"]
+    assert len(seen_K3) > 1
+    assert (seen_K3 == seen_K3[0]).all()
+    rows = trained.loop.record.rows["ledger"]
+    (answered,) = (i for i, r in enumerate(rows) if r["t"] == 1 and r["share"] == "looks/found")
+    first = next(i for i, r in enumerate(rows) if r["way"] == "up")
+    down = [(r["share"], r["bytes"]) for r in rows[first:answered] if r["way"] == "down"]
+    return {leaf for leaf, there in zip(LEAVES, seen_K3[0].tolist()) if there}, down
+
+
+@pytest.mark.parametrize(
+    ("reads", "there", "sent"),
+    [
+        (None, {"big", "seen"}, [("looks", 4 * 1000 + 12)]),
+        ((), set(), []),
+        (("seen",), {"seen"}, [("looks", 12)]),
+        (("seen", "kept"), {"seen"}, [("looks", 12)]),
+    ],
+)
+def test_what_a_trip_does_not_read_is_not_sent(reads, there, sent):
+    leaves, down = found(looking(reads))
+    assert leaves == there
+    assert down[0][0] == "w"
+    assert down[1:] == sent
+
+
+def test_an_early_trip_finds_no_more_although_all_was_sent_for_the_training():
+    """Or the Part would read what it has not named, and fail as soon as it is made later."""
+    assert found(looking(("seen",), early=True)) == ({"seen"}, [])
+
+
+def test_slices_of_others_and_what_a_dispatcher_makes_for_one_client():
+    own = {"a": torch.zeros(3), "b": torch.zeros(5)}
+
+    def dispatched(k: int):
+        return {"w": torch.full((2,), float(k))}, {"mine": {"a": own["a"] + k, "b": own["b"]}, "other": {"a": own["a"]}}
+
+    common = Broadcast(1, 0.1, {"w": torch.zeros(2)}, {"mine": own, "other": own}, dispatched)
+    sent = common.reading("mine", ("a",))
+    assert {name: set(tree) for name, tree in sent.down.items()} == {"mine": {"a"}, "other": {"a", "b"}}
+    to_2 = sent.to(2)
+    assert (to_2.weights["w"] == 2).all()
+    assert (to_2.down["mine"]["a"] == 2).all()
+    assert {name: set(tree) for name, tree in to_2.down.items()} == {"mine": {"a"}, "other": {"a"}}
+    assert size_in_bytes(replace(common, own=None).reading("mine", ()).down) == size_in_bytes({"other": own})
+    assert common.reading("mine", None) is common
+
+
+def test_a_leaf_that_a_trip_does_not_name_is_told():
+    def look(self, w, c):
+        return {"found": c.down["seen"][0] * 0}
+
+    assert conformance.train_run(Method(looking(None, look=look)), rounds=2)
+    with pytest.raises(UsageError) as error:
+        conformance.train_run(Method(looking(("big",), look=look)), rounds=2)
+    assert "KeyError: 'seen'" in str(error.value)
+    assert str(error.value).endswith("c.down holds these leaves alone: name this one, too, in its `reads`.")
+
+
+@pytest.mark.parametrize("reads", ["seen", ("seen", 1), {"seen": 1}])
+def test_names_that_are_no_tuple_are_refused(reads):
+    with pytest.raises(
+        UsageError, match=r"E121 'looks' has a trip with reads=.*; name the leaves of its slice in a tuple"
+    ):
+        Method(looking(reads))

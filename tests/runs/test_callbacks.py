@@ -1,0 +1,498 @@
+"""Callbacks are told everything, change nothing, and may end a run, which then stays ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.core.replies import Reply
+from unskew.errors import StateError, UsageError
+from unskew.records import checkpoints
+from unskew.records.checkpoints import State
+from unskew.records.record import Record
+from unskew.report.analysis.runs import read_run
+from unskew.round.callback_list import CallbackList
+from unskew.scores import kind
+
+CCVR = "ccvr(mode='features', epochs=1)"
+SETTINGS = {"epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 3, "model": "mlp", "lr": 0.002}
+RNG = np.random.default_rng(0)
+Y = np.arange(90) % 3
+DATA = ((RNG.normal(size=(90, 5)) + Y[:, None]).astype(np.float32), Y)
+
+
+def trained(*callbacks: unskew.Callback, **more: object) -> unskew.Result:
+    return unskew.run("fedavg", DATA, callbacks=callbacks, **{"rounds": 3, **SETTINGS, **more})  # type: ignore[arg-type]
+
+
+class Notes(unskew.Callback):
+    """Writes down the order of its calls, and all that it is given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.rows: list[dict[str, object]] = []
+        self.replies: list[unskew.Replied] = []
+
+    def begun(self, run):
+        self.calls.append(("begun", run.t))
+
+    def round_begun(self, run, asked):
+        self.calls.append(("round_begun", run.t))
+        assert asked == tuple(range(len(run.clients)))
+
+    def replied(self, run, replies):
+        self.calls.append(("replied", run.t))
+        self.replies += replies
+
+    def merged(self, run):
+        self.calls.append(("merged", run.t))
+
+    def evaluated(self, run, rows):
+        self.calls.append(("evaluated", run.t))
+        self.rows += rows
+
+    def ended(self, run, why):
+        self.calls.append((f"ended: {why}", run.t))
+
+
+class Meddler(unskew.Callback):
+    """Tries to change everything within its reach."""
+
+    def merged(self, run):
+        for tensor in run.weights().values():
+            tensor.zero_()
+        run.settings.__dict__["lr"] = 9.0
+        torch.manual_seed(0)
+        torch.rand(3)
+        torch.set_grad_enabled(False)
+
+    def evaluated(self, run, rows):
+        for row in rows:
+            row["value"] = 1.0
+        for values in run.series("global", run.main_score):
+            values.clear()
+
+
+class Failing(unskew.Callback):
+    def evaluated(self, run, rows):
+        if run.t == 2:
+            raise ValueError("no room\nleft")
+
+
+class Stopping(unskew.Callback):
+    def evaluated(self, run, rows):
+        return "enough" if run.t == 1 else None
+
+
+@pytest.fixture(scope="module")
+def plain() -> unskew.Result:
+    return trained()
+
+
+def test_every_hook_is_called_in_order_with_every_score(plain):
+    notes = Notes()
+    result = trained(notes)
+    a_round = ["round_begun", "replied", "merged", "evaluated"]
+    rounds = [(hook, t) for t in (1, 2, 3) for hook in a_round]
+    assert notes.calls == [("begun", 0), ("evaluated", 0), *rounds, ("ended: done", 3)]
+    assert notes.rows == result.record.rows["metrics"]
+    assert {r.client for r in notes.replies} == {k for k, n in enumerate(result.federation.sizes) if n}
+    assert all(r.used and r.loss > 0 and r.samples == result.federation.sizes[r.client] for r in notes.replies)
+
+
+def test_replies_that_were_dropped_are_said_so_and_losses_that_sites_withhold_are_unknown(plain):
+    notes = Notes()
+    audience = CallbackList([notes], plain.run, Record())
+    replies = [Reply(0, 30.0, {}, loss=torch.tensor(0.5)), Reply(2, 20.0, {}, loss=torch.tensor(0.25))]
+    audience.replied(replies, replies[1:], withheld=False)
+    audience.replied(replies, replies, withheld=True)
+    assert [(r.client, r.samples, r.used) for r in notes.replies] == [
+        (0, 30.0, False), (2, 20.0, True), (0, 30.0, True), (2, 20.0, True)
+    ]  # fmt: skip
+    assert [r.loss for r in notes.replies[:2]] == [0.5, 0.25]
+    assert all(np.isnan(r.loss) for r in notes.replies[2:])
+
+
+def test_a_callback_changes_no_bit(plain):
+    meddled = trained(Meddler())
+    assert meddled.digest == plain.digest
+    assert [r["value"] for r in meddled.record.rows["metrics"] if r["metric"] != "seconds"] == [
+        r["value"] for r in plain.record.rows["metrics"] if r["metric"] != "seconds"
+    ]
+
+
+def test_torchs_randomness_and_modes_are_after_a_callback_as_before_it(plain):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        CallbackList([Meddler()], plain.run, Record()).merged(State(1, plain.weights))
+        assert torch.is_inference_mode_enabled()
+    CallbackList([Meddler()], plain.run, Record()).merged(State(1, plain.weights))
+    assert torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
+    notes = Notes()
+    with pytest.raises(
+        StateError, match="E159 the callback Failing failed in 'evaluated' at round 2: ValueError: no room"
+    ):
+        trained(Failing(), notes, name="r", folder=tmp_path)
+    assert notes.calls[-1][0].startswith("ended: StateError")
+    with pytest.raises(UsageError, match=r"E109 .*Failing is a class; write Failing\(\)"):
+        trained(Failing)  # type: ignore[arg-type]
+    again = trained(name="r", folder=tmp_path)
+    assert again.digest == plain.digest
+
+
+@pytest.mark.parametrize("method", [CCVR, "fedexp"])
+def test_a_run_that_was_ended_has_a_last_round_and_stays_ended(tmp_path, method):
+    """The last round does what last rounds do: trips and averages that come last, and every client's own score."""
+    ended = unskew.run(method, DATA, callbacks=[Stopping()], name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
+    short = unskew.run(method, DATA, rounds=2, **SETTINGS)  # type: ignore[arg-type]
+    assert ended.t == 2
+    assert ended.digest == short.digest
+    (event,) = [e for e in ended.record.rows["events"] if e["code"] == "E323"]
+    assert event["text"] == "Stopping: enough; round 2 is the last."
+    again = unskew.run(method, DATA, name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
+    assert (again.t, again.digest) == (2, ended.digest)
+    assert unskew.load(tmp_path / "r").t == 2
+    assert read_run(tmp_path / "r").finished
+
+
+def test_early_stopping_counts_rounds_without_a_better_score():
+    class Said:
+        main_score, t = "accuracy", 0
+        values: list[float] = []
+
+        def series(self, scope, metric):
+            return list(range(len(self.values))), list(self.values)
+
+    said, stop = Said(), unskew.EarlyStopping(2)
+    reasons = []
+    for said.t, value in enumerate([0.9, 0.5, 0.6, 0.6, 0.55]):  # round 0 is the untrained model
+        said.values = [*said.values, value]
+        reasons.append(stop.evaluated(said, []))  # type: ignore[arg-type]
+    assert reasons == [None, None, None, None, "global accuracy has not risen above 0.6 since round 2"]
+    assert unskew.EarlyStopping(2, least=0.2).evaluated(said, []) is not None  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="E109 patience"):
+        unskew.EarlyStopping(0)
+
+
+class Told:
+    """A run as callbacks see it, with these series by scope and metric; `saved` holds what was kept."""
+
+    def __init__(self, main_score: str, t: int, **series: list[tuple[int, float]]) -> None:
+        self.main_score, self.t, self.saved = main_score, t, []
+        self.known = {name.replace("_at_", "@"): values for name, values in series.items()}
+
+    def series(self, scope, metric):
+        pairs = self.known.get(f"{scope}:{metric}" if f"{scope}:{metric}" in self.known else scope, [])
+        return [t for t, _ in pairs], [value for _, value in pairs]
+
+    def save(self, name, facts):
+        self.saved.append((name, facts["score"], facts["scope"], facts["metric"]))
+
+
+def test_where_no_global_model_is_scored_patience_looks_at_the_clients_mean():
+    """Whose values are in the unit of the main score: of an error, less is better."""
+    falling = Told("rmse", 3, personal_at_client=[(1, 5.0), (2, 4.0), (3, 3.0)])
+    assert unskew.EarlyStopping(1).evaluated(falling, []) is None  # type: ignore[arg-type]
+    rising = Told("rmse", 3, personal_at_client=[(1, 3.0), (2, 4.0), (3, 5.0)])
+    said = unskew.EarlyStopping(2).evaluated(rising, [])  # type: ignore[arg-type]
+    assert said == "personal@client mean has not fallen below 3 since round 1"
+
+
+def test_patience_looks_at_the_score_that_it_is_given():
+    run = Told(
+        "accuracy", 3, **{"global": [(1, 0.1), (2, 0.2), (3, 0.3)], "global:loss": [(1, 1.0), (2, 2.0), (3, 2.0)]}
+    )
+    assert unskew.EarlyStopping(2).evaluated(run, []) is None  # type: ignore[arg-type]
+    said = unskew.EarlyStopping(2, "global", "loss").evaluated(run, [])  # type: ignore[arg-type]
+    assert said == "global loss has not fallen below 1 since round 1"
+    by_scope = unskew.EarlyStopping(2, "global").evaluated(run, [])  # type: ignore[arg-type]
+    assert by_scope is None  # a scope alone stands for its main score
+
+
+def test_patience_does_not_run_out_before_another_evaluation():
+    """Rounds that nobody scored have not failed to rise."""
+    rising = [(5, 0.5), (10, 0.6)]
+    assert unskew.EarlyStopping(3).evaluated(Told("accuracy", 8, **{"global": rising[:1]}), []) is None  # type: ignore[arg-type]
+    assert unskew.EarlyStopping(3).evaluated(Told("accuracy", 14, **{"global": rising}), []) is None  # type: ignore[arg-type]
+    still = Told("accuracy", 10, **{"global": [(5, 0.5), (10, 0.5)]})
+    assert "since round 5" in (unskew.EarlyStopping(3).evaluated(still, []) or "")  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_seldom_evaluated_is_not_ended_between_two_evaluations():
+    result = trained(patience=2, eval_every=5, rounds=12, lr=0.01)
+    rounds, accuracies = result.record.series("global", "accuracy")
+    better = accuracies[2] > accuracies[1]
+    assert rounds == ([0, 5, 10, 12] if better else [0, 5, 10, 11])
+
+
+def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
+    """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a score."""
+
+    def kept(t: int, *values: float) -> bool:
+        run = Told("accuracy", t, **{"global": list(enumerate(values))})
+        unskew.KeepBest().evaluated(run, [])  # type: ignore[arg-type]
+        return bool(run.saved)
+
+    assert not kept(0, 0.9)
+    assert kept(1, 0.9, 0.5)
+    assert not kept(2, 0.9, 0.5, 0.4)
+    assert not kept(3, 0.9, 0.5, 0.4, 0.45)
+    assert not kept(3, 0.9, 0.5, 0.4, 0.5)
+    assert kept(2, 0.9, 0.5, 0.51)
+    assert not kept(3, 0.9, 0.5, 0.51)
+
+
+def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_beside_the_scores():
+    """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was remarked on."""
+    said: list[str] = []
+    told = "E139 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
+    settings = {**SETTINGS, "rounds": 6, "say": said.append}
+    result = unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], **settings)
+    assert [text for text in said if text.startswith(told)]
+    assert "E139" not in result.table()  # known by now, and said where it came true
+    said.clear()
+    unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(4)], **settings)
+    assert not any("E139" in text for text in said)
+    unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
+    assert sum("E139" in text for text in said) == 1
+    unskew.run("cfl", DATA, **settings)  # whose first stage takes 20 rounds, callbacks or none
+    assert sum("'cfl'" in text for text in said) == 1
+
+
+def test_early_stopping_that_is_given_to_a_resumed_run_is_remarked_on(tmp_path):
+    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path, "name": "r"}
+    with pytest.raises(StateError, match="E159"):
+        unskew.run("pfedsim", "digits", callbacks=[Failing()], **settings)
+    said: list[str] = []
+    unskew.resume(tmp_path / "r", callbacks=[unskew.EarlyStopping(2)], say=said.append)
+    assert sum("E139" in text for text in said) == 1
+
+
+class AfterThree(unskew.Callback):
+    def evaluated(self, run, rows):
+        return "enough" if run.t == 2 else None
+
+
+def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_scores(tmp_path):
+    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path}
+    ended = unskew.run("pfedsim", DATA, callbacks=[AfterThree()], name="r", **settings)
+    text = "round 3 of 6 is the last that was trained, and 'pfedsim' comes to its second stage after round 3"
+    assert f"Warning: {text}" in ended.table()
+    again = unskew.load(tmp_path / "r")
+    events = [e for e in again.record.rows["events"] if e["code"] == "E139"]
+    assert [(e["t"], e["text"][: len(text)]) for e in events] == [(3, text)]
+    assert read_run(tmp_path / "r").doubt.startswith(text)
+    unskew.run("pfedsim", DATA, name="whole", **settings)
+    assert not read_run(tmp_path / "whole").doubt
+
+
+def test_what_was_remarked_on_before_round_1_stands_beside_the_scores():
+    """`unskew.run` said nothing of it: a model with two softmaxes trained badly, and only a report had the reason."""
+    said: list[str] = []
+    settings = {**SETTINGS, "rounds": 1, "model": torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(1))}
+    result = unskew.run("fedavg", DATA, say=said.append, **settings)
+    (remark,) = [text for text in said if text.startswith("E129")]
+    assert remark in result.table().splitlines()
+
+
+def test_the_first_reason_to_end_a_run_counts():
+    class Later(unskew.Callback):
+        def evaluated(self, run, rows):
+            return "me too" if run.t == 1 else None
+
+    result = trained(Stopping(), Later(), rounds=5)
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E323"]
+    assert event["text"] == "Stopping: enough; round 2 is the last."
+
+
+def test_patience_is_a_setting_that_ends_a_run_and_counts_as_one(tmp_path):
+    still = trained(patience=1, lr=1e-9, rounds=9, name="r", folder=tmp_path)
+    assert still.t == 3  # the best is round 1, round 2 is no better, and the one after is the last
+    (event,) = [e for e in still.record.rows["events"] if e["code"] == "E323"]
+    assert event["text"].startswith("EarlyStopping: global accuracy has not risen")
+    settings = still.settings
+    assert settings.replace(patience=0).fingerprint() != settings.fingerprint()
+    assert settings.replace(keep_best=True).fingerprint() == settings.fingerprint()
+
+
+def test_the_model_of_the_best_round_is_kept_beside_the_last(tmp_path, plain):
+    ours = trained(keep_best=True, name="r", folder=tmp_path)
+    assert ours.digest == plain.digest
+    rounds, values = ours.record.series("global", "accuracy")
+    best = max(range(1, len(values)), key=values.__getitem__)
+    _, facts = checkpoints.read(Path(tmp_path / "r" / "best.safetensors"))
+    assert (facts["t"], facts["score"]) == (rounds[best], values[best])
+    again = unskew.load(tmp_path / "r", best=True)
+    assert again.t == rounds[best]
+    x, y = ours.federation.x_test, ours.federation.y_test
+    assert (again.predict(x) == y).mean() == pytest.approx(values[best], abs=1e-6)
+    assert json.loads(json.dumps(facts)) == facts
+    (tmp_path / "r" / "best.safetensors").unlink()
+    with pytest.raises(StateError, match=r"E155 .*has no best.safetensors"):
+        unskew.load(tmp_path / "r", best=True)
+    with pytest.raises(UsageError, match="E116 keep_best writes a file"):
+        trained(keep_best=True)
+
+
+class Mute(unskew.Callback):
+    pass
+
+
+class Answering(unskew.Callback):
+    def __init__(self, answer: object):
+        self.answer = answer
+
+    def evaluated(self, run, rows):
+        return self.answer
+
+
+def test_callbacks_may_come_from_a_generator_and_a_hook_may_stand_on_the_object(plain):
+    """A generator was read to its end by the first look at it, and nobody was told anything."""
+    notes, bare, heard = Notes(), Mute(), list[int]()
+    bare.merged = lambda run: heard.append(run.t)  # type: ignore[method-assign]
+    unskew.run("fedavg", DATA, callbacks=(c for c in (notes, bare)), rounds=1, **SETTINGS)  # type: ignore[arg-type]
+    assert notes.calls[-1] == ("ended: done", 1)
+    assert heard == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (unskew.EarlyStopping(3), r"E109 callbacks take a list; write callbacks=\[EarlyStopping\(\.\.\.\)\]"),
+        (None, "E109 callbacks take a list of unskew.Callback objects, and None is none"),
+        (["early"], "E109 callbacks take unskew.Callback objects: 'early'"),
+        (
+            [Mute()],
+            "E109 the callback Mute overrides none of begun, round_begun, replied, merged, evaluated, ended, so",
+        ),
+    ],
+)
+def test_what_is_no_list_of_callbacks_is_refused(given, says):
+    with pytest.raises(UsageError, match=says):
+        unskew.run("fedavg", DATA, callbacks=given, rounds=1, **SETTINGS)  # type: ignore[arg-type]
+
+
+def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
+    class Misspelt(unskew.Callback):
+        def evaluate(self, run, rows):
+            return None
+
+    class Short(unskew.Callback):
+        def evaluated(self, run):
+            return None
+
+    class Later(unskew.Callback):
+        async def merged(self, run):
+            return None
+
+    class Inherits(Short):
+        pass
+
+    for wrong, says in (
+        (Misspelt, r"E121 class Misspelt defines 'evaluate', which is no hook .*Did you mean 'evaluated'\?"),
+        (
+            Short,
+            r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self, run, rows\)",
+        ),
+        (Later, "E121 the hook `merged` of class Later is async"),
+        (Inherits, "E121 the hook `evaluated` of class Short takes"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            trained(wrong())
+
+
+@pytest.mark.parametrize("answer", [0.5, True, {"accuracy": 0.5}, np.ones(2)])
+def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
+    """A score that was handed back, as other libraries have it, ended the run after the next round."""
+    with pytest.raises(
+        StateError, match=r"E159 the callback Answering failed in 'evaluated' at round 0: .* it returned"
+    ):
+        trained(Answering(answer))
+
+
+@pytest.mark.parametrize("answer", [None, "", False, np.False_])
+def test_nothing_is_no_reason_to_end_a_run(answer, plain):
+    assert trained(Answering(answer)).digest == plain.digest
+
+
+def test_what_callbacks_are_shown_cannot_be_moved_or_reached_through(plain):
+    audience = CallbackList([Notes()], plain.run, Record())
+    audience.merged(State(1, plain.weights))
+    view = audience._view
+    for name, value in (("t", 7), ("rounds", 7)):
+        with pytest.raises(AttributeError):
+            setattr(view, name, value)
+    assert not [name for name in dir(view) if not name.startswith("_") and name not in dir(unskew.Progress)]
+
+
+def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plain, tmp_path, monkeypatch):
+    class Moving(unskew.Callback):
+        def merged(self, run):
+            os.chdir("/")
+            torch.set_default_dtype(torch.float64)
+
+    monkeypatch.chdir(tmp_path)
+    result = trained(Moving(), name="r", folder="runs")
+    assert (result.digest, torch.get_default_dtype(), Path.cwd()) == (plain.digest, torch.float32, tmp_path)
+    assert unskew.load("runs/r").digest == plain.digest
+
+
+def test_a_run_with_callbacks_goes_on_where_its_folder_is_gone(plain, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert trained(unskew.EarlyStopping(patience=9)).digest == plain.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("state.safetensors", "is a file of the run's own"),
+        ("state.previous.safetensors", "is a file of the run's own"),
+        ("model.safetensors", "is a file of the run's own"),
+        ("../other.safetensors", "is no name of such a file"),
+        ("mine.txt", "is no name of such a file"),
+    ],
+)
+def test_a_callback_writes_over_no_file_of_the_run(name, says, tmp_path):
+    class Saving(unskew.Callback):
+        def merged(self, run):
+            run.save(name, {})
+
+    with pytest.raises(UsageError, match=f"E109 save: .*{says}"):
+        trained(Saving(), name="r", folder=tmp_path)
+
+
+@pytest.mark.parametrize(("main", "values"), [("rmse", [0.3, 0.2, 0.1]), ("accuracy", [0.3, 0.4, 0.5])])
+def test_a_score_that_was_no_number_at_first_is_better_than_by_nothing_but_it(main, values):
+    """NaN in round 1 was the best for good: patience ended runs that got better, and no model was kept."""
+    curve = [(0, float("nan")), (1, float("nan")), *enumerate(values, 2)]
+    kept = []
+    for k in range(1, len(curve) + 1):
+        run = Told(main, k - 1, **{"global": curve[:k]})
+        assert unskew.EarlyStopping(2).evaluated(run, []) is None  # type: ignore[arg-type]
+        unskew.KeepBest().evaluated(run, [])  # type: ignore[arg-type]
+        kept += [score for _, score, _, _ in run.saved]
+    assert kept == values
+    lost = Told(main, 3, **{"global": [(t, float("nan")) for t in range(4)]})
+    said = unskew.EarlyStopping(2).evaluated(lost, [])  # type: ignore[arg-type]
+    assert said == f"global {main} has been no finite number since round 1"
+
+
+def test_the_best_of_scores_is_not_one_that_is_no_number():
+    nan = float("nan")
+    accuracy, rmse = kind("accuracy"), kind("rmse")
+    assert (accuracy.best([nan, 0.2, 0.4]), accuracy.worst([nan, 0.2, 0.4])) == (0.4, 0.2)
+    assert (rmse.best([nan, 2.0, 4.0]), rmse.worst([nan, 2.0, 4.0])) == (2.0, 4.0)
+    assert np.isnan(rmse.best([nan, nan]))

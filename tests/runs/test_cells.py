@@ -1,0 +1,200 @@
+"""Many runs seen from outside: what a cell reads of a run that another process writes, and the time that is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unskew import data
+from unskew.cli import screen
+from unskew.cli.screen import Progress
+from unskew.comparison import plan, progress
+from unskew.comparison.progress import Cell, announce, announced_cells, discard
+from unskew.comparison.workers import Losses
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.errors import NothingUsed, StateError, UsageError
+from unskew.methods.fedprox import FedProx
+from unskew.records.run_lock import RunLock
+from unskew.runs import conformance
+
+
+def sent(t, megabytes):
+    return json.dumps({"t": t, "way": "up", "share": "w", "clients": [0, 1], "bytes": int(megabytes * 5e5)}) + "\n"
+
+
+def scored(t, value):
+    row = {"t": t, "scope": "global", "client": None, "metric": "accuracy", "value": value}
+    return json.dumps(row) + "\n"
+
+
+def cell(path, **settings):
+    return Cell("fedavg", 0, path, Settings(**settings))
+
+
+def test_a_cell_reads_on_and_anew_where_its_run_went_back(tmp_path):
+    seen, ledger, metrics = cell(tmp_path), tmp_path / "ledger.jsonl", tmp_path / "metrics.jsonl"
+    ledger.write_text(sent(1, 2) + sent(2, 2) + sent(3, 2)[:9])
+    metrics.write_text(scored(1, 0.5) + scored(2, 0.6))
+    for _ in range(2):
+        seen.look()
+        assert (seen.t, seen.score, seen.megabytes) == (2, 0.6, 4)
+    ledger.write_text(sent(1, 2))
+    metrics.write_text(scored(1, 0.5))
+    seen.look()
+    assert (seen.t, seen.score, seen.megabytes) == (1, 0.5, 2)
+
+
+def test_a_line_that_is_half_written_is_read_once_it_is_whole(tmp_path):
+    seen, metrics = cell(tmp_path), tmp_path / "metrics.jsonl"
+    whole = scored(1, 0.5) + scored(2, 0.6)
+    for end in (len(whole) - 9, len(whole)):
+        metrics.write_text(whole[:end])
+        seen.look()
+    assert (seen.t, seen.score) == (2, 0.6)
+
+
+def test_a_cell_whose_run_went_back_and_past_the_mark_is_read_anew(tmp_path):
+    seen, metrics = cell(tmp_path), tmp_path / "metrics.jsonl"
+    metrics.write_text(scored(1, 0.5) + scored(2, 0.6))
+    seen.look()
+    metrics.write_text(scored(1, 0.123456789) + scored(2, 0.25) + scored(3, 0.75))
+    seen.look()
+    seen.look()
+    assert (seen.t, seen.score) == (3, 0.75)
+
+
+def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
+    """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they had."""
+    before = plan.Plan(("fedprox",), (0,), {"rounds": 50})
+    plan.write_plan(tmp_path, before)
+    plan.write_plan(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 20}))  # nothing has begun
+    plan.write_plan(tmp_path, before)
+    (tmp_path / "fedprox--s0").mkdir()
+    (tmp_path / "fedprox--s0" / "metrics.jsonl").write_text("")
+    for other in (plan.Plan(("fedavg",), (0,), {"rounds": 20}), plan.Plan(("fedprox",), (1,), {"rounds": 20})):
+        with pytest.raises(StateError, match=f"E112 {tmp_path} holds another run: rounds was 50, is 20 now"):
+            plan.write_plan(tmp_path, other)
+    assert plan.read_plan(tmp_path).settings["rounds"] == 50
+    further = {"rounds": 50, "set": {"scaffold": {"weighted": True}}, "workers": 2}
+    plan.write_plan(tmp_path, plan.Plan(("fedprox", "scaffold"), (0, 1), further))
+    assert plan.read_plan(tmp_path).methods == ("fedprox", "scaffold")
+
+
+def test_the_time_left_is_told_by_the_pace_of_this_sitting(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
+    one, other = cell(tmp_path / "a", rounds=50), cell(tmp_path / "b", rounds=50)
+    one.t = 40
+    shown = Progress([one, other], quiet=True)
+    shown.look(shown.runs)
+    assert shown.table().caption == "40% done"
+    now, one.t = 1030.0, 50
+    assert shown.table().caption == "50% done, 2:30 left"
+
+
+def test_a_cell_has_each_score_under_its_own_name(tmp_path):
+    seen = cell(tmp_path)
+    rows = [
+        ("global", None, "f1", 0.9), ("global", None, "accuracy", 0.6), ("global@client", None, "mean", 0.5),
+        ("global@client", None, "worst", 0.2), ("global@client", 3, "accuracy", 0.1), ("global", 3, "accuracy", 0.3),
+        ("personal@client", None, "mean", 0.8),
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(
+            json.dumps({"t": 2, "scope": scope, "client": k, "metric": metric, "value": value}) + "\n"
+            for scope, k, metric, value in rows
+        )
+    )
+    seen.look()
+    assert (seen.score, seen.client_mean, seen.client_worst, seen.metric) == (0.6, 0.5, 0.2, "accuracy")
+
+
+def test_a_run_is_done_with_a_score_or_where_its_clients_trained_none(tmp_path):
+    seen = cell(tmp_path)
+    done = {}
+    for code in (None, 0, 1, 2, NothingUsed.exit_code, 75):
+        seen.code = code
+        done[code] = seen.done
+    assert done == {None: False, 0: True, 1: False, 2: False, NothingUsed.exit_code: True, 75: False}
+    assert not seen.ended
+    (tmp_path / "model.safetensors").write_text("")
+    assert seen.ended
+
+
+def test_what_was_announced_is_read_wherever_the_folder_has_gone(tmp_path):
+    cells = [Cell("fedprox", 3, tmp_path / "t" / "a" / "b", Settings(rounds=7))]
+    announce(tmp_path / "t", cells)
+    (tmp_path / "t").rename(tmp_path / "moved")
+    (found,) = announced_cells(tmp_path / "moved")
+    assert (found.method, found.seed, found.settings.rounds) == ("fedprox", 3, 7)
+    assert found.path == tmp_path / "moved" / "a" / "b"
+    with pytest.raises(StateError, match="E111"):
+        announced_cells(tmp_path)
+
+
+def test_a_run_is_given_up_only_where_it_is_lost_three_times_at_one_round(tmp_path):
+    losses, one, other = Losses(), cell(tmp_path / "a"), cell(tmp_path / "b")
+    for t in (0, 1):
+        one.t = t
+        for _ in range(2):
+            losses.count(one)
+            if t == 0:
+                losses.count(other)
+    with pytest.raises(StateError, match="E174 fedavg, seed 0: its process died 3 times after round 1"):
+        losses.count(one)
+
+
+def test_versions_are_counted_once_a_run_and_runs_that_have_not_begun_not_at_all(tmp_path, monkeypatch):
+    made = {"a": "0.1.0+b", "b": "0.1.0+a", "c": "0.1.0+b", "d": ""}
+    monkeypatch.setattr(progress, "recorded_revision", lambda path: made[path.name])
+    monkeypatch.setattr(progress, "revision", lambda: "0.1.0+a")
+    paths = [tmp_path / name for name in "abcd"]
+    assert list(progress.makers([*paths, paths[0]]).items()) == [("0.1.0+a", 1), ("0.1.0+b", 2)]
+    assert [p.name for p in progress.runs_by_other_versions(paths)] == ["a", "c"]
+
+
+def test_what_only_this_process_has_is_not_handed_to_workers(tmp_path):
+    class Mine(FedProx):
+        name = "mine"
+
+    class Twin(FedProx):
+        """Called like the one that comes with unskew."""
+
+    assert plan.methods_as_text(["fedavg", FedProx(mu=0.5), Method(), Path("m.py")]) == [
+        "fedavg", "fedprox(mu=0.5)", "fedavg", "m.py",
+    ]  # fmt: skip
+    for given, words in (
+        ([Mine()], "process alone"),
+        ([Twin()], "process alone"),
+        ("fedavg", "takes a list of methods"),
+        (FedProx(), "takes a list"),
+    ):
+        with pytest.raises(UsageError, match=f"E109 .*{words}"):
+            plan.methods_as_text(given)
+    with pytest.raises(UsageError, match="E109 a Linear was given as model"):
+        plan.model_as_text(torch.nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="E109 a Federation is dealt out already"):
+        plan.data_as_text(conformance.small_federation(), tmp_path, "", "")
+
+
+def test_data_of_this_process_are_written_for_workers(tmp_path):
+    x, y = np.random.default_rng(0).random((40, 1, 4, 4), np.float32), np.arange(40) % 4
+    settings = plan.data_as_text(data.arrays(x, y, test=0.25), tmp_path, "", "")
+    assert settings["data"] == str(tmp_path / "data.npz")
+    assert len(data.npz(tmp_path / "data.npz").x) == 30
+    divided = plan.data_as_text([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two", "", "")
+    assert divided["skew"].startswith("column:")
+    assert plan.data_as_text("digits", tmp_path, "", "") == {"data": "digits"}
+
+
+def test_a_run_in_use_is_not_discarded(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with RunLock(tmp_path / "b"), pytest.raises(StateError, match="E110"):
+        discard([tmp_path / "a", tmp_path / "b"])
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]

@@ -1,0 +1,254 @@
+"""`Result.export`: the model outside unskew answers as the run's does, and says nothing that it should not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import unskew
+from tests.samples import EVERYTHING
+from unskew.errors import StateError, UsageError
+from unskew.runs.export import example_inputs, export_folder, onnx_format, weights_format
+from unskew.runs.export.exported_model import export_model, input_scaling
+from unskew.runs.model_card import FILE as CARD
+from unskew.system import disk
+
+N = 45
+RNG = np.random.default_rng(3)
+Y = np.array(["red", "green", '"""; import os'])[np.arange(N) % 3]
+IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, None, None, None]).astype(np.uint8)
+ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * (np.arange(N) % 3)[:, None]).astype(np.float32)
+TOKENS = RNG.integers(0, 9, size=(N, 6))
+SETTINGS = {"rounds": 1, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1"}
+HAS_ONNX = importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnxscript")
+needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="the extra [export] is not installed")
+
+
+def trained(method: str, x: np.ndarray, **more: Any) -> unskew.Result:
+    return unskew.run(method, (x, Y), **{"model": "mlp", **SETTINGS, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def fedrdn(tmp_path_factory) -> unskew.Result:
+    return trained("fedrdn", IMAGES, name="r", folder=tmp_path_factory.mktemp("fedrdn"), keep_best=True)
+
+
+def loaded(path: Path, *arguments: Any) -> Any:
+    """What the export's own load.py gives."""
+    spec = importlib.util.spec_from_file_location("load", path / "load.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load(*arguments)
+
+
+def answers(path: Path, x: np.ndarray) -> np.ndarray:
+    """The logits of samples by an exported folder alone."""
+    card = json.loads((path / "model.json").read_text())
+    x = x.astype(card["inputs"]["dtype"])
+    if card["format"] == "onnx":
+        return loaded(path)(x)
+    more = [eval(card["made_by"], {"unskew": unskew})] if card["format"] == "safetensors" else []
+    if card["format"] == "torch-export":  # its weights are constants, so the answer needs no torch.no_grad()
+        return loaded(path)(torch.as_tensor(x)).numpy()
+    with torch.no_grad():
+        return loaded(path, *more)(torch.as_tensor(x)).numpy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "client"),
+    [
+        ("safetensors", None),
+        ("safetensors", "client-1"),
+        ("torch-export", "client-1"),
+        pytest.param("onnx", None, marks=needs_onnx),
+    ],
+)
+def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
+    """With its classes, for one sample and for many, from images as they were given; and it says no more than it must.
+
+    FedRDN's table of all sites was a constant of the graph, and every operation named the file it is in.
+    """
+    paths = fedrdn.export(tmp_path / "e", kind, client)
+    ours = fedrdn.trained.outputs(IMAGES, client).numpy()
+    assert np.allclose(answers(tmp_path / "e", IMAGES), ours, atol=1e-5)
+    assert np.allclose(answers(tmp_path / "e", IMAGES[:1]), ours[:1], atol=1e-5)
+    card = json.loads((tmp_path / "e" / "model.json").read_text())
+    assert (card["client"], card["classes"]) == (client, list(fedrdn.federation.classes))
+    assert (np.array(card["classes"])[ours.argmax(1)] == fedrdn.predict(IMAGES, client)).all()
+    table = fedrdn.trained.end.down["fedrdn"]["mu"]
+    for content in (path.read_bytes() for path in paths):
+        assert all(row.numpy().tobytes() not in content for row in table)
+        assert str(Path(unskew.__file__).parent).encode() not in content
+        assert str(Path(torch.__file__).parent).encode() not in content
+
+
+@pytest.mark.parametrize(
+    ("method", "x", "client", "more"),
+    [
+        ("unskew", IMAGES, 2, {}),
+        ("fedbn", IMAGES, 0, {"model": "cnn_small(batch_norm=True)"}),
+        ("fedproto(aggregate_weights=False)", IMAGES, 0, {}),
+        ("ditto", ROWS, 1, {}),
+        ("fedem", ROWS, 1, {"model": "mlp"}),
+        ("fedetf", ROWS, None, {}),
+        ("fedavg", TOKENS, None, {"model": nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))}),
+        ("fedavg", IMAGES.astype(np.uint16) * 250, None, {}),
+    ],
+)
+def test_what_is_exported_does_what_each_method_does_when_it_predicts(method, x, client, more, tmp_path):
+    """The module that becomes a graph; with `make matrix` the graph, too."""
+    ours = trained(method, x, **more)
+    z = ours.trained.outputs(x, client).numpy()
+    with torch.no_grad():
+        assert np.allclose(export_model(ours.trained, client)(torch.as_tensor(x)), z, atol=1e-5)
+    if EVERYTHING and "fedproto" not in method:  # torch cannot follow its distances for any number of samples
+        ours.export(tmp_path / "e", "torch-export", client)
+        assert np.allclose(answers(tmp_path / "e", x), z, atol=1e-5)
+
+
+def test_masks_are_answered_pixel_by_pixel(tmp_path):
+    x = RNG.random((12, 1, 8, 8)).astype(np.float32)
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))
+    ours = unskew.run("fedavg", (x, (x[:, 0] > 0.5).astype(int)), model=net, **SETTINGS)  # type: ignore[arg-type]
+    ours.export(tmp_path / "e")
+    made = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))
+    with torch.no_grad():
+        z = loaded(tmp_path / "e", made)(torch.tensor(x))
+    assert np.allclose(z, ours.trained.outputs(x), atol=1e-5)
+    assert json.loads((tmp_path / "e" / "model.json").read_text())["outputs"]["shape"] == ["N", 2, 8, 8]
+
+
+def test_a_number_is_read_from_an_exported_model_as_its_card_says(tmp_path):
+    """The one output is in units of the target's scale."""
+    y = ROWS[:, 0] * 7 - 500
+    ours = unskew.run("fedavg", (ROWS, y), target="price", model="mlp", **SETTINGS)  # type: ignore[arg-type]
+    ours.export(tmp_path / "e")
+    target = json.loads((tmp_path / "e" / "model.json").read_text())["target"]
+    z = answers(tmp_path / "e", ROWS)[:, 0]
+    assert np.allclose(target["center"] + target["scale"] * z, ours.predict(ROWS), rtol=1e-5)
+
+
+def test_the_best_rounds_model_comes_with_its_own_scores(fedrdn, tmp_path):
+    assert fedrdn.path
+    best = unskew.load(fedrdn.path, best=True)
+    best.export(tmp_path / "e")
+    assert (tmp_path / "e" / CARD).read_text() == (fedrdn.path / CARD).read_text()  # one round, which is the best
+    best.record.add("metrics", [{"t": 9, "scope": "global", "client": None, "metric": "accuracy", "value": 0.123}])
+    best.export(tmp_path / "f")
+    assert "0.1230" not in (tmp_path / "f" / CARD).read_text()
+
+
+def test_what_is_somebody_elses_does_not_become_code(fedrdn, tmp_path):
+    """A class may be called like an end of a string and a statement."""
+    fedrdn.export(tmp_path / "e")
+    assert "import os" not in (tmp_path / "e" / "load.py").read_text()
+
+
+def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, monkeypatch):
+    (tmp_path / "e").mkdir()
+    for out in (tmp_path / "e", tmp_path / "m.onnx"):
+        with pytest.raises(UsageError, match="E161"):
+            fedrdn.export(out)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"E161 .*file/e cannot be written"):
+        fedrdn.export(tmp_path / "file" / "e")
+
+    def full(*_: Any) -> None:
+        raise OSError(13, "no permission")
+
+    monkeypatch.setattr(disk, "replace", full)
+    with pytest.raises(UsageError, match=r"E161 .*no permission"):
+        fedrdn.export(tmp_path / "f")
+    assert {p.name for p in tmp_path.iterdir()} == {"e", "file"}
+    assert not list((tmp_path / "e").iterdir())
+
+
+def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights_format, "answer", lambda content, whole, x: whole(x) + 0.01)
+    with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
+        fedrdn.export(tmp_path / "e")
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "client", "kind", "says"),
+    [
+        ("local", None, "safetensors", "E131 .*every client keeps weights"),
+        ("local", "client-9", "safetensors", "E109 there is no client 'client-9'"),
+        ("fedetf", None, "safetensors", "E160 'fedetf' changes the model's layers"),
+        ("fedproto(aggregate_weights=False)", 0, "safetensors", "E160 'fedproto' answers in place"),
+        ("knn_per", 0, "safetensors", "E160 the own model of client-0 holds 'knn_per.h'"),
+        ("fedavg", None, "pickle", "E109 there is no format 'pickle'"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_a_sentence(method, client, kind, says, tmp_path):
+    with pytest.raises(UsageError, match=says):
+        trained(method, ROWS).export(tmp_path / "e", kind, client)
+    assert not (tmp_path / "e").exists()
+
+
+def test_inputs_that_are_changed_by_more_than_a_scale_are_refused():
+    for odd in (torch.sin, lambda x: x + torch.arange(4.0).reshape(1, 1, 2, 2), lambda x: 0 * x):
+        with pytest.raises(UsageError, match="E160"):
+            input_scaling(odd, (3, 2, 2), 1)
+    ours = input_scaling(lambda x: (x - 3) / 2, (3, 2, 2), 255)
+    assert torch.allclose(ours.mean, torch.full((3,), 3.0).double())
+    assert torch.allclose(ours.std, torch.full((3,), 2.0).double())
+
+
+def test_without_the_extra_onnx_is_refused(fedrdn, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UsageError, match=r"E162 .*pip install 'unskew\[export\]'"):
+        fedrdn.export(tmp_path / "e", "onnx")
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_run_that_has_not_ended_is_not_exported(tmp_path):
+    with pytest.raises(StateError, match="E117"):
+        unskew.load(tmp_path)
+
+
+def test_load_py_is_short_enough_to_read():
+    for path in export_folder.SNIPPETS.iterdir():
+        assert len(path.read_text().splitlines()) <= 20, path
+
+
+def test_bytes_stay_bytes_only_where_they_are_divided():
+    """Ages kept as uint8 are no pixels: an exported model takes them as the numbers that they are."""
+
+    def whole(divided_by):
+        return SimpleNamespace(inputs=None if divided_by is None else SimpleNamespace(divided_by=divided_by))
+
+    given = [("uint8", 255), ("uint8", 1), ("uint16", 65_535), ("float64", 1), ("float32", 255), ("uint8", None)]
+    assert [example_inputs.sample_type(dtype, whole(by)) for dtype, by in given] == [  # type: ignore[arg-type]
+        "uint8", "float32", "uint16", "float32", "float32", "int64",
+    ]  # fmt: skip
+
+
+def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converted(monkeypatch):
+    monkeypatch.setattr(onnx_format, "package", lambda name: None)
+    monkeypatch.setattr(onnx_format, "LARGEST", 63)
+    with pytest.raises(UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"):
+        onnx_format.write(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_the_graph_of_harnet_takes_any_number_of_samples(count, tmp_path):
+    """Its columns of padding were written down for the two samples that the graph was made with, so that there was no graph."""
+    x = RNG.normal(size=(24, 1, 128, 3)).astype(np.float32)
+    ours = unskew.run("fedavg", (x, np.arange(24) % 3), model="harnet", **SETTINGS)  # type: ignore[arg-type]
+    ours.export(tmp_path / "e", "torch-export")
+    expected = ours.trained.outputs(x[:count])
+    theirs = loaded(tmp_path / "e")(torch.from_numpy(x[:count]))
+    assert torch.allclose(theirs, expected, atol=1e-4)

@@ -1,0 +1,144 @@
+"""Who holds a run is named with its machine; a file system without locks is refused; a dead holder locks nobody out."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from unskew.errors import StateError
+from unskew.records.run_lock import RunLock
+from unskew.system import disk, machine
+
+
+def test_the_holder_is_named_with_its_machine(tmp_path):
+    with (
+        RunLock(tmp_path),
+        pytest.raises(StateError, match=rf"E110 .* is in use by pid {os.getpid()} on {platform.node()} \(since "),
+    ):
+        RunLock(tmp_path).__enter__()
+
+
+def test_a_lock_is_one_holders_alone_and_free_once_it_is_closed(tmp_path):
+    with open(tmp_path / "l", "a") as first, open(tmp_path / "l", "a") as second:
+        disk.lock(first, wait=False)
+        with pytest.raises(OSError) as told:
+            disk.lock(second, wait=False)
+        assert told.value.errno in disk.HELD
+        first.close()
+        disk.lock(second, wait=True)
+
+
+def test_the_lock_of_a_machine_that_has_died_locks_nobody_out(tmp_path):
+    (tmp_path / "run.lock").write_text("pid 1 on node-7 (since 09:01)")
+    with RunLock(tmp_path):
+        assert platform.node() in (tmp_path / "run.lock").read_text()
+
+
+def test_a_file_system_that_cannot_lock_is_said_to_be_that(tmp_path, monkeypatch):
+    """And nobody is said to be using the run."""
+
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on one that can"):
+        RunLock(tmp_path).__enter__()
+
+
+def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
+    """With a stand-in for its module: who waits is let in later, who does not is refused, and the text stays readable."""
+    asked, busy = [], [errno.EACCES, errno.EACCES]
+
+    def locking(number, mode, count):
+        asked.append((os.lseek(number, 0, os.SEEK_CUR), mode, count))
+        if busy:
+            raise OSError(busy.pop(), "Permission denied")
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sys, "platform", "win32")
+        elsewhere.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+        there = importlib.reload(disk)
+    try:
+        with open(tmp_path / "run.lock", "a+") as file:
+            with pytest.raises(OSError, match="denied"):
+                there.lock(file, wait=False)
+            there.lock(file, wait=True)
+            file.write("held")
+            busy.append(errno.ENOLCK)
+            with pytest.raises(OSError, match="denied"):  # which no waiting helps
+                there.lock(file, wait=True)
+        assert asked == [(1 << 30, 2, 1)] * 4
+        assert (tmp_path / "run.lock").read_text() == "held"
+    finally:
+        importlib.reload(disk)
+
+
+def test_nothing_but_real_sites_needs_what_windows_lacks():
+    """No simulation imports or calls it; `unskew.system.disk`, `unskew.system.machine` and what reads samples from files have other ways."""
+    package = Path(disk.__file__).parent
+    needs = re.compile(r"^\s*(?:import|from) (fcntl|termios|tty|pwd|grp|resource)\b", re.MULTILINE)
+    told = {str(f.relative_to(package)) for f in package.rglob("*.py") if needs.search(f.read_text())}
+    assert told == {"locks.py", str(Path("deploy", "terminal.py"))}
+    calls = re.compile(r"\bos\.(?:preadv?|sysconf|fork|killpg|getuid|posix_\w+)\(")
+    asks = {str(f.relative_to(package)) for f in package.rglob("*.py") if calls.search(f.read_text())}
+    assert asks == {
+        "ram.py",
+        str(Path("data", "direct.py")),
+        str(Path("data", "ranges.py")),
+        str(Path("data", "scratch.py")),
+        str(Path("deploy", "bulk.py")),
+        str(Path("deploy", "supervise.py")),
+    }
+
+
+def test_where_a_system_does_not_tell_its_memory_nothing_is_refused_for_it(monkeypatch):
+    monkeypatch.delattr(os, "sysconf")
+    assert machine.usable_memory() == sys.maxsize
+
+
+def test_a_container_has_the_memory_that_it_may_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    whole = machine.usable_memory()
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.usable_memory() == whole
+    (tmp_path / "memory.max").write_text("1048576\n")
+    assert machine.usable_memory() == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("0::/slurm/job_7/step_0", "slurm/job_7/memory.max"),
+        ("4:memory:/slurm/job_7/step_0", "memory/slurm/job_7/memory.limit_in_bytes"),
+        ("4:cpu,memory:/user", "memory/memory.limit_in_bytes"),
+    ],
+)
+def test_a_job_of_a_cluster_has_the_memory_that_it_may_use(line, file, tmp_path, monkeypatch):
+    """The limit may be that of any group of processes that holds this one's; only a container's was asked."""
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "self")
+    whole = machine.usable_memory()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(f"9:pids:/other\n{line}\n")
+    assert machine.usable_memory() == whole
+    (tmp_path / "groups" / file).parent.mkdir(parents=True)
+    (tmp_path / "groups" / file).write_text(f"{1 << 20}\n")
+    assert machine.usable_memory() == 1 << 20
+
+
+def test_a_process_has_the_memory_that_it_may_address(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path)
+    whole = machine.usable_memory()
+    (tmp_path / "limits").write_text("Max address space         unlimited            unlimited            bytes\n")
+    assert machine.usable_memory() == whole
+    (tmp_path / "limits").write_text("Max address space         4194304              unlimited            bytes\n")
+    assert machine.usable_memory() == 1 << 22

@@ -1,0 +1,259 @@
+"""`unskew.load`: a finished run's model from its folder, without the samples, and without running anything in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import unskew
+from unskew.errors import DataError, NothingUsed, StateError, UsageError
+from unskew.records import checkpoints
+from unskew.report.analysis.runs import read_run
+from unskew.runs import conformance
+
+N = 60
+RNG = np.random.default_rng(3)
+Y = np.array(["red", "green", "blue"])[np.arange(N) % 3]
+IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, None, None, None]).astype(np.uint8)
+ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * (np.arange(N) % 3)[:, None]).astype(np.float32)
+SETTINGS = {"rounds": 2, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1", "eval_every": 2}
+MODEL = """
+from torch import nn
+def make(shape, classes, width=4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(5, width), nn.ReLU(), nn.Linear(width, classes))
+"""
+
+
+def halves(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    return x[:40], Y[:40], x[40:], Y[40:]
+
+
+def trained(method: str, x: np.ndarray, folder: Path, **more: object) -> unskew.Result:
+    return unskew.run(method, halves(x), name="r", folder=folder, **{"model": "mlp", **SETTINGS, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory) -> unskew.Result:
+    return trained("fedavg", ROWS, tmp_path_factory.mktemp("ours"))
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedrdn", {}),
+        ("unskew", {}),
+        ("fedbn", {"model": "cnn_small(batch_norm=True)"}),
+        ("local", {}),
+        ("fedproto(aggregate_weights=False)", {}),
+    ],
+)
+def test_a_loaded_run_answers_as_the_run_did(method, more, tmp_path):
+    """The global model's and a client's own answers, its scores and its table; with the scores as witnesses."""
+    ours = trained(method, IMAGES, tmp_path, **more)
+    again = unskew.load(tmp_path / "r")
+    assert again.table() == ours.table()
+    assert again.clients() == ours.clients()
+    assert not again.model.training
+    x, y = halves(IMAGES)[2:]
+    if method not in ("fedbn", "local", "fedproto(aggregate_weights=False)"):
+        assert (again.predict_proba(x) == ours.predict_proba(x)).all()
+        assert (again.predict(x) == y).mean() == pytest.approx(ours.scores()["last"], abs=1e-6)
+    rows = ours.federation.test[1]
+    assert (again.predict(x[rows], 1) == y[rows]).mean() == pytest.approx(ours.clients()[1]["accuracy"], abs=1e-6)
+    assert (again.predict_proba(x, "client-1") == ours.predict_proba(x, 1)).all()
+
+
+def test_a_model_that_needs_its_clients_samples_says_so(tmp_path):
+    """Without them FedBABU's head would stay as it is, unnoticed."""
+    trained("fedbabu(finetune_epochs=1)", ROWS, tmp_path)
+    again = unskew.load(tmp_path / "r")
+    assert again.predict(ROWS).shape == (N,)
+    with pytest.raises(UsageError, match=r"E131 .*not kept with the run"):
+        again.predict(ROWS, 0)
+
+
+def test_a_run_over_a_network_has_no_clients_own_models(tmp_path):
+    trained("unskew", IMAGES, tmp_path)
+    (tmp_path / "r" / "sites.json").write_text("{}")
+    again = unskew.load(tmp_path / "r")
+    assert again.predict(IMAGES).shape == (N,)
+    with pytest.raises(UsageError, match="E131 what makes the model of client-0 its own is not in"):
+        again.predict(IMAGES, 0)
+
+
+@pytest.mark.parametrize("method", ["fedbn", "local"])
+def test_a_client_that_never_took_part_has_no_model(method, tmp_path):
+    (tmp_path / "trace.csv").write_text("round,client\n1,0\n1,1\n2,0\n2,1\n")
+    ours = trained(
+        method, IMAGES, tmp_path, availability=f" trace:{tmp_path / 'trace.csv'}", model="cnn_small(batch_norm=True)"
+    )
+    (tmp_path / "trace.csv").unlink()  # is not needed to predict
+    for result in (ours, unskew.load(tmp_path / "r")):
+        assert result.predict(IMAGES, 0).shape == (N,)
+        with pytest.raises(UsageError, match="E131 client-2 never took part"):
+            result.predict(IMAGES, 2)
+
+
+def test_an_unfinished_run_is_refused_unless_it_is_asked_for(ours, tmp_path):
+    shutil.copytree(ours.path, tmp_path / "r")
+    (tmp_path / "r" / "model.safetensors").unlink()
+    with pytest.raises(StateError, match=r"E155 .*has not come to its end"):
+        unskew.load(tmp_path / "r")
+    assert (unskew.load(tmp_path / "r", unfinished=True).predict(ROWS) == ours.predict(ROWS)).all()
+
+
+def test_nothing_in_a_folder_is_changed_by_loading_it(ours):
+    def content() -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in ours.path.iterdir() if p.is_file()}
+
+    before = content()
+    unskew.load(ours.path)
+    assert content() == before
+
+
+def test_code_that_a_folder_names_is_not_run(tmp_path):
+    """A folder from somebody else: its model and its method name Python files, in it or anywhere on this machine."""
+    bomb = tmp_path / "bomb.py"
+    bomb.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    trained("fedavg", ROWS, tmp_path)
+    file = tmp_path / "r" / "state.safetensors"
+    tree, facts = checkpoints.read(file)
+    for changed in ({"model": f"{bomb}:make"}, {"method": f"{bomb}"}, {"method": f"fedprox+{bomb}:P(a='b')"}):
+        checkpoints.write(file, tree, {**facts, "settings": {**facts["settings"], **changed}})
+        with pytest.raises(StateError, match=r"E156 .*name (yours|the method with your own file)"):
+            unskew.load(tmp_path / "r")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_from_a_file_is_the_file_that_the_caller_names(tmp_path):
+    """It may lie elsewhere by now; another file than the one trained with is refused."""
+    (net := tmp_path / "net.py").write_text(MODEL)
+    ours = trained("fedavg", ROWS, tmp_path, model=f"{net}:make(width=6)")
+    (tmp_path / "moved").mkdir()
+    moved = Path(shutil.move(net, tmp_path / "moved"))
+    again = unskew.load(ours.path, model=f"{moved}:make(width=6)")
+    assert (again.predict_proba(ROWS) == ours.predict_proba(ROWS)).all()
+    with pytest.raises(StateError, match=r"E156 .*'1.weight' is \[4, 5\], and \[6, 5\] in the checkpoint"):
+        unskew.load(ours.path, model=f"{moved}:make")
+    moved.write_text(MODEL.replace("ReLU", "Tanh"))
+    with pytest.raises(StateError, match=r"E112 .*is not the file with which"):
+        unskew.load(ours.path, model=f"{moved}:make(width=6)")
+
+
+def test_a_model_that_was_an_object_is_given_again(tmp_path):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    ours = trained("fedavg", ROWS, tmp_path, model=module)
+    with pytest.raises(StateError, match=r"E156 .*a module that a program gave; name yours"):
+        unskew.load(ours.path)
+    fresh = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    assert (unskew.load(ours.path, model=fresh).predict(ROWS) == ours.predict(ROWS)).all()
+
+
+def test_a_checkpoint_of_another_version_is_told(ours, tmp_path):
+    shutil.copytree(ours.path, tmp_path / "r")
+    tree, facts = checkpoints.read(ours.path / "state.safetensors")
+    checkpoints.write(
+        tmp_path / "r" / "state.safetensors", tree, {**facts, "settings": {**facts["settings"], "new": 1}}
+    )
+    with pytest.raises(
+        StateError, match=r"E156 .*was trained by unskew .*unknown key 'new'.*the version that trained it"
+    ):
+        unskew.load(tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda r: (r / "state.safetensors").unlink(), "E117 .*is no run"),
+        (lambda r: (r / "state.safetensors").write_bytes(b"\x80\x04pickle"), "E201 .*cannot be read.*resume"),
+        (lambda r: (r / "metrics.jsonl").write_text('{"t": 9}\n'), "E208 metrics.jsonl is missing"),
+        (lambda r: (r / "federation.json").write_text("[]"), "E111 .*federation.json should hold keys and values"),
+    ],
+)
+def test_damaged_folders_are_refused(ours, damage, says, tmp_path):
+    shutil.copytree(ours.path, tmp_path / "r")
+    damage(tmp_path / "r")
+    with pytest.raises(StateError, match=says):
+        unskew.load(tmp_path / "r")
+
+
+def test_a_run_that_nobody_trained_does_not_predict(tmp_path):
+    with pytest.raises(NothingUsed):
+        trained("fedavg", ROWS, tmp_path, lr=1e38, normalise="none", epochs=3)
+    with pytest.raises(NothingUsed, match="E316"):
+        unskew.load(tmp_path / "r")
+
+
+def test_the_order_of_classes_is_the_checkpoints(ours, tmp_path):
+    """federation.json, which nothing vouches for, does not decide what an answer is called."""
+    shutil.copytree(ours.path, tmp_path / "r")
+    summary = json.loads((tmp_path / "r" / "federation.json").read_text())
+    summary["classes"].reverse()
+    (tmp_path / "r" / "federation.json").write_text(json.dumps(summary))
+    assert (unskew.load(tmp_path / "r").predict(ROWS) == ours.predict(ROWS)).all()
+
+
+def test_samples_that_are_scaled_already_are_noticed(ours):
+    """predict standardises what it is given, so standardised samples would be standardised twice."""
+    mean, std = ROWS[:40].mean(0), ROWS[:40].std(0)
+    with pytest.warns(UserWarning, match=r"column 0 .*mean -?0\.\d+ .*are they scaled already"):
+        ours.predict((ROWS - mean) / std)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours.predict(ROWS)
+    with pytest.raises(DataError, match=r"E403 predict: samples are \[4\]"):
+        unskew.load(ours.path).predict(ROWS[:, :4])
+
+
+def test_a_run_that_lies_under_runs_is_suggested(ours, tmp_path, monkeypatch):
+    """`unskew predict patients` for `unskew predict runs/patients`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ours.path, tmp_path / "runs" / "patients")
+    with pytest.raises(StateError, match=r"E117 patients is no run: .*Did you mean runs/patients\?"):
+        unskew.load("patients")
+    with pytest.raises(StateError, match=r"E117 patient is no run: .*Runs are folders under runs/"):
+        unskew.load("patient")
+
+
+def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch):
+    """`unskew predict site/runs` was answered that runs are folders under runs/, of which it is one."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ours.path, tmp_path / "runs" / "patients")
+    lacks = "it has no state.safetensors."
+    with pytest.raises(StateError, match=rf"E117 runs is no run: {lacks} It holds one run: runs/patients\.$"):
+        unskew.load("runs")
+    for number in ("r1", "r2", "r3"):
+        (tmp_path / "site" / "runs" / number).mkdir(parents=True)
+        (tmp_path / "site" / "runs" / number / "setup.safetensors").write_bytes(b"")
+    os.utime(tmp_path / "site" / "runs" / "r2", (4e9, 4e9))
+    several = "It holds 3 runs; name one of them, such as site/runs/r2\\.$"
+    for folder in ("site", "site/runs"):
+        with pytest.raises(StateError, match=rf"E117 {folder} is no run: {lacks} {several}"):
+            unskew.load(folder)
+    with pytest.raises(
+        StateError, match=r"E117 site/runs/r1 is no run: .*unskew predict and unskew export take its model"
+    ):
+        read_run("site/runs/r1")
+
+
+def test_a_comparison_is_no_run_to_resume_and_says_how_it_goes_on(tmp_path, monkeypatch):
+    """In Python the message asked for one of its runs, each of which is a part of what was to go on."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        unskew.run(
+            "fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1, name=f"fedavg--s{seed}", folder="c"
+        )
+    Path("c/compare.yaml").touch()
+    with pytest.raises(
+        StateError, match=r"E117 c is no run.* All of them go on with `unskew resume c`, or with the same unskew"
+    ):
+        unskew.resume("c")
+    with pytest.raises(StateError, match=r"E117 c is no run: .*such as c/fedavg--s\d\.$"):
+        unskew.load("c")

@@ -1,0 +1,269 @@
+"""Replies that cannot be used leave no trace, and a run that its clients did not train is no result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.core.part import Part
+from unskew.core.shares import Share
+from unskew.core.trip import Trip
+from unskew.errors import NothingUsed
+from unskew.report import page
+from unskew.report.analysis import tables
+from unskew.report.analysis.numbers import size
+from unskew.report.analysis.runs import read_run
+from unskew.report.analysis.summary import summary_table
+from unskew.report.sections import context_of
+from unskew.runs import conformance
+from unskew.runs.coverage import UsedReplies, doubt, likely_cause
+from unskew.runs.resolve import resolve
+
+FAST = {"rounds": 3, "epochs": 4, "batch": 8, "workers": 1}
+C = conformance.small_federation().n_classes
+K = int((conformance.small_federation().sizes > 0).sum())
+DIVERGING = {"lr": 1e30, "lr_decay": 1e-31, "lr_min": 0.05}
+"""A first round that ends in NaN at every client, and sound ones after it."""
+
+
+def answered(result) -> list[int]:
+    return [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
+
+
+@pytest.mark.parametrize("lanes", ["1", "4"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "moon", "fedbn"])
+def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
+    """M2: the private state of a dropped reply was stored, and its NaN came back in every later round."""
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.LazyLinear(8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, C)
+    )
+    model(torch.zeros(2, *conformance.small_federation().shape))
+    result = unskew.run(method, conformance.small_federation(), model=model, **FAST, **DIVERGING, lanes=lanes)
+    assert answered(result) == [0, K, K]
+    assert result.replies == UsedReplies(3, 3 * K, 2 * K, result.replies.reasons)
+    assert f"{2 * K} of {3 * K} replies were used" in result.table()
+
+
+def test_a_setting_of_the_method_is_suspected_beside_the_learning_rate():
+    """With lr=0.05 and pfedme(rate=1000) the learning rate alone was called too high."""
+    with pytest.raises(
+        NothingUsed, match=r"most likely because lr=0.05 or a setting in pfedme\(rate=1000.0\) is too high"
+    ):
+        unskew.run("pfedme(rate=1000)", conformance.small_federation(), **FAST)
+    with pytest.raises(NothingUsed, match="most likely because lr=1 is too high"):
+        unskew.run("fedprox", conformance.small_federation(), **FAST, lr=1.0, weight_decay=1e20)
+
+
+@dataclass(frozen=True)
+class Forgetful(Part):
+    """Its clients' private state turns infinite in round 1, while what they send is sound."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def client_init(self, w, fed):
+        return {"seen": torch.zeros(2)}
+
+    def finish(self, w, c):
+        return {}, {"seen": c.mine["seen"] + (torch.inf if c.t == 1 else 1.0)}
+
+
+def test_a_reply_whose_private_state_is_not_finite_is_dropped(tmp_path):
+    """M2: inputs of 1e30 in one round left what FedBN keeps infinite for ever, and nobody was told."""
+    result = unskew.run(Forgetful(), conformance.small_federation(), **FAST, name="r", folder=tmp_path)
+    assert answered(result) == [0, K, K]
+    events = [e for e in result.record.rows["events"] if e["code"] == "E301"]
+    assert len(events) == K
+    assert "'private state forgetful/seen' has 2 non-finite values" in events[0]["text"]
+
+
+@dataclass(frozen=True)
+class Exploding(Part):
+    """Its server computes NaN from sound replies in round 2."""
+
+    name: ClassVar[str] = "exploding"
+    merges: ClassVar[bool] = True
+
+    def merge(self, w, s, ups, fed):
+        return {n: t + (torch.nan if ups.t == 2 else 1.0) for n, t in w.items()}, s
+
+
+def test_merged_weights_that_are_not_finite_do_not_replace_sound_ones():
+    """M3: nothing looked at what the server computed."""
+    result = unskew.run(Exploding(), conformance.small_federation(), **FAST)
+    assert answered(result) == [K, 0, K]
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E314"]
+    assert event["text"].startswith("round 2: after the merge 'w/")
+    first = result.run.fed.net.weights()
+    assert all(torch.allclose(t, first[n] + 2.0) for n, t in result.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "scale", "cause"),
+    [
+        (
+            {"lr": 1e30},
+            1,
+            r"none of \d+ replies was used, so .* fedavg: training diverges, .* lr=1e\+30 is too high; try",
+        ),
+        ({"lr": 0.5}, 1e25, r"inputs as large as \S+ make training diverge; scale them, .* normalise=dataset"),
+        (
+            {"availability": "trace:{empty}"},
+            1,
+            r"no client answered in any of 3 rounds, .* availability=trace.* nobody",
+        ),
+    ],
+)
+def test_a_run_that_nobody_trained_is_no_result_and_says_the_likeliest_cause(tmp_path, options, scale, cause):
+    """M3: it ended with exit code 0 and the score of the untrained model."""
+    empty = tmp_path / "empty.csv"
+    empty.write_text("round,client\n9,0\n")
+    federation = conformance.small_federation()
+    federation.x[...] = federation.x * np.float32(scale)
+    options = {k: v.format(empty=empty) if isinstance(v, str) else v for k, v in options.items()}
+    with pytest.raises(NothingUsed, match=f"^E316 .*{cause}") as error:
+        unskew.run("fedavg", federation, **FAST, **options, name="r", folder=tmp_path)
+    assert error.value.exit_code == 4
+    run = read_run(tmp_path / "r")
+    assert run.finished
+    assert {scope for scope, _ in run.metrics} <= {"train"}  # no score of it gets into a table
+    with pytest.raises(NothingUsed):  # nor does going on make it one
+        unskew.run("fedavg", federation, **FAST, **options, name="r", folder=tmp_path)
+
+
+def test_a_run_of_which_a_tenth_was_used_stands():
+    events = [{"code": "round", "answered": [0] * 2, "received": 10}, {"code": "E301"}]
+    assert UsedReplies.of(events).enough
+    assert not UsedReplies.of([*events, {"code": "round", "answered": [], "received": 10}]).enough
+    assert UsedReplies.of([]).enough
+    assert not UsedReplies.of([{"code": "round", "answered": []}]).enough
+    assert json.loads(json.dumps(UsedReplies.of(events).dropped)) == 8
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_run_that_lost_many_replies_ends_with_a_warning(tmp_path, folder):
+    """A run of which 9 of 15 replies were dropped ended without a word but their number."""
+    where = {"name": "r", "folder": tmp_path} if folder else {}
+    options = {**FAST, **DIVERGING, "rounds": 2}
+    result = unskew.run("fedavg", conformance.small_federation(), **options, **where)
+    text = (
+        f"{K} of {2 * K} replies were dropped, so the scores say little about fedavg: "
+        "training diverges, most likely because lr=1e+30 is too high; try lr=0.01."
+    )
+    assert result.table().endswith(f"\nWarning: {text}")
+    for record in (result.record, unskew.run("fedavg", conformance.small_federation(), **options, **where).record):
+        assert [e for e in record.rows["events"] if e["code"] == "E317"] == [{"t": 2, "code": "E317", "text": text}]
+    if folder:
+        rows = summary_table([read_run(tmp_path / "r")])
+        assert tables.plain(rows).endswith(f"\nWarning: fedavg, 1 of 1 run, such as seed 0: {text}")
+        assert text in page.warnings(context_of([read_run(tmp_path / "r")], "r"))[0]
+
+
+def test_a_run_that_lost_a_third_of_its_replies_is_not_warned_of():
+    run = resolve(conformance.short_settings(), conformance.small_federation())
+    assert doubt(run, UsedReplies(3, 15, 10), 3) == ""
+    assert doubt(run, UsedReplies(3, 15, 9), 3) != ""
+
+
+def test_small_amounts_are_printed_with_a_unit_that_fits():
+    """6,120 bytes were printed as 0.0 MB."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(C))
+    model(torch.zeros(2, *conformance.small_federation().shape))
+    result = unskew.run("fedavg", conformance.small_federation(), model=model, **{**FAST, "rounds": 1})
+    assert 0 < result.bytes("up") < 100_000
+    assert f"sent by clients {size(result.bytes('up'))}, received {size(result.bytes('down'))}" in result.table()
+
+
+def test_clients_that_were_asked_and_failed_are_not_blamed_on_availability():
+    run = resolve(conformance.short_settings(), conformance.small_federation())
+    assert likely_cause(run, UsedReplies(3, 0, 0)) == "every client failed or was away; events.jsonl says why."
+
+
+def test_large_inputs_are_blamed_whatever_their_sign():
+    run = resolve(conformance.short_settings(), conformance.small_federation())
+    below = replace(run, federation=SimpleNamespace(x=np.full((3, 2), -500.0, np.float32)))  # type: ignore[arg-type]
+    diverged = UsedReplies(3, 15, 1, Counter({"E301": 14}))
+    assert likely_cause(below, diverged).startswith("inputs as large as 500 make training diverge; scale them")
+    assert likely_cause(run, diverged).startswith("training diverges, most likely because lr=")
+
+
+@pytest.mark.parametrize("reasons", [{"E315": 9, "E309": 3, "E308": 5}, {"E308": 13, "E301": 1}])
+def test_the_likeliest_cause_is_what_dropped_most_replies(reasons):
+    """Of a cautious rule with too few replies (E315) it said that most were dropped with it; one NaN of 14 was the cause."""
+    run = resolve(conformance.short_settings(), conformance.small_federation())
+    assert likely_cause(run, UsedReplies(3, 15, 1, Counter(reasons))).startswith("most were dropped with E308; ")
+
+
+@dataclass(frozen=True)
+class Rooted(Part):
+    """Its loss has no gradient at the weights that it starts from, from this round on."""
+
+    since: int = 1
+    name: ClassVar[str] = "rooted"
+
+    def loss(self, w, out, b, c):
+        far = sum((w[n] - c.start[n]).pow(2).sum() for n in c.net.trainable)
+        return far.sqrt() if c.t >= self.since else far
+
+
+@pytest.mark.parametrize(("since", "when"), [(1, "the very first replies"), (3, "replies")])
+def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(tmp_path, since, when):
+    """The root of 0 in an own loss was blamed on lr alone, and trying a tenth of it changed nothing."""
+    run = resolve(conformance.short_settings(**FAST), conformance.small_federation(), Rooted(since))
+    with np.errstate(all="ignore"), pytest.raises(NothingUsed) if since == 1 else nullcontext() as error:
+        result = unskew.run(Rooted(since), conformance.small_federation(), **FAST | {"rounds": 4})
+    text = str(error.value) if since == 1 else doubt(run, UsedReplies.of(result.record.rows["events"]), result.t)
+    assert f"{when} hold values that are no numbers: either a hook of 'rooted' returns no number" in text
+    assert f"or lr={run.settings.lr:g} is too high." in text
+
+
+@dataclass(frozen=True)
+class Empty(Part):
+    """A merge that divides by nothing, as one does by the norm of an update that is 0."""
+
+    name: ClassVar[str] = "empty"
+    merges = True
+
+    def merge(self, w, s, ups, fed):
+        return {n: t / 0 for n, t in w.items()}, s
+
+
+def test_a_merge_of_a_users_own_is_suspected_where_the_server_made_no_numbers():
+    """All replies were whole, and the message blamed the learning rate of the clients alone."""
+    with pytest.raises(NothingUsed) as error:
+        unskew.run(Empty(), conformance.small_federation(), **FAST)
+    assert "what the server makes of them holds values that are no numbers: either a hook of 'empty'" in str(
+        error.value
+    )
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_an_exchange_that_brings_no_numbers_is_a_doubt(tmp_path, side):
+    """Its answers were dropped in every round, with a line in events.jsonl; the table said that all replies were used."""
+
+    def bad(tree):
+        return {n: t * math.nan for n, t in tree.items()}
+
+    def client(w, c):
+        return bad({"v": torch.ones(3)}) if side == "client" else {"v": torch.ones(3)}
+
+    trip = Trip(
+        lambda t, T: True,
+        client,
+        lambda w, s, ups, fed: (bad(w) if side == "server" else w, s),
+        lambda fed: {"v": Share((3,), kind="statistics", samples="client")},
+    )
+    mine = dataclass(frozen=True)(type("Mine", (Part,), {"name": "mine", "trips": (trip,), "__module__": __name__}))()
+    result = unskew.run(mine, conformance.small_federation(), name="r", folder=tmp_path, **FAST)
+    told = "in an exchange beside the training, answers or what the server made of them held values that are no numbers"
+    assert f"Warning: {told}" in result.table()
+    assert told in read_run(tmp_path / "r").doubt
