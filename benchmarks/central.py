@@ -1,4 +1,5 @@
-"""Centralised training of one model on as many samples at the same batch: the practical floor of a federated round.
+"""Centralised training of one model on as many samples at the same batch: the practical floor of a federated
+round.
 
 The strictest form: rows are slices of one tensor in memory, no DataLoader, nothing copied.
 

@@ -1,7 +1,7 @@
 """A variant seen from the driver: a process that waits, does one round when told, and is paused in between.
 
-Pausing (SIGSTOP for the whole process tree) matters for Ray, whose daemons take about 5 % of a core when idle.
-On systems without /proc nothing is paused and nothing is known of other load.
+Pausing (SIGSTOP for the whole process tree) matters for Ray, whose daemons take about 5 % of a core when
+idle. On systems without /proc nothing is paused and nothing is known of other load.
 """
 
 import json
@@ -72,7 +72,9 @@ class Child:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], self.timeout_s)
         if not ready:
-            raise ChildFailed(f"{self.name}: no answer in {self.timeout_s:.0f} s; its messages are in {self.log}")
+            raise ChildFailed(
+                f"{self.name}: no answer in {self.timeout_s:.0f} s; its messages are in {self.log}"
+            )
         line = self.process.stdout.readline()
         if not line:
             raise ChildFailed(f"{self.name}: ended; its messages are in {self.log}")

@@ -1,14 +1,17 @@
-"""What Ray costs beside the work: a round of one run and a run of a comparison, here and on a cluster of this machine.
+"""What Ray costs beside the work: a round of one run and a run of a comparison, here and on a cluster of this
+machine.
 
-python benchmarks/cluster.py [TURNS]    prints one line of JSON for each measurement; needs `pip install 'unskew[ray]'`
+python benchmarks/cluster.py [TURNS]    prints one line of JSON for each measurement; needs `pip install
+'unskew[ray]'`
 
-A head is started with eight cores, however many there are, so that eight workers share the real ones; it listens on loopback
-alone. It is asked as by one of its nodes (ray:HOST:PORT) and as by a machine outside (ray://HOST:PORT). Every measurement is
-a process of its own; ways take turns. Work is next to nothing, so that what is left is what Ray costs.
+A head is started with eight cores, however many there are, so that eight workers share the real ones; it
+listens on loopback alone. It is asked as by one of its nodes (ray:HOST:PORT) and as by a machine outside
+(ray://HOST:PORT). Every measurement is a process of its own; ways take turns. Work is next to nothing, so
+that what is left is what Ray costs.
 
-A round: the median of a run's column `seconds`, without the first round, in which processes start. A run: the seconds of a
-comparison of MORE runs less those of one of FEW, by the number of runs between them; what starts once is in both. Of all
-turns the fastest counts, because other work on the machine only ever adds.
+A round: the median of a run's column `seconds`, without the first round, in which processes start. A run: the
+seconds of a comparison of MORE runs less those of one of FEW, by the number of runs between them; what starts
+once is in both. Of all turns the fastest counts, because other work on the machine only ever adds.
 """
 
 from __future__ import annotations
@@ -91,12 +94,28 @@ def head() -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
             [
-                str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--port", str(port),
-                "--ray-client-server-port", str(client_port), "--num-cpus", str(CORES), "--temp-dir", folder,
-                "--object-store-memory", str(256 << 20), "--include-dashboard", "false", "--disable-usage-stats",
+                str(Path(sys.executable).with_name("ray")),
+                "start",
+                "--head",
+                "--block",
+                "--port",
+                str(port),
+                "--ray-client-server-port",
+                str(client_port),
+                "--num-cpus",
+                str(CORES),
+                "--temp-dir",
+                folder,
+                "--object-store-memory",
+                str(256 << 20),
+                "--include-dashboard",
+                "false",
+                "--disable-usage-stats",
             ],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         try:
             assert process.stdout
             assert any("Ray runtime started" in line for line in process.stdout)

@@ -1,4 +1,5 @@
-"""Local training speed of unskew against the usual loop, pfl-research, Flower's simulation and centralised training.
+"""Local training speed of unskew against the usual loop, pfl-research, Flower's simulation and centralised
+training.
 
     python compare.py --python-pfl PFL_VENV/bin/python --python-flwr FLWR_VENV/bin/python --out speed.json
 
@@ -29,7 +30,9 @@ def commands(options: argparse.Namespace) -> dict[str, list[str] | str]:
     """For every variant its command, or the reason why it cannot run."""
     n, here = options.cores, sys.executable
     no_pfl, no_flwr = "no --python-pfl given", "no --python-flwr given"
-    ours = [options.python_ours, "ours.py"] if (HERE / "ours.py").exists() else "there is no benchmarks/ours.py"
+    ours = (
+        [options.python_ours, "ours.py"] if (HERE / "ours.py").exists() else "there is no benchmarks/ours.py"
+    )
     pfl = [options.python_pfl, "pfl_round.py"] if options.python_pfl else no_pfl
     flwr = [options.python_flwr, "flwr_round.py"] if options.python_flwr else no_flwr
     rows: list[tuple[str, list[str] | str, str]] = [
@@ -46,7 +49,9 @@ def commands(options: argparse.Namespace) -> dict[str, list[str] | str]:
     return {name: start if isinstance(start, str) else [*start, *more.split()] for name, start, more in rows}
 
 
-def start_all(work: Work, options: argparse.Namespace, scratch: Path, children: dict[str, Child]) -> dict[str, dict]:
+def start_all(
+    work: Work, options: argparse.Namespace, scratch: Path, children: dict[str, Child]
+) -> dict[str, dict]:
     """Start and warm up one after another into `children`.
 
     A variant that cannot run is left out; the reason is kept in the results, which are returned.
@@ -113,13 +118,17 @@ def use_cores(cores: int) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(WORKS), default=list(WORKS))
-    parser.add_argument("--variants", nargs="+", choices=["usual", "pfl", "flwr", "central", "ours"], default=[])
+    parser.add_argument(
+        "--variants", nargs="+", choices=["usual", "pfl", "flwr", "central", "ours"], default=[]
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2, help="at least 2")
     parser.add_argument("--clients", type=int, help="instead of each model's own number; likewise:")
     parser.add_argument("--samples", type=int)
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--pool-first", action="store_true", help="LeNet of the references as unskew writes it")
+    parser.add_argument(
+        "--pool-first", action="store_true", help="LeNet of the references as unskew writes it"
+    )
     parser.add_argument("--python-ours", default=sys.executable)
     parser.add_argument("--python-pfl", help="python of a virtual environment with pfl")
     parser.add_argument("--python-flwr", help="python of a virtual environment with flwr[simulation]")

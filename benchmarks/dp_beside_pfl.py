@@ -1,13 +1,17 @@
-"""DP-FedAvg of pfl-research beside `dp` at equal epsilon, on pfl's own CIFAR-10 setting: accuracy, noise, the processor's seconds a round.
+"""DP-FedAvg of pfl-research beside `dp` at equal epsilon, on pfl's own CIFAR-10 setting: accuracy, noise, the
+processor's seconds a round.
 
-    python benchmarks/dp_beside_pfl.py --python-pfl pfl-venv/bin/python --rounds 60 --cohort 20 --seeds 2 --out dp-pfl.json
+    python benchmarks/dp_beside_pfl.py --python-pfl pfl-venv/bin/python --rounds 60 --cohort 20 --seeds 2
+    --out dp-pfl.json
 
-Needs cifar10.npz in UNSKEW_DATA, the extra [dp], and pfl 0.6 in a virtual environment of its own (benchmarks/README.md).
-Both get the same users, the same initial weights (to the bit), network, rates and clip, and solve for their own noise with
-their own accountant at the same epsilon, delta, rounds and probability of being asked. What differs: pfl asks as many users in
-every round, drawn with replacement, and accounts as if each was drawn by itself; `dp` asks each with that probability.
-pfl does not shuffle a user's samples. The setting's epsilon is that of noise for 1,000 of 1,000,000 users a round: the users that
-are there stand for them, and have no such guarantee themselves. `dp` never makes that claim; a Part here does so for it.
+Needs cifar10.npz in UNSKEW_DATA, the extra [dp], and pfl 0.6 in a virtual environment of its own
+(benchmarks/README.md). Both get the same users, the same initial weights (to the bit), network, rates and
+clip, and solve for their own noise with their own accountant at the same epsilon, delta, rounds and
+probability of being asked. What differs: pfl asks as many users in every round, drawn with replacement, and
+accounts as if each was drawn by itself; `dp` asks each with that probability. pfl does not shuffle a user's
+samples. The setting's epsilon is that of noise for 1,000 of 1,000,000 users a round: the users that are there
+stand for them, and have no such guarantee themselves. `dp` never makes that claim; a Part here does so for
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ from unskew.privacy.dp import DP, expected_clients
 
 @dataclass(frozen=True)
 class Standing(DP):
-    """`dp` with a cohort that stands for a larger one of a larger population, as pfl's `noise_cohort_size` has it."""
+    """`dp` with a cohort that stands for a larger one of a larger population, as pfl's `noise_cohort_size`
+    has it."""
 
     cohort: Annotated[int, Ge(1), "clients of a round for which noise is added"] = 1000
     population: Annotated[int, Ge(1), "clients of which they are drawn"] = 1_000_000
@@ -64,7 +69,10 @@ def arrays(work: Work) -> Arrays:
     """CIFAR-10, scaled to mean 0 and deviation 1 by channel, and dealt out at random."""
     data = sets.read("cifar10").with_constants().standardised()
     rows = np.random.default_rng(work.seed).permutation(len(data.y))[: work.users * work.samples]
-    x, y = data.x[rows].reshape(work.users, work.samples, 3, 32, 32), data.y[rows].reshape(work.users, work.samples)
+    x, y = (
+        data.x[rows].reshape(work.users, work.samples, 3, 32, 32),
+        data.y[rows].reshape(work.users, work.samples),
+    )
     return Arrays(x, y, data.x_test, data.y_test)
 
 
@@ -118,7 +126,9 @@ def theirs(work: Work, given: Arrays, python: str, threads: int) -> dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         write(work, given, Path(folder))
         program = Path(__file__).with_name("dp_pfl.py")
-        told = subprocess.run([python, program, folder, str(threads)], check=True, stdout=subprocess.PIPE, text=True)
+        told = subprocess.run(
+            [python, program, folder, str(threads)], check=True, stdout=subprocess.PIPE, text=True
+        )
     result = json.loads(told.stdout.strip().splitlines()[-1])
     q = work.noise_cohort / work.population
     return {**result, "epsilon": round_up(epsilon_after(work.rounds, q, result["noise"], work.delta))}
@@ -133,7 +143,8 @@ PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """Markdown: a line for each program; accuracy of the last round, mean and half the distance of the outermost seeds."""
+    """Markdown: a line for each program; accuracy of the last round, mean and half the distance of the
+    outermost seeds."""
     lines = [
         "| program | noise, times the clip | epsilon | accuracy, % | processor's seconds a round |",
         "|---|---|---|---|---|",
@@ -144,13 +155,16 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
         seconds = statistics.median(told["seconds"] for told in seeds)
         noise, epsilon = seeds[0]["noise"], seeds[0]["epsilon"]
         lines.append(
-            f"| {program} | {noise:.4f} | {epsilon:.3f} | {statistics.mean(scores):.1f}{spread} | {seconds:.2f} |"
+            f"| {program} | {noise:.4f} | {epsilon:.3f} | {statistics.mean(scores):.1f}{spread} |"
+            f" {seconds:.2f} |"
         )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python-pfl", default=sys.executable, help="python of an environment with pfl")
     parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--cohort", type=int, default=50)
@@ -169,7 +183,11 @@ def main() -> None:
             told.append(PROGRAMS[program](work, given, options.python_pfl, options.threads))
             print(f"seed {seed} {program}: {told[-1]}", flush=True)
             if options.out:
-                machine = {"python": platform.python_version(), "torch": torch.__version__, "threads": options.threads}
+                machine = {
+                    "python": platform.python_version(),
+                    "torch": torch.__version__,
+                    "threads": options.threads,
+                }
                 facts = {"work": asdict(work), "machine": machine, "results": results}
                 options.out.write_text(json.dumps(facts, indent=1) + "\n")
     print("\n" + table(results))

@@ -1,4 +1,5 @@
-"""DP-FedAvg on pfl-research, as its own CIFAR-10 benchmark builds it: `dp_beside_pfl.py` starts this with pfl's python.
+"""DP-FedAvg on pfl-research, as its own CIFAR-10 benchmark builds it: `dp_beside_pfl.py` starts this with
+pfl's python.
 
 python dp_pfl.py FOLDER THREADS     FOLDER as dp_work.py writes it; prints one JSON object
 """
@@ -37,7 +38,8 @@ class Network(nn.Module):
 
 
 def mechanism(work: Work):
-    """Noise for `noise_cohort` of `population` users, scaled down to the users that are there; and its accountant."""
+    """Noise for `noise_cohort` of `population` users, scaled down to the users that are there; and its
+    accountant."""
     from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism, PLDPrivacyAccountant
 
     accountant = PLDPrivacyAccountant(
@@ -61,7 +63,8 @@ def users(arrays: Arrays):
 
 
 def seen_callback(work: Work, arrays: Arrays):
-    """Scores the merged model every `every` rounds, and keeps the processor's seconds of each round without that."""
+    """Scores the merged model every `every` rounds, and keeps the processor's seconds of each round without
+    that."""
     from pfl.callback.base import TrainingProcessCallback
     from pfl.metrics import Metrics
 
@@ -83,7 +86,8 @@ def seen_callback(work: Work, arrays: Arrays):
                 network = model.pytorch_model.eval()
                 with torch.no_grad():
                     right = sum(
-                        int((network.layers(a).argmax(1) == b).sum()) for a, b in zip(x.split(500), y.split(500))
+                        int((network.layers(a).argmax(1) == b).sum())
+                        for a, b in zip(x.split(500), y.split(500))
                     )
                 self.accuracy.append((t, right / len(y)))
             self.began = time.process_time()
@@ -106,15 +110,23 @@ def train(work: Work, arrays: Arrays) -> dict:
     seen, data = seen_callback(work, arrays), users(arrays)
     never = 10**9
     FederatedAveraging().run(
-        NNAlgorithmParams(work.rounds, evaluation_frequency=never, train_cohort_size=work.cohort, val_cohort_size=0),
+        NNAlgorithmParams(
+            work.rounds, evaluation_frequency=never, train_cohort_size=work.cohort, val_cohort_size=0
+        ),
         SimulatedBackend(data, data, postprocessors=[WeightByUser(), protection]),
         PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
-        NNTrainHyperParams(local_batch_size=work.batch, local_num_epochs=1, local_learning_rate=work.learning_rate),
+        NNTrainHyperParams(
+            local_batch_size=work.batch, local_num_epochs=1, local_learning_rate=work.learning_rate
+        ),
         NNEvalHyperParams(local_batch_size=work.batch),
         callbacks=[seen],
         send_metrics_to_platform=False,
     )
-    return {"noise": accountant.noise_parameter, "accuracy": seen.accuracy, "seconds": statistics.median(seen.seconds)}
+    return {
+        "noise": accountant.noise_parameter,
+        "accuracy": seen.accuracy,
+        "seconds": statistics.median(seen.seconds),
+    }
 
 
 def main() -> None:

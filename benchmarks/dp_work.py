@@ -1,8 +1,10 @@
-"""pfl-research's own CIFAR-10 setting with client-level differential privacy: data, network and numbers for both programs.
+"""pfl-research's own CIFAR-10 setting with client-level differential privacy: data, network and numbers for
+both programs.
 
-Needs numpy and torch alone. From its `benchmarks/image_classification/configs/baseline.yaml`: users of 50 samples each, dealt
-out at random; two convolutions and a hidden layer with dropout; an epoch in batches of 10 at rate 0.1; every user counts the
-same; clip 0.4, epsilon 2 at delta 1e-6, noise as for 1,000 of 1,000,000 users a round.
+Needs numpy and torch alone. From its `benchmarks/image_classification/configs/baseline.yaml`: users of 50
+samples each, dealt out at random; two convolutions and a hidden layer with dropout; an epoch in batches of 10
+at rate 0.1; every user counts the same; clip 0.4, epsilon 2 at delta 1e-6, noise as for 1,000 of 1,000,000
+users a round.
 """
 
 import json
@@ -16,8 +18,9 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Work:
-    """cohort: users of a round, of `users`. noise_cohort, population: for how many users a round, of how many, noise is
-    added and accounted for, in place of those that are there. every: rounds from one evaluation to the next."""
+    """cohort: users of a round, of `users`. noise_cohort, population: for how many users a round, of how
+    many, noise is added and accounted for, in place of those that are there. every: rounds from one
+    evaluation to the next."""
 
     rounds: int = 1500
     cohort: int = 50

@@ -1,14 +1,16 @@
-"""What an exchange of a small model costs beside training, over unskew and over plain Flower, one after the other.
+"""What an exchange of a small model costs beside training, over unskew and over plain Flower, one after the
+other.
 
-Called by `network.py --exchange`. Both have three sites on loopback with the same data, model and local training: a dense
-network of 407 KB, one epoch of 64 random samples. unskew runs as always: TLS, the front, signatures, journals, clipping.
-Flower's SuperLink, three SuperNodes and an app with its `FedAvg` run without TLS and without checks of keys, which is its
-fastest form, and with its own settings of how often it asks.
+Called by `network.py --exchange`. Both have three sites on loopback with the same data, model and local
+training: a dense network of 407 KB, one epoch of 64 random samples. unskew runs as always: TLS, the front,
+signatures, journals, clipping. Flower's SuperLink, three SuperNodes and an app with its `FedAvg` run without
+TLS and without checks of keys, which is its fastest form, and with its own settings of how often it asks.
 
-Seconds of a round are those from the end of one round to the end of the next, merge and checkpoint included; the median
-counts. Training is the slowest site's in Flower's app; for unskew it is a third of a round of the same clients in one
-process, which trains them one after the other. The exchange is what is left. Flower starts a process for every message,
-whose first step of training imports more of torch; that is training here, as the app measures it.
+Seconds of a round are those from the end of one round to the end of the next, merge and checkpoint included;
+the median counts. Training is the slowest site's in Flower's app; for unskew it is a third of a round of the
+same clients in one process, which trains them one after the other. The exchange is what is left. Flower
+starts a process for every message, whose first step of training imports more of torch; that is training here,
+as the app measures it.
 """
 
 from __future__ import annotations
@@ -79,8 +81,12 @@ def _of_unskew(root: Path, rounds: int, programs: list[subprocess.Popen]) -> Fig
         raise SystemExit(f"the run ended with code {run.returncode}: {out}{problem}")
     alone: list[float] = []
     options = {**STUDY, "rounds": rounds, "eval_every": rounds, "lanes": "1", "workers": 1}
-    unskew.run(f"fedavg+{CLIP}", federation(), clients=SITES, **options, shown=lambda _, r: alone.append(r.seconds))
-    return _figures(ends, [seconds / SITES for seconds in alone], whole, idle) | {"load before": round(load, 1)}
+    unskew.run(
+        f"fedavg+{CLIP}", federation(), clients=SITES, **options, shown=lambda _, r: alone.append(r.seconds)
+    )
+    return _figures(ends, [seconds / SITES for seconds in alone], whole, idle) | {
+        "load before": round(load, 1)
+    }
 
 
 def _ends_of_rounds(log: Path, run: subprocess.Popen[str]) -> list[float]:
@@ -102,16 +108,27 @@ def _of_flower(root: Path, rounds: int, programs: list[subprocess.Popen]) -> Fig
         def start(*command: str) -> None:
             programs.append(subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=log))
 
-        start(str(BIN / "flower-superlink"), "--insecure", "--port", port, "--database", str(root / "plain.db"))
+        start(
+            str(BIN / "flower-superlink"), "--insecure", "--port", port, "--database", str(root / "plain.db")
+        )
         for k in range(SITES):
-            node = ["--superlink", place, "--port", str(free_port()), "--node-config", f'data="{root}/s{k}.npz"']
+            node = [
+                "--superlink",
+                place,
+                "--port",
+                str(free_port()),
+                "--node-config",
+                f'data="{root}/s{k}.npz"',
+            ]
             start(str(BIN / "flower-supernode"), "--insecure", *node)
     time.sleep(IDLE_S)  # until all are there
     idle = _cores_used(programs)
     settings = f'rounds={rounds} results="{results}" batch={STUDY["batch"]} lr={STUDY["lr"]}'
     load, began = os.getloadavg()[0], time.monotonic()
     command = [BIN / "flwr", "run", PLAIN, "plain", "--run-config", settings, "--stream"]
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60 + 60 * rounds)
+    done = subprocess.run(
+        command, cwd=root, env=env, capture_output=True, text=True, timeout=60 + 60 * rounds
+    )
     whole = time.monotonic() - began
     if not results.exists():
         raise SystemExit(f"plain Flower's run failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -123,7 +140,8 @@ def _of_flower(root: Path, rounds: int, programs: list[subprocess.Popen]) -> Fig
 
 
 def _figures(ends: list[float], training: list[float], whole: float, idle: Figures) -> Figures:
-    """ends: of each round; training: in each round; whole: seconds of the command. All but `idle` in seconds."""
+    """ends: of each round; training: in each round; whole: seconds of the command. All but `idle` in
+    seconds."""
     a_round = statistics.median(after - before for before, after in pairwise(ends))
     trained = statistics.median(training[1:])
     return {

@@ -1,4 +1,5 @@
-"""The client's side of `flwr_round`: a module of its own, so that Ray's worker processes import it by name."""
+"""The client's side of `flwr_round`: a module of its own, so that Ray's worker processes import it by
+name."""
 
 from functools import cache
 

@@ -1,4 +1,5 @@
-"""One round on Flower's simulation engine (Ray): its FedAvg strategy, one worker per core, the usual loop as fit.
+"""One round on Flower's simulation engine (Ray): its FedAvg strategy, one worker per core, the usual loop as
+fit.
 
     python flwr_round.py --model rebafl_fmnist --variant flwr-2 --workers 2
 
@@ -51,7 +52,9 @@ def server_app(work: Work, session: Session) -> ServerApp:
 
     @app.main()
     def rounds(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=work.clients, min_available_nodes=work.clients)
+        strategy = FedAvg(
+            fraction_evaluate=0.0, min_train_nodes=work.clients, min_available_nodes=work.clients
+        )
         initial = ArrayRecord(model.state_dict())
 
         def averaged() -> list[Tensor]:

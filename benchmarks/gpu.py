@@ -1,11 +1,13 @@
-"""What unskew does on a GPU, in one file of JSON: whether whole runs are right there, and how fast a round is.
+"""What unskew does on a GPU, in one file of JSON: whether whole runs are right there, and how fast a round
+is.
 
 python benchmarks/gpu.py --out gpu.json                    as far as ten minutes go; the same again goes on
 python benchmarks/gpu.py --out gpu.json --budget 3000      all of it at once
 python benchmarks/gpu.py --out rehearsal.json --rehearse   every path with tiny sizes on a CPU, in two minutes
 
-It needs a checkout and torch with CUDA, no network and nothing installed beside unskew's requirements. The file is written
-after every row, the most informative first, so a time limit loses one row at most. A row that fails holds its error.
+It needs a checkout and torch with CUDA, no network and nothing installed beside unskew's requirements. The
+file is written after every row, the most informative first, so a time limit loses one row at most. A row that
+fails holds its error.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import torch
 from unskew.methods import registry
 
 FIRST = ("fedavg", "scaffold", "fedbn", "flea", "apple", "fedmix", "moon", "dpsgd")
-"""Methods between them with private state on a disk, buffers of changing size, tensors of a dispatch, and second derivatives."""
+"""Methods between them with private state on a disk, buffers of changing size, tensors of a dispatch, and
+second derivatives."""
 REHEARSED = {"methods": ("fedavg", "scaffold"), "models": ("rebafl_fmnist", "transformer")}
 KINDS = ("run", "peak", "round", "spread", "lanes")
 """The first words of the rows' names."""
@@ -90,14 +93,20 @@ def written(out: Path, report: Row) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--budget", type=float, default=540, help="begin no further row after so many seconds")
+    parser.add_argument(
+        "--budget", type=float, default=540, help="begin no further row after so many seconds"
+    )
     parser.add_argument(
         "--rehearse", action="store_true", help="tiny sizes on the CPU; what comes out says nothing of a GPU"
     )
     parser.add_argument("--models", nargs="+", choices=list(gpu_round.WORKS))
     parser.add_argument("--methods", nargs="+")
-    parser.add_argument("--clients", nargs="+", type=int, help="clients of a round; only the first has every variant")
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, help="only rows that begin with these words")
+    parser.add_argument(
+        "--clients", nargs="+", type=int, help="clients of a round; only the first has every variant"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=KINDS, default=KINDS, help="only rows that begin with these words"
+    )
     parser.add_argument("--retry", action="store_true", help="make the rows again that failed")
     options = parser.parse_args()
     if not options.rehearse and not torch.cuda.is_available():

@@ -1,9 +1,9 @@
-"""One round of FedAvg on a GPU, for `gpu.py`: unskew beside the usual loop on the same GPU, that loop in four processes, and
-centralised training.
+"""One round of FedAvg on a GPU, for `gpu.py`: unskew beside the usual loop on the same GPU, that loop in four
+processes, and centralised training.
 
-Every variant has the same seeded data, initial weights and row order (`work.py`). A number is the median of three after a
-warm-up; where there are more than ten clients the usual loop trains ten of them, and its clients a second are of those. Peak:
-a product of large float32 matrices on the same GPU, in the same run.
+Every variant has the same seeded data, initial weights and row order (`work.py`). A number is the median of
+three after a warm-up; where there are more than ten clients the usual loop trains ten of them, and its
+clients a second are of those. Peak: a product of large float32 matrices on the same GPU, in the same run.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def resnet18() -> nn.Module:
                 *(nn.Conv2d(o, o, 3, 1, 1, bias=False), norm(o)),
             )
             same = stride == 1 and i == o
-            self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), norm(o))
+            self.shortcut = (
+                nn.Identity() if same else nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), norm(o))
+            )
             self.last = nn.ReLU()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +81,9 @@ def resnet18() -> nn.Module:
     seconds = [Basic(o, o, 1) for o in (64, 128, 256, 512)]
     blocks = [nn.Sequential(a, b) for a, b in zip(stages, seconds)]
     stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), norm(64), nn.ReLU())
-    return nn.Sequential(stem, *blocks, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(512, 10))
+    return nn.Sequential(
+        stem, *blocks, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(512, 10)
+    )
 
 
 class Transformer(nn.Module):
@@ -215,8 +219,8 @@ def usual_process(chosen: work.Work, ready: object, answers: object) -> None:
 
 
 def usual_processes(chosen: work.Work) -> float:
-    """Clients a second of the usual loop in several processes on the GPU at once. Raises RuntimeError where one of them dies,
-    such as for want of memory."""
+    """Clients a second of the usual loop in several processes on the GPU at once. Raises RuntimeError where
+    one of them dies, such as for want of memory."""
     context = multiprocessing.get_context("spawn")
     ready, answers = context.Barrier(PROCESSES), context.Queue()
     started = [context.Process(target=usual_process, args=(chosen, ready, answers)) for _ in range(PROCESSES)]

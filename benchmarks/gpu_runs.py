@@ -1,5 +1,5 @@
-"""Whole runs on a GPU, for `gpu.py`: whether each method's has a CPU's weights, the same bits again and after a resume, and
-whether its steps are recorded."""
+"""Whole runs on a GPU, for `gpu.py`: whether each method's has a CPU's weights, the same bits again and after
+a resume, and whether its steps are recorded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def apart(one: Path, other: Path) -> float:
 
 
 def checked(method: str, device: str, rehearse: bool) -> dict[str, object]:
-    """One method's run on this device: what it takes, and how far it is from a CPU's, from itself and after a resume."""
+    """One method's run on this device: what it takes, and how far it is from a CPU's, from itself and after a
+    resume."""
     sizes = TINY if rehearse else FULL
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)
@@ -84,7 +85,8 @@ def checked(method: str, device: str, rehearse: bool) -> dict[str, object]:
 
 
 def spread(rehearse: bool) -> dict[str, object]:
-    """A round of many clients on all GPUs beside the same on the first: seconds, and how far apart they end."""
+    """A round of many clients on all GPUs beside the same on the first: seconds, and how far apart they
+    end."""
     sizes = TINY if rehearse else {**FULL, "clients": 64, "samples": 128, "lanes": "8"}
     first, all_of_them = ("cpu", "cpu") if rehearse else ("cuda:0", "cuda")
     with tempfile.TemporaryDirectory() as folder:
@@ -95,8 +97,8 @@ def spread(rehearse: bool) -> dict[str, object]:
 
 
 def too_many_lanes(device: str, rehearse: bool) -> dict[str, object]:
-    """What `lanes: auto` does where memory is smaller than predicted: a GPU of which this process may use less than half of
-    what its clients side by side are predicted to take."""
+    """What `lanes: auto` does where memory is smaller than predicted: a GPU of which this process may use
+    less than half of what its clients side by side are predicted to take."""
     sizes = {**(TINY if rehearse else {**FULL, "clients": 64, "samples": 128}), "lanes": "auto"}
     run = run_of("fedavg", device, sizes)
     with tempfile.TemporaryDirectory() as folder, less_memory(run):

@@ -1,8 +1,10 @@
-"""A large model between three sites on loopback: seconds a round, and the peak memory of every machine's processes.
+"""A large model between three sites on loopback: seconds a round, and the peak memory of every machine's
+processes.
 
-Called by `network.py --model-bytes 1e9`. The model is a perceptron of square layers, the data a few random samples, so
-that nearly all time and memory belong to the exchange. Memory is the sum of the resident pages (RSS) of all processes that
-belong to one machine, looked at ten times a second; pages that processes share count in each of them.
+Called by `network.py --model-bytes 1e9`. The model is a perceptron of square layers, the data a few random
+samples, so that nearly all time and memory belong to the exchange. Memory is the sum of the resident pages
+(RSS) of all processes that belong to one machine, looked at ten times a second; pages that processes share
+count in each of them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def write_model(folder: Path, size: float) -> int:
 
 
 class Memory(threading.Thread):
-    """Looks at the memory of groups of processes. peak: by group, the most bytes of all its processes at one moment.
+    """Looks at the memory of groups of processes. peak: by group, the most bytes of all its processes at one
+    moment.
 
     each: by group, the most bytes of each of its programs.
     """
@@ -104,7 +107,9 @@ def measured(root: Path, size: float, rounds: int, programs: list) -> dict[str, 
     (root / "study.yaml").write_text(json.dumps({**study, "lr": 0.01, "seed": 0, "eval_every": rounds}))
     memory = Memory({name: [pid for pid in pids if pid != os.getpid()] for name, pids in groups.items()})
     loopback.wait(lambda: (root / "site.log").read_text().count("connected to the server") == SITES)
-    base = {name: sum(resident(p) for pid in pids for p in below(pid)) for name, pids in memory.groups.items()}
+    base = {
+        name: sum(resident(p) for pid in pids for p in below(pid)) for name, pids in memory.groups.items()
+    }
     memory.start()
     terms = ["--on", "lung", "--min-sites", str(SITES), "--wait", "300s", "--deadline", "1500s", "--json"]
     run = loopback.begin("run", "study.yaml", *terms, "--name", "large")

@@ -2,7 +2,8 @@
 
 They are the models of `unskew.models` written out once more on purpose: a reference must not need unskew.
 Activations stand where the papers' code has them (LeNet: convolution, LeakyReLU, pooling). `rebafl_fmnist` of
-unskew pools first, which is the same function and cheaper; `lenet(pool_first=True)` is that form for the references.
+unskew pools first, which is the same function and cheaper; `lenet(pool_first=True)` is that form for the
+references.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,9 @@ def mlp() -> nn.Module:
 
 def lenet(pool_first: bool = False) -> nn.Module:
     """ReBaFL's Fashion-MNIST network, 28x28 in."""
-    last: list[nn.Module] = [nn.MaxPool2d(2), nn.LeakyReLU()] if pool_first else [nn.LeakyReLU(), nn.MaxPool2d(2)]
+    last: list[nn.Module] = (
+        [nn.MaxPool2d(2), nn.LeakyReLU()] if pool_first else [nn.LeakyReLU(), nn.MaxPool2d(2)]
+    )
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 5), *last),
         *(nn.Conv2d(16, 32, 5, padding=1), *last),
@@ -66,7 +69,15 @@ class InvertedResidual(nn.Module):
 
 def mobilenet_v2() -> nn.Module:
     """The CIFAR form, 3x32x32 in: rows are (expansion, outputs, repeats, first stride)."""
-    rows = [(1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+    rows = [
+        (1, 16, 1, 1),
+        (6, 24, 2, 1),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ]
     layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
     inputs = 32
     for expansion, outputs, repeats, first_stride in rows:

@@ -1,14 +1,16 @@
-"""Real processes on loopback: whether each method ends with the simulator's weights, and what an exchange costs.
+"""Real processes on loopback: whether each method ends with the simulator's weights, and what an exchange
+costs.
 
     python network.py --data uci_har --methods fedavg scaffold flea
     python network.py --exchange --rounds 8
     python network.py --model-bytes 1e9 --rounds 2
 
-Our own commands start a coordinator, Flower's SuperLink and one site for each part of a real data set, with TLS and
-authentication enabled. Every method runs over them and in one process; at the end every program is stopped. Prints both
-SHA-256 of the weights, the seconds of the whole command for each exchange, the median seconds of a round after the first
-(with `--samples 8` nearly all of it is the exchange), the bytes of a round beside its payload, and every connection that
-left loopback. Needs the extra [flower] and the data set in UNSKEW_DATA.
+Our own commands start a coordinator, Flower's SuperLink and one site for each part of a real data set, with
+TLS and authentication enabled. Every method runs over them and in one process; at the end every program is
+stopped. Prints both SHA-256 of the weights, the seconds of the whole command for each exchange, the median
+seconds of a round after the first (with `--samples 8` nearly all of it is the exchange), the bytes of a round
+beside its payload, and every connection that left loopback. Needs the extra [flower] and the data set in
+UNSKEW_DATA.
 """
 
 from __future__ import annotations
@@ -38,19 +40,34 @@ from unskew.runs.resolve import dataset_of
 
 STUDIES = {
     "uci_har": ("uci_har", "subject", 3, {"model": "harnet", "batch": 32, "lr": 0.01}),
-    "office_caltech10": ("office_caltech10(size=64)", "domain", 4, {"model": "cnn_small", "batch": 32, "lr": 0.01}),
+    "office_caltech10": (
+        "office_caltech10(size=64)",
+        "domain",
+        4,
+        {"model": "cnn_small", "batch": 32, "lr": 0.01},
+    ),
 }
 METHODS = {
-    "uci_har": ["fedavg", "scaffold", "flea", "rebafl", "fedrdn"],  # ccvr: 8,448 features, 1.7 GB of covariances a site
+    "uci_har": [
+        "fedavg",
+        "scaffold",
+        "flea",
+        "rebafl",
+        "fedrdn",
+    ],  # ccvr: 8,448 features, 1.7 GB of covariances a site
     "office_caltech10": ["fedavg", "scaffold", "flea", "rebafl", "fedrdn", "ccvr", "feddpms(alpha=20)"],
 }
 
 
 def dealt(data: str, column: str, sites: int, samples: int) -> Federation:
-    """Sites by a column of the data, whose values they take in turn; each gets at most `samples` training samples."""
+    """Sites by a column of the data, whose values they take in turn; each gets at most `samples` training
+    samples."""
     dataset = dataset_of(Settings(data=data))
     groups = np.unique(dataset.columns[column], return_inverse=True)[1] % sites
-    rows = [np.flatnonzero(groups == k)[:: max(1, int((groups == k).sum()) // samples)][:samples] for k in range(sites)]
+    rows = [
+        np.flatnonzero(groups == k)[:: max(1, int((groups == k).sum()) // samples)][:samples]
+        for k in range(sites)
+    ]
     tests = [np.arange(k, len(dataset.y_test), sites)[:200] for k in range(sites)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     return Federation(data, *inputs, dataset.classes, Index.of(rows), Index.of(tests), f"column:{column}")
@@ -130,7 +147,17 @@ class Loopback:
         self.start("serve", "lung")
         self.wait(lambda: (root / "serve.log").read_text().count("is admitted") == len(self.sites))
         for site in self.sites:
-            self.start("site", "run", "--data", f"{site}.npz", "--folder", f"site-{site}", "--approve", "all", *options)
+            self.start(
+                "site",
+                "run",
+                "--data",
+                f"{site}.npz",
+                "--folder",
+                f"site-{site}",
+                "--approve",
+                "all",
+                *options,
+            )
 
     def do(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -143,7 +170,9 @@ class Loopback:
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """A command whose output the caller reads."""
         command = [sys.executable, "-m", "unskew", *arguments]
-        return subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def start(self, *arguments: str) -> None:
         with open(self.root / f"{arguments[0]}.log", "ab") as log:
@@ -181,7 +210,9 @@ def cost(run: Path, seconds: float) -> dict[str, float]:
     exchanges = {(e["kind"], e["t"]) for e in sent}
     ledger = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
     rounds = next(e["rounds"] for e in reversed(notes) if e["what"] == "done")
-    payload = sum(sum(r["bytes"]) if isinstance(r["bytes"], list) else r["bytes"] * len(r["clients"]) for r in ledger)
+    payload = sum(
+        sum(r["bytes"]) if isinstance(r["bytes"], list) else r["bytes"] * len(r["clients"]) for r in ledger
+    )
     trains = sorted(e["t"] for e in notes if e["what"] == "asked" and e["kind"] == "train")
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     took = [row["value"] for row in metrics if row["metric"] == "seconds" and row["t"] > 1]
@@ -197,7 +228,8 @@ def cost(run: Path, seconds: float) -> dict[str, float]:
 
 
 def told(measured: Callable[[Path, list[subprocess.Popen]], dict[str, object]], out: Path | None) -> None:
-    """Print the figures that this measures in a folder, and write them to `out`. What it has started is stopped."""
+    """Print the figures that this measures in a folder, and write them to `out`. What it has started is
+    stopped."""
     programs: list[subprocess.Popen] = []
     root = Path(tempfile.mkdtemp(prefix="unskew-network-"))
     try:
@@ -215,8 +247,12 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=100, help="of each site, at most")
-    parser.add_argument("--model-bytes", type=float, help="instead: seconds and memory with a model of so many bytes")
-    parser.add_argument("--exchange", action="store_true", help="instead: an exchange's cost, beside plain Flower's")
+    parser.add_argument(
+        "--model-bytes", type=float, help="instead: seconds and memory with a model of so many bytes"
+    )
+    parser.add_argument(
+        "--exchange", action="store_true", help="instead: an exchange's cost, beside plain Flower's"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.model_bytes:
@@ -240,22 +276,45 @@ def main() -> None:
         for number, method in enumerate(options.methods or METHODS[options.data]):
             (root / "study.yaml").write_text(json.dumps({**study, "method": method}))
             began = time.monotonic()
-            terms = ["--on", "lung", "--min-sites", str(sites), "--wait", "120s", "--deadline", "120s", "--json"]
-            result = json.loads(loopback.do("run", "study.yaml", *terms, "--name", f"r{number}").splitlines()[-1])
+            terms = [
+                "--on",
+                "lung",
+                "--min-sites",
+                str(sites),
+                "--wait",
+                "120s",
+                "--deadline",
+                "120s",
+                "--json",
+            ]
+            result = json.loads(
+                loopback.do("run", "study.yaml", *terms, "--name", f"r{number}").splitlines()[-1]
+            )
             spent = cost(root / f"runs/r{number}", time.monotonic() - began)
             alone = unskew.run(f"{method}+{CLIP}", federation, **study, clients=sites, lanes="1", workers=1)
             same = result["sha256"] == alone.digest
             failed |= not same
             results.append(
-                {"method": f"{method}+{CLIP}", "network": result["sha256"], "simulator": alone.digest, **spent}
+                {
+                    "method": f"{method}+{CLIP}",
+                    "network": result["sha256"],
+                    "simulator": alone.digest,
+                    **spent,
+                }
             )
-            print(f"{'same bits ' if same else 'OTHER BITS'}  {method}+{CLIP}\n  {result['sha256']}\n  {alone.digest}")
+            print(
+                f"{'same bits ' if same else 'OTHER BITS'}  {method}+{CLIP}\n  {result['sha256']}\n "
+                f" {alone.digest}"
+            )
             print("  " + ", ".join(f"{k} {v}" for k, v in spent.items()), flush=True)
     finally:
         stop(programs)
         lookout.over.set()
         lookout.join()
-    print(f"{lookout.looks} looks at connections: {lookout.inside} on loopback, elsewhere: {lookout.outside or 'none'}")
+    print(
+        f"{lookout.looks} looks at connections: {lookout.inside} on loopback, elsewhere:"
+        f" {lookout.outside or 'none'}"
+    )
     if options.out:
         seen = {"looks": lookout.looks, "loopback": lookout.inside, "elsewhere": sorted(lookout.outside)}
         options.out.write_text(

@@ -1,4 +1,5 @@
-"""Whether `dpsgd` trains a client to the weights that Opacus gives it, on the same samples and with the same noise.
+"""Whether `dpsgd` trains a client to the weights that Opacus gives it, on the same samples and with the same
+noise.
 
 pip install opacus && python benchmarks/opacus_equal.py
 
@@ -31,7 +32,10 @@ def main() -> int:
     expected = by_opacus(loop)
     worst = max(float((reply.weights[n] - t).abs().max()) for n, t in expected.items())
     steps = EPOCHS * -(-int(loop.fed.sizes[CLIENT]) // BATCH)
-    print(f"{steps} steps, {sum(t.numel() for t in expected.values()):,} weights: largest difference {worst:.2g}")
+    print(
+        f"{steps} steps, {sum(t.numel() for t in expected.values()):,} weights: largest difference"
+        f" {worst:.2g}"
+    )
     return int(worst > 1e-6)
 
 
@@ -43,9 +47,13 @@ def by_opacus(loop: conformance.Loop) -> dict[str, torch.Tensor]:
     wrapped = GradSampleModule(module)
     sgd = torch.optim.SGD(wrapped.parameters(), lr=LR, momentum=0.9)
     n = int(fed.sizes[CLIENT])
-    optimiser = theirs.DPOptimizer(sgd, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=min(BATCH, n))
+    optimiser = theirs.DPOptimizer(
+        sgd, noise_multiplier=NOISE, max_grad_norm=CLIP, expected_batch_size=min(BATCH, n)
+    )
     normal = SeededSource(fed.seed).normal(1, "dpsgd")
-    drawn = poisson_rows(data.rows[CLIENT], EPOCHS * -(-n // BATCH), BATCH, SeededSource(fed.seed).samples(1, CLIENT))
+    drawn = poisson_rows(
+        data.rows[CLIENT], EPOCHS * -(-n // BATCH), BATCH, SeededSource(fed.seed).samples(1, CLIENT)
+    )
     for step, rows in enumerate(drawn):
         theirs._generate_noise = noise_of(normal, step, names)  # ours in place of theirs
         optimiser.zero_grad()

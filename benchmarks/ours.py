@@ -1,4 +1,5 @@
-"""Our engine's end of the comparison: local training of all clients and the weighted mean, as a run does them."""
+"""Our engine's end of the comparison: local training of all clients and the weighted mean, as a run does
+them."""
 
 from __future__ import annotations
 

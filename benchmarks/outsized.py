@@ -1,13 +1,16 @@
-"""Training on a set that is read from its file row by row, beside the same set in memory: samples a second and memory.
+"""Training on a set that is read from its file row by row, beside the same set in memory: samples a second
+and memory.
 
-Writes a file of images (float32, 3 x 32 x 32: 10,000 random ones again and again, each with a number of its own), trains
-rounds of ten clients on it in processes of their own, and prints for each: seconds until the first round (reading and
-checking every row, dealing out), samples trained a second, and a second of the processor's time (which other programs on the
-core do not change), in a round (median), and the most memory that the process held; `--json` keeps them. `--limit` bounds
-the memory that a process may ask for (RLIMIT_DATA). "cold" drops the file from the system's cache before every round.
-"parquet" reads the same samples as lists of float32 in row groups of 1,000 (it needs pyarrow), on a machine that has, so far as
-unskew knows, twice as much memory as the set takes; "again" does so without a copy of what was unpacked. `--disk` measures instead what the disk allows: rows of the file a second,
-read without unskew, in the order of the file and at random, one at a time and 256 asked for together.
+Writes a file of images (float32, 3 x 32 x 32: 10,000 random ones again and again, each with a number of its
+own), trains rounds of ten clients on it in processes of their own, and prints for each: seconds until the
+first round (reading and checking every row, dealing out), samples trained a second, and a second of the
+processor's time (which other programs on the core do not change), in a round (median), and the most memory
+that the process held; `--json` keeps them. `--limit` bounds the memory that a process may ask for
+(RLIMIT_DATA). "cold" drops the file from the system's cache before every round. "parquet" reads the same
+samples as lists of float32 in row groups of 1,000 (it needs pyarrow), on a machine that has, so far as unskew
+knows, twice as much memory as the set takes; "again" does so without a copy of what was unpacked. `--disk`
+measures instead what the disk allows: rows of the file a second, read without unskew, in the order of the
+file and at random, one at a time and 256 asked for together.
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ GROUP = 1_000
 
 @dataclass(frozen=True)
 class Line:
-    """ready: seconds until the first round. rate, core_rate: samples a second, and a second of the processor's time. peak,
-    first: MiB that the process held at most, and before any data. load: of the machine, the mean of the last minute."""
+    """ready: seconds until the first round. rate, core_rate: samples a second, and a second of the
+    processor's time. peak,
+    first: MiB that the process held at most, and before any data. load: of the machine, the mean of the last
+    minute."""
 
     kind: str
     ready: float
@@ -60,7 +65,8 @@ def write(folder: Path, size: float) -> None:
 
 
 def disk(folder: Path, of: int = 10_000) -> None:
-    """Rows a second that the disk gives, the file dropped from the system's cache before each way of reading."""
+    """Rows a second that the disk gives, the file dropped from the system's cache before each way of
+    reading."""
     row, together = 4 * int(np.prod(SHAPE)), 256
     with open(folder / "x.npy", "rb", buffering=0) as file:
         number, rows = file.fileno(), os.fstat(file.fileno()).st_size // row
@@ -78,7 +84,13 @@ def disk(folder: Path, of: int = 10_000) -> None:
 
         def at_random(ahead: int | None) -> int:
             for i, group in enumerate(groups):
-                asked = [] if ahead is None else groups[: ahead + 1] if not i else groups[i + ahead : i + ahead + 1]
+                asked = (
+                    []
+                    if ahead is None
+                    else groups[: ahead + 1]
+                    if not i
+                    else groups[i + ahead : i + ahead + 1]
+                )
                 for other in (r for one in asked for r in one):
                     os.posix_fadvise(number, other * row, row, os.POSIX_FADV_WILLNEED)
                 for other in group:
@@ -97,7 +109,9 @@ def write_parquet(folder: Path) -> None:
 
     x, y = np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy")
     form = pa.list_(pa.list_(pa.list_(pa.float32(), SHAPE[2]), SHAPE[1]), SHAPE[0])
-    with pq.ParquetWriter(folder / "x.parquet", pa.schema({"x": form, "y": pa.int64()}), compression="none") as file:
+    with pq.ParquetWriter(
+        folder / "x.parquet", pa.schema({"x": form, "y": pa.int64()}), compression="none"
+    ) as file:
         for begin in range(0, len(x), GROUP):
             lists = pa.array(x[begin : begin + GROUP].reshape(-1))
             for size in reversed(SHAPE):
@@ -135,9 +149,17 @@ def measure(folder: Path, kind: str, rounds: int, model: str) -> None:
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     dataset = dataset_of(folder, kind)
     settings = Settings(
-        clients=CLIENTS, rounds=1000, availability=f"sample:{AT_WORK}", model=model, batch=32, epochs=1, skew="iid",
-        normalise="none", eval_every=1000, workers=1,
-    )  # fmt: skip
+        clients=CLIENTS,
+        rounds=1000,
+        availability=f"sample:{AT_WORK}",
+        model=model,
+        batch=32,
+        epochs=1,
+        skew="iid",
+        normalise="none",
+        eval_every=1000,
+        workers=1,
+    )
     loop = loop_of(resolve(settings, dataset, Method()))
     state, ready, seconds, of_core = loop.begin(), time.perf_counter() - began, [], []
     for t in range(1, rounds + 2):
@@ -149,7 +171,9 @@ def measure(folder: Path, kind: str, rounds: int, model: str) -> None:
         seconds.append(time.perf_counter() - began)
         of_core.append(time.process_time() - core)
     loop.trainer.close()
-    rate, core_rate = (AT_WORK * len(dataset.x) / CLIENTS / statistics.median(s[1:]) for s in (seconds, of_core))
+    rate, core_rate = (
+        AT_WORK * len(dataset.x) / CLIENTS / statistics.median(s[1:]) for s in (seconds, of_core)
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     line = Line(kind, ready, rate, core_rate, peak / 1024, base / 1024, os.getloadavg()[0])
     print(json.dumps(asdict(line)))
@@ -160,7 +184,9 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=4.0, help="size of the set in memory")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="cnn_small")
-    parser.add_argument("--limit", type=float, default=0, help="GB that each process may ask for; 0: no limit")
+    parser.add_argument(
+        "--limit", type=float, default=0, help="GB that each process may ask for; 0: no limit"
+    )
     parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=MORE)
     parser.add_argument("--times", type=int, default=1, help="how often each kind is measured, in turn")
     parser.add_argument(
@@ -174,7 +200,11 @@ def main() -> None:
         if options.limit:
             resource.setrlimit(resource.RLIMIT_DATA, (int(options.limit * 1e9),) * 2)
         folder, kind = options.child
-        write_parquet(Path(folder)) if kind == "write" else measure(Path(folder), kind, options.rounds, options.model)
+        (
+            write_parquet(Path(folder))
+            if kind == "write"
+            else measure(Path(folder), kind, options.rounds, options.model)
+        )
         return
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(dir=options.at) as folder:
@@ -199,7 +229,9 @@ def main() -> None:
             print(f"{kind:<8} {one.ready:>10.1f} {rates} {one.load:>6.1f}", flush=True)
     if options.json:
         asked = {n: v for n, v in vars(options).items() if n in ("gb", "rounds", "model", "limit")}
-        options.json.write_text(json.dumps({**asked, "lines": [asdict(one) for one in lines]}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({**asked, "lines": [asdict(one) for one in lines]}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

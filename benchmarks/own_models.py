@@ -1,11 +1,14 @@
-"""A round on a CPU with models as users write them: the usual loop beside unskew with one lane, with 16, and as `auto` chooses.
+"""A round on a CPU with models as users write them: the usual loop beside unskew with one lane, with 16, and
+as `auto` chooses.
 
 python benchmarks/own_models.py --out own.json        all of them, in about ten minutes on one core
 python benchmarks/own_models.py --models lenet residual --repeats 5
-python benchmarks/own_models.py --compiled           and the usual loop through torch.compile, which needs a C++ compiler
+python benchmarks/own_models.py --compiled           and the usual loop through torch.compile, which needs a
+C++ compiler
 
-Every variant has the same seeded data, initial weights and row order and one thread. They take turns, one round each, so
-that what else the machine does falls on all of them. A figure is the least of the rounds' seconds of the processor.
+Every variant has the same seeded data, initial weights and row order and one thread. They take turns, one
+round each, so that what else the machine does falls on all of them. A figure is the least of the rounds'
+seconds of the processor.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ def lenet() -> nn.Module:
 
 
 class Tutorial(nn.Module):
-    """Two convolutions called through torch.nn.functional, with dropout left out: PyTorch's example of MNIST."""
+    """Two convolutions called through torch.nn.functional, with dropout left out: PyTorch's example of
+    MNIST."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +137,11 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        self.layer1, self.layer2, self.layer3 = self.Basic(16, 16, 1), self.Basic(16, 32, 2), self.Basic(32, 64, 2)
+        self.layer1, self.layer2, self.layer3 = (
+            self.Basic(16, 16, 1),
+            self.Basic(16, 32, 2),
+            self.Basic(32, 64, 2),
+        )
         self.fc = nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -178,8 +186,11 @@ def initial(name: str) -> nn.Module:
     return MODELS[name][0]().train()
 
 
-def ours(todo: work.Work, lanes: str, module: nn.Module | None = None) -> tuple[Callable[[], dict[str, Tensor]], int]:
-    """(one round that returns the merged weights, the lanes it has). module: instead of the model of that name."""
+def ours(
+    todo: work.Work, lanes: str, module: nn.Module | None = None
+) -> tuple[Callable[[], dict[str, Tensor]], int]:
+    """(one round that returns the merged weights, the lanes it has). module: instead of the model of that
+    name."""
     x, y = work.data(todo)
     net = Network(module or initial(todo.model), todo.shape)
     rows = [np.arange(k * todo.samples, (k + 1) * todo.samples) for k in range(todo.clients)]
@@ -227,7 +238,9 @@ class Compiled(nn.Module):
         return self.one(x)
 
 
-def compiled_round(todo: work.Work, model: nn.Module, held: list[TensorDataset]) -> Callable[[], dict[str, Tensor]]:
+def compiled_round(
+    todo: work.Work, model: nn.Module, held: list[TensorDataset]
+) -> Callable[[], dict[str, Tensor]]:
     """The usual loop in one model that takes each client's weights in turn, so that it is compiled once."""
     begun = copy.deepcopy(model.state_dict())
     torch.compiler.reset()
@@ -244,8 +257,11 @@ def compiled_round(todo: work.Work, model: nn.Module, held: list[TensorDataset])
     return one_round
 
 
-def measured(name: str, clients: int, repeats: int, lanes: list[str], compiled: bool = False) -> dict[str, object]:
-    """A row: thousands of samples a second of each variant, and the largest difference of any merged weight to the usual loop's."""
+def measured(
+    name: str, clients: int, repeats: int, lanes: list[str], compiled: bool = False
+) -> dict[str, object]:
+    """A row: thousands of samples a second of each variant, and the largest difference of any merged weight
+    to the usual loop's."""
     todo = chosen(name, clients)
     rounds: dict[str, Callable[[], dict[str, Tensor]]] = {"usual": usual_round(todo)}
     row: dict[str, object] = {"model": name}
@@ -266,7 +282,10 @@ def measured(name: str, clients: int, repeats: int, lanes: list[str], compiled: 
     row |= {variant: round(work_done / min(seconds), 2) for variant, seconds in taken.items()}
     learnt = [n for n, _ in initial(name).named_parameters()]
     row["difference"] = max(
-        float((weights[v][n] - weights["usual"][n]).abs().max()) for v in rounds if v != "usual" for n in learnt
+        float((weights[v][n] - weights["usual"][n]).abs().max())
+        for v in rounds
+        if v != "usual"
+        for n in learnt
     )
     return row
 

@@ -1,12 +1,13 @@
-"""Whole rows of the papers' tables on a GPU, within a time limit: whatever did not finish goes on in the next call.
+"""Whole rows of the papers' tables on a GPU, within a time limit: whatever did not finish goes on in the next
+call.
 
 python benchmarks/papers.py --data FOLDER --work /tmp/papers --out kept --budget 400
 python benchmarks/papers.py --data FOLDER --work /tmp/papers --out kept --budget 400 --restore kept
 
-The rows run side by side, each as `unskew reproduce` with one, then two, then three seeds and the paper's number of rounds;
-pages of finished seeds go to OUT at once. When time is up, the commands are interrupted, which saves every run, and each row's
-folder is packed into OUT in archives of at most 15 MB. `--restore` unpacks such archives first. Finished runs are packed
-without the states that only a resume needs.
+The rows run side by side, each as `unskew reproduce` with one, then two, then three seeds and the paper's
+number of rounds; pages of finished seeds go to OUT at once. When time is up, the commands are interrupted,
+which saves every run, and each row's folder is packed into OUT in archives of at most 15 MB. `--restore`
+unpacks such archives first. Finished runs are packed without the states that only a resume needs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ import time
 from pathlib import Path
 
 ROWS = {
-    "har": ("flea-table1", "uci_har-dir0.1-100", ("FedAvg", "FLea", "FedMix", "FLea, no decorrelation", "FedLC")),
+    "har": (
+        "flea-table1",
+        "uci_har-dir0.1-100",
+        ("FedAvg", "FLea", "FedMix", "FLea, no decorrelation", "FedLC"),
+    ),
     "clothes": ("rebafl-table1", "fashion_mnist-p0.2", ("FedAvg", "ReBaFL", "FedDyn", "BSM-FedAvg")),
     "halves": ("rebafl-table2", "fashion_mnist-pathological", ("R-BSM", "F-Aug")),
 }
@@ -40,7 +45,18 @@ def started(name: str, seeds: int, options: argparse.Namespace) -> subprocess.Po
     chosen = [word for method in methods for word in ("--methods", method)]
     folder = options.work / name
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "unskew", "reproduce", table, "--rows", row, *chosen, "--seeds", str(seeds)]
+    command = [
+        sys.executable,
+        "-m",
+        "unskew",
+        "reproduce",
+        table,
+        "--rows",
+        row,
+        *chosen,
+        "--seeds",
+        str(seeds),
+    ]
     command += ["--page", f"{table}-{name}", "--keep", str(options.work / "pages")]
     command += ["--processes", str(options.processes), "--folder", str(folder)]
     environment = {**os.environ, "UNSKEW_DATA": str(options.data), "OMP_NUM_THREADS": "1"}
@@ -71,7 +87,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="where the data sets are")
     parser.add_argument("--work", type=Path, required=True, help="where runs are kept while they train")
     parser.add_argument("--out", type=Path, required=True, help="where archives and finished pages go")
-    parser.add_argument("--budget", type=float, default=700, help="seconds after which everything is interrupted")
+    parser.add_argument(
+        "--budget", type=float, default=700, help="seconds after which everything is interrupted"
+    )
     parser.add_argument("--processes", type=int, default=2, help="runs of a row at a time")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--restore", type=Path, help="a folder with archives of an earlier call")

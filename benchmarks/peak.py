@@ -1,10 +1,12 @@
-"""Which share of a core's measured peak each benchmark model reaches, and how fast any loop in float32 could be here.
+"""Which share of a core's measured peak each benchmark model reaches, and how fast any loop in float32 could
+be here.
 
 python benchmarks/peak.py --out peak.json        about six minutes on one core
 
-The peaks are those of torch's own kernels: the best of several convolutions, forwards and backwards, and the best of several
-products of matrices, all in float32 on one thread. A model's operations are counted layer by layer, forwards and backwards;
-normalisation, pooling and the optimiser are not in it. `at_most` is the time of the usual loop over that of the counted
+The peaks are those of torch's own kernels: the best of several convolutions, forwards and backwards, and the
+best of several products of matrices, all in float32 on one thread. A model's operations are counted layer by
+layer, forwards and backwards; normalisation, pooling and the optimiser are not in it. `at_most` is the time
+of the usual loop over that of the counted
 operations at peak: no float32 implementation with these kernels is faster than that.
 """
 
@@ -143,7 +145,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     convolutions, products = convolution_peaks(), product_peaks()
-    found: dict[str, object] = {"torch": torch.__version__, "convolutions": convolutions, "products": products}
+    found: dict[str, object] = {
+        "torch": torch.__version__,
+        "convolutions": convolutions,
+        "products": products,
+    }
     print(json.dumps(found), flush=True)
     rows = []
     for name in options.models:

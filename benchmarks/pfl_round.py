@@ -2,8 +2,8 @@
 
     python pfl_round.py --model rebafl_fmnist --variant pfl-2x1 --processes 2 --threads 1
 
-Several processes are pfl's own way (`PFL_WORKER_ADDRESSES`, torch.distributed with gloo): each takes a share of the
-cohort, and the sums are all-reduced. This file starts the other processes itself.
+Several processes are pfl's own way (`PFL_WORKER_ADDRESSES`, torch.distributed with gloo): each takes a share
+of the cohort, and the sums are all-reduced. This file starts the other processes itself.
 pfl never evaluates here: it does so in iteration 0 only, and that is the warm-up round.
 pfl averages parameters but not the running statistics of BatchNorm; training does not read those.
 """
@@ -79,7 +79,8 @@ def rounds_on_request(session: Session | None):
             return self.hold(model)
 
         def hold(self, model) -> tuple[bool, Metrics]:
-            """Wait for the driver (rank 0) or for rank 0 (others); then start again from the initial weights."""
+            """Wait for the driver (rank 0) or for rank 0 (others); then start again from the initial
+            weights."""
             wanted = torch.tensor([float(session.wait() if session else 0)])
             if distributed.world_size > 1:
                 torch.distributed.broadcast(wanted, src=0)
@@ -113,7 +114,9 @@ def main() -> None:
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     users = federated_dataset(work)
     FederatedAveraging().run(
-        NNAlgorithmParams(NEVER, evaluation_frequency=NEVER, train_cohort_size=work.clients, val_cohort_size=0),
+        NNAlgorithmParams(
+            NEVER, evaluation_frequency=NEVER, train_cohort_size=work.clients, val_cohort_size=0
+        ),
         SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()]),
         model,
         NNTrainHyperParams(

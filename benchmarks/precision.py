@@ -1,9 +1,10 @@
-"""What fewer bits cost: the accuracy of three settings with precision=float32 and bf16, paired by seed, and the time they took.
+"""What fewer bits cost: the accuracy of three settings with precision=float32 and bf16, paired by seed, and
+the time they took.
 
 UNSKEW_DATA=... python benchmarks/precision.py --seeds 3 --out precision.json
 
-Runs take turns, so that what else the machine does falls on both. Seconds are the processor's. On a machine with a GPU,
-`--precisions float32 tf32 --device cuda` compares these.
+Runs take turns, so that what else the machine does falls on both. Seconds are the processor's. On a machine
+with a GPU, `--precisions float32 tf32 --device cuda` compares these.
 """
 
 from __future__ import annotations
@@ -20,9 +21,30 @@ import torch
 import unskew
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "fashion_mnist": {"method": "rebafl", "skew": "classes:2", "clients": 20, "samples": 100, "lr": 0.05, "rounds": 20},
-    "cifar10": {"method": "fedavg", "skew": "dirichlet:0.5", "clients": 10, "samples": 200, "lr": 0.05, "rounds": 15},
-    "uci_har": {"method": "fedavg", "skew": "dirichlet:0.5", "clients": 10, "samples": 60, "lr": 0.01, "rounds": 15},
+    "fashion_mnist": {
+        "method": "rebafl",
+        "skew": "classes:2",
+        "clients": 20,
+        "samples": 100,
+        "lr": 0.05,
+        "rounds": 20,
+    },
+    "cifar10": {
+        "method": "fedavg",
+        "skew": "dirichlet:0.5",
+        "clients": 10,
+        "samples": 200,
+        "lr": 0.05,
+        "rounds": 15,
+    },
+    "uci_har": {
+        "method": "fedavg",
+        "skew": "dirichlet:0.5",
+        "clients": 10,
+        "samples": 60,
+        "lr": 0.01,
+        "rounds": 15,
+    },
 }
 SCOPE = "global"
 

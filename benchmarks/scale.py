@@ -1,8 +1,9 @@
 """What a round costs as a federation grows: 100 to 1,000,000 clients, always as many at work.
 
-Each client holds 20 samples of 16 numbers. Prints seconds a round (median) and the process's memory; the cost should stay
-flat and memory grow with the samples only. With --method scaffold, or another one whose clients keep state, the run is in a
-folder, every client has taken part before the first round that counts, and a round's seconds include its checkpoint.
+Each client holds 20 samples of 16 numbers. Prints seconds a round (median) and the process's memory; the cost
+should stay flat and memory grow with the samples only. With --method scaffold, or another one whose clients
+keep state, the run is in a folder, every client has taken part before the first round that counts, and a
+round's seconds include its checkpoint.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def on_disk(clients: int, options: argparse.Namespace, path: Path) -> Growing:
     state, _ = loop.round(loop.begin(), 1)
     trees = loop.store.fetch(range(clients))
     if not trees:
-        raise SystemExit(f"clients of {options.method} keep no state, so that nothing of theirs is on the disk.")
+        raise SystemExit(
+            f"clients of {options.method} keep no state, so that nothing of theirs is on the disk."
+        )
     like, t = next(iter(trees.values())), 1
     for start in range(0, clients, options.cohort):
         t += 1
@@ -124,7 +127,10 @@ def main() -> None:
             for growing in timed.values():
                 growing.round()
         show(timed)
-        print(f"the {options.rounds} rounds of each added {peak() - before:.0f} MiB to the process's highest memory")
+        print(
+            f"the {options.rounds} rounds of each added {peak() - before:.0f} MiB to the process's highest"
+            " memory"
+        )
 
 
 def peak() -> float:
@@ -135,7 +141,8 @@ def peak() -> float:
 def show(timed: dict[int, Growing]) -> None:
     base = statistics.median(next(iter(timed.values())).rounds_s)
     print(
-        f"{'clients':>10} {'s/round':>9} {'ratio':>6} {'least':>9} {'of it saving':>13} {'checkpoint, KiB':>16}",
+        f"{'clients':>10} {'s/round':>9} {'ratio':>6} {'least':>9} {'of it saving':>13}"
+        f" {'checkpoint, KiB':>16}",
         end=" ",
     )
     print(f"{'memory, MiB':>12} {'samples, MiB':>13}")
@@ -143,7 +150,10 @@ def show(timed: dict[int, Growing]) -> None:
         median, data = statistics.median(growing.rounds_s), growing.run.federation.x.nbytes / 2**20
         size = growing.file.stat().st_size / 1024 if growing.file else 0
         print(f"{k:>10,} {median:>9.4f} {median / base:>6.2f} {min(growing.rounds_s):>9.4f}", end=" ")
-        print(f"{statistics.median(growing.saving_s):>13.4f} {size:>16.1f} {growing.memory:>12.0f} {data:>13.0f}")
+        print(
+            f"{statistics.median(growing.saving_s):>13.4f} {size:>16.1f} {growing.memory:>12.0f}"
+            f" {data:>13.0f}"
+        )
         growing.loop.trainer.close()
         with suppress(AttributeError):  # a store in memory has nothing to close
             growing.loop.store.close()  # pyright: ignore[reportAttributeAccessIssue]

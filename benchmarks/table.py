@@ -7,8 +7,8 @@ import numpy as np
 
 NOISY = 0.15  # cores
 
-# The largest difference of one weight that float rounding may explain. MobileNetV2 is badly conditioned at its start:
-# after two steps float32 stands 1e-4 from float64, and another kernel 3e-4.
+# The largest difference of one weight that float rounding may explain. MobileNetV2 is badly conditioned at
+# its start: after two steps float32 stands 1e-4 from float64, and another kernel 3e-4.
 SAME = 1e-4
 SAME_MOBILENET = 1e-3
 
@@ -26,8 +26,11 @@ def measured(results: dict[str, dict]) -> dict[str, dict]:
 
 
 def agreement(folder: Path, results: dict[str, dict]) -> dict[str, float]:
-    """Largest difference of any weight to the usual loop's on one thread. Centralised training is other work."""
-    weights = {name: np.load(folder / f"{name}.npy") for name in measured(results) if not name.startswith("central")}
+    """Largest difference of any weight to the usual loop's on one thread. Centralised training is other
+    work."""
+    weights = {
+        name: np.load(folder / f"{name}.npy") for name in measured(results) if not name.startswith("central")
+    }
     usual = weights.get("usual-1")
     if usual is None:
         return {}
@@ -60,7 +63,10 @@ def ratios(model: str, cores: int, results: dict[str, dict]) -> dict[str, dict]:
 
 def print_model(entry: dict, repeats: int, cores: int) -> None:
     work, results = entry["work"], entry["variants"]
-    size = f"{work['clients']} clients x {work['samples']} samples, batch {work['batch']}, {work['epochs']} epochs"
+    size = (
+        f"{work['clients']} clients x {work['samples']} samples, batch {work['batch']}, {work['epochs']}"
+        " epochs"
+    )
     print(f"\n{work['model']}: {size}; {cores} cores, medians of {repeats}")
     print(f"  {'':12}{'clients/s':>10}{'s a round':>11}{'least-most':>16}{'difference':>12}")
     for name, result in results.items():
@@ -70,10 +76,15 @@ def print_model(entry: dict, repeats: int, cores: int) -> None:
         seconds = result["seconds"]
         spread = f"{min(seconds):.3f}-{max(seconds):.3f}"
         difference = f"{result['difference']:.0e}" if "difference" in result else "-"
-        print(f"  {name:12}{result['clients_per_s']:10.2f}{median(seconds):11.3f}{spread:>16}{difference:>12}")
+        print(
+            f"  {name:12}{result['clients_per_s']:10.2f}{median(seconds):11.3f}{spread:>16}{difference:>12}"
+        )
     for other, r in entry["ratios"].items():
         what = f"time of ours over {other}'s" if other == "central" else f"ours times as fast as {other}"
-        bar = f"{'at most' if other == 'central' else 'at least'} {r['bar']:g}: {'met' if r['met'] else 'MISSED'}"
+        bar = (
+            f"{'at most' if other == 'central' else 'at least'} {r['bar']:g}:"
+            f" {'met' if r['met'] else 'MISSED'}"
+        )
         print(f"  {what:30}{r['ratio']:6.2f}  ({r['least']:.2f}-{r['most']:.2f})  {bar}")
     for warning in warnings(work["model"], results):
         print(f"  ! {warning}")

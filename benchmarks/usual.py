@@ -1,4 +1,5 @@
-"""The usual loop: per client a deep copy of the model, a DataLoader and torch.optim.SGD; then a size-weighted mean.
+"""The usual loop: per client a deep copy of the model, a DataLoader and torch.optim.SGD; then a size-weighted
+mean.
 
 python usual.py --model rebafl_fmnist --variant usual-1 --threads 1
 """
@@ -32,7 +33,9 @@ def weighted_mean(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str
     mean = copy.deepcopy(states[0])
     for name, value in mean.items():
         if value.is_floating_point():
-            mean[name] = sum(state[name] * (size / sum(sizes)) for state, size in zip(states, sizes, strict=True))
+            mean[name] = sum(
+                state[name] * (size / sum(sizes)) for state, size in zip(states, sizes, strict=True)
+            )
     return mean
 
 

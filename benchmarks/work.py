@@ -1,11 +1,13 @@
-"""The work of the speed benchmarks: which model, which seeded data, how much training. Needs torch, nothing else.
+"""The work of the speed benchmarks: which model, which seeded data, how much training. Needs torch, nothing
+else.
 
-One round of FedAvg: every client starts at the same weights, trains `epochs` over its `samples` rows with SGD in
-row order (no shuffling, the last short batch is kept), and the weights are averaged by size.
+One round of FedAvg: every client starts at the same weights, trains `epochs` over its `samples` rows with SGD
+in row order (no shuffling, the last short batch is kept), and the weights are averaged by size.
 Every round starts again from `initial_model`, so all rounds of all variants do the same sums.
 
-Learning rates do not change the speed. They are small where 0.05 makes training on random data chaotic: HARNet then
-diverges, and one and two threads of the very same loop end 0.03 apart, so that agreement would say nothing.
+Learning rates do not change the speed. They are small where 0.05 makes training on random data chaotic:
+HARNet then diverges, and one and two threads of the very same loop end 0.03 apart, so that agreement would
+say nothing.
 
 Legend: K clients, N samples per client.
 """
@@ -34,7 +36,9 @@ class Work:
 WORKS = {
     work.model: work
     for work in [
-        Work("rebafl_fmnist", (1, 28, 28), 10, clients=50, samples=100, batch=32, epochs=5, learning_rate=0.05),
+        Work(
+            "rebafl_fmnist", (1, 28, 28), 10, clients=50, samples=100, batch=32, epochs=5, learning_rate=0.05
+        ),
         Work("harnet", (1, 128, 3), 6, clients=50, samples=100, batch=32, epochs=5, learning_rate=0.01),
         Work("audionet", (2, 64, 344), 10, clients=10, samples=100, batch=32, epochs=2, learning_rate=0.01),
         Work("mobilenet_v2", (3, 32, 32), 10, clients=4, samples=64, batch=32, epochs=1, learning_rate=0.002),
@@ -66,7 +70,8 @@ def initial_model(work: Work) -> nn.Module:
 
 
 def flat_weights(tensors: list[Tensor]) -> Tensor:
-    """One vector of all trained tensors in the model's own order; statistics of BatchNorm are not compared."""
+    """One vector of all trained tensors in the model's own order; statistics of BatchNorm are not
+    compared."""
     return torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
 
 
@@ -83,13 +88,19 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int)
     parser.add_argument("--samples", type=int, help="per client")
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--pool-first", action="store_true", help="LeNet as unskew writes it: pooling, then LeakyReLU")
+    parser.add_argument(
+        "--pool-first", action="store_true", help="LeNet as unskew writes it: pooling, then LeakyReLU"
+    )
     parser.add_argument("--weights", help="file for the averaged weights of the warm-up round")
     return parser
 
 
 def chosen_work(options: argparse.Namespace) -> Work:
     """The model's work with the given sizes. `--pool-first` changes LeNet only."""
-    sizes = {name: size for name in ("clients", "samples", "epochs") if (size := getattr(options, name)) is not None}
+    sizes = {
+        name: size
+        for name in ("clients", "samples", "epochs")
+        if (size := getattr(options, name)) is not None
+    }
     pool_first = options.pool_first and options.model == "rebafl_fmnist"
     return replace(WORKS[options.model], pool_first=pool_first, **sizes)

@@ -20,7 +20,9 @@ class MyProto(Part):
     def shares(self, fed):
         return {
             "sums": Share((fed.classes, fed.features), kind="sums", samples="class", what="sums of features"),
-            "counts": Share((fed.classes,), low=0, kind="statistics", samples="class", what="samples of a class"),
+            "counts": Share(
+                (fed.classes,), low=0, kind="statistics", samples="class", what="samples of a class"
+            ),
         }
 
     def server_init(self, w, fed):

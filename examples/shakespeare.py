@@ -1,12 +1,14 @@
-"""Fine-tune a small language model across Shakespeare's roles, each of which keeps its text: only adapters leave.
+"""Fine-tune a small language model across Shakespeare's roles, each of which keeps its text: only adapters
+leave.
 
     python examples/shakespeare.py input.txt [FOLDER]
 
-It needs the extra [hf], half a minute of one core, and a text in which a line `ROLE:` comes before what a role says, such as
-data/tinyshakespeare/input.txt of https://github.com/karpathy/char-rnn. No model is downloaded: a tiny one is made, and learns
-to write from half of the roles in one place. Then the ten longest of the other roles fine-tune it together, as hospitals
-would a model that somebody published. Every place of a window of text is learnt from: its label is the character that
-follows. FOLDER is where the model is kept; default: a temporary one.
+It needs the extra [hf], half a minute of one core, and a text in which a line `ROLE:` comes before what a
+role says, such as data/tinyshakespeare/input.txt of https://github.com/karpathy/char-rnn. No model is
+downloaded: a tiny one is made, and learns to write from half of the roles in one place. Then the ten longest
+of the other roles fine-tune it together, as hospitals would a model that somebody published. Every place of a
+window of text is learnt from: its label is the character that follows. FOLDER is where the model is kept;
+default: a temporary one.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def main(text: str, folder: str) -> None:
 
 
 def roles_of(text: str, vocabulary: list[str]) -> dict[str, np.ndarray]:
-    """What every role with a thousand characters or more says, the longest first, as numbers of its characters."""
+    """What every role with a thousand characters or more says, the longest first, as numbers of its
+    characters."""
     said: dict[str, str] = {}
     for speech in SPEECH.split(text):
         role, _, words = speech.partition(":\n")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# Before torch is loaded: a fork taken while a thread of training is inside MKL's own memory manager waits for its lock for ever.
+# Before torch is loaded: a fork taken while a thread of training is inside MKL's own memory manager waits for
+# its lock for ever.
 os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
 from tests import forked
@@ -22,7 +23,8 @@ from unskew.round import hook_checks
 def forked_workers(request, monkeypatch):
     """Comparisons fork their workers, but for tests marked `own_process`.
 
-    Only with OMP_NUM_THREADS=1, as `make test` sets it: a fork of a process whose OpenMP has threads waits for them for ever.
+    Only with OMP_NUM_THREADS=1, as `make test` sets it: a fork of a process whose OpenMP has threads waits
+    for them for ever.
     """
     if request.node.get_closest_marker("own_process") is None and os.environ.get("OMP_NUM_THREADS") == "1":
         monkeypatch.setattr(workers, "WorkerProcess", forked.Worker)
@@ -30,9 +32,11 @@ def forked_workers(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch):
-    """Files are not forced to the disk, which only a power cut would show; a networked run of three rounds does so 240 times.
+    """Files are not forced to the disk, which only a power cut would show; a networked run of three rounds
+    does so 240 times.
 
-    Tests of what happens when syncing fails, and of the order of steps, put their own function in this one's place.
+    Tests of what happens when syncing fails, and of the order of steps, put their own function in this one's
+    place.
     """
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 

@@ -23,7 +23,9 @@ def onehot(y: Any, classes: int = 3) -> Tensor:
 
 def batch(x: Tensor | None = None, y: Tensor | None = None, weight: Tensor | None = None) -> Batch:
     y = onehot(Y) if y is None else y
-    return Batch(torch.zeros(len(y), 1) if x is None else x, y, torch.ones(len(y)) if weight is None else weight)
+    return Batch(
+        torch.zeros(len(y), 1) if x is None else x, y, torch.ones(len(y)) if weight is None else weight
+    )
 
 
 class Told(SimpleNamespace):
@@ -41,10 +43,24 @@ def samples_of(shape: tuple[int, ...]) -> Any:
 def client(**facts: Any) -> Any:
     """What a hook reads from a Client; only what is given."""
     fed = SimpleNamespace(
-        classes=3, task=Classification(), momentum=0.0, optimiser="sgd", clients=4, **vars(samples_of((1, 2, 2)))
+        classes=3,
+        task=Classification(),
+        momentum=0.0,
+        optimiser="sgd",
+        clients=4,
+        **vars(samples_of((1, 2, 2))),
     )
     return Told(
-        **{"fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1, **facts}
+        **{
+            "fed": fed,
+            "counts": COUNTS,
+            "n": COUNTS.sum(),
+            "down": {},
+            "mine": {},
+            "noise": {},
+            "t": 1,
+            **facts,
+        }
     )
 
 

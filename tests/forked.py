@@ -1,7 +1,7 @@
 """Workers of a comparison that fork instead of loading torch anew: two seconds less for each.
 
-What only a process of its own can show (what it imports, how it ends with its parent) is tested with real ones: tests
-marked `own_process`.
+What only a process of its own can show (what it imports, how it ends with its parent) is tested with real
+ones: tests marked `own_process`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Process:
     """The part of subprocess.Popen that a Worker uses, for a fork that runs `workers.main`."""
 
     streams: ClassVar[list[TextIO]] = []
-    """Pipes of all workers. A fork closes those it inherits, or an older worker would never see the end of its input."""
+    """Pipes of all workers. A fork closes those it inherits, or an older worker would never see the end of
+    its input."""
 
     def __init__(self, log: Path):
         warm()
@@ -68,7 +69,8 @@ class Process:
 
 
 def _become_worker(commands: int, answers: int, log: Path) -> None:
-    """In the fork: what `python -m unskew.comparison.workers` does, with the streams that a Worker gives it. Never returns."""
+    """In the fork: what `python -m unskew.comparison.workers` does, with the streams that a Worker gives it.
+    Never returns."""
     code = 1
     try:
         errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

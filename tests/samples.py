@@ -1,7 +1,8 @@
 """What is tried of many alike: `make test` a part of them, `make matrix` all.
 
-The number of methods grows, and each of some tests is made of every method. What one of them does wrong, others with the same
-hooks mostly do, too; so a part of the methods is tried each time, and all before a release and by night.
+The number of methods grows, and each of some tests is made of every method. What one of them does wrong,
+others with the same hooks mostly do, too; so a part of the methods is tried each time, and all before a
+release and by night.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The code on the documentation's pages: what is written there, in order, as a reader would type it.
 
-A block whose info string has title="FILE", or whose first line is `# FILE.yaml`, is a file. A comment in the page before a block,
-`<!-- not run: REASON -->`, says why tests cannot run it.
+A block whose info string has title="FILE", or whose first line is `# FILE.yaml`, is a file. A comment in the
+page before a block, `<!-- not run: REASON -->`, says why tests cannot run it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FENCE = re.compile(
-    r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^(?P<indent> *)```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$",
+    r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^(?P<indent> *)```(?P<kind>\w+)(?:"
+    r" title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$",
     re.M | re.S,
 )
 SHELL = ("console", "sh", "bash")
@@ -21,7 +22,8 @@ SHELL = ("console", "sh", "bash")
 
 @dataclass(frozen=True)
 class Snippet:
-    """One block. kind: its language. file: the name under which a reader saves it, or "". why: why it is not run, or ""."""
+    """One block. kind: its language. file: the name under which a reader saves it, or "". why: why it is not
+    run, or ""."""
 
     kind: str
     text: str
@@ -45,7 +47,8 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def commands(text: str, prompt: str) -> Iterator[list[str]]:
-    """The words of every `unskew` command of a text, without the first one. prompt: what stands before each."""
+    """The words of every `unskew` command of a text, without the first one. prompt: what stands before
+    each."""
     for line in text.replace("\\\n", " ").splitlines():
         if line.startswith(prompt):
             for part in re.split(r" && |; ", line[len(prompt) :]):

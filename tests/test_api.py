@@ -20,7 +20,8 @@ PUBLIC = """
     Batch Callback Client Comparison Diagnosis EarlyStopping Fed KeepBest Method Noise Part Progress Replied Reproduction
     Result Settings Share Trip UnskewError Ups compare data diagnose load methods models reproduce resume run __version__
 """
-"""The names that users import, beside the classes of methods: change this list only as docs/versioning.md says."""
+"""The names that users import, beside the classes of methods: change this list only as docs/versioning.md
+says."""
 MODULES = {"dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
 """What a distribution's module is called where it is not called like the distribution."""
 
@@ -95,7 +96,11 @@ def test_the_citation_names_this_version():
     ("methods", "options", "told"),
     [
         (["fedavg"], {"seed": 3}, r"compare takes seeds, such as seeds=\[3\], and no seed"),
-        (["fedavg"], {"method": "fedprox"}, r"compare takes methods, such as methods=\['fedprox'\], and no method"),
+        (
+            ["fedavg"],
+            {"method": "fedprox"},
+            r"compare takes methods, such as methods=\['fedprox'\], and no method",
+        ),
         ([], {}, "at least one method"),
     ],
 )
@@ -107,7 +112,8 @@ def test_what_a_comparison_would_not_read_is_refused(tmp_path, methods, options,
 
 
 def test_a_page_is_written_where_it_was_asked_for_or_refused_in_a_sentence(result, tmp_path):
-    """Folders that were missing, and one in the place of the file, were told with the name of a file nobody had asked for."""
+    """Folders that were missing, and one in the place of the file, were told with the name of a file nobody
+    had asked for."""
     assert result.report(tmp_path / "new" / "page.html").is_file()
     with pytest.raises(UsageError, match=r"E161 .*new is a folder; name a file"):
         result.report(tmp_path / "new")

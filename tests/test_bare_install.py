@@ -1,4 +1,5 @@
-"""What `pip install unskew` brings is enough for all that happens on one machine: no package of an extra is imported.
+"""What `pip install unskew` brings is enough for all that happens on one machine: no package of an extra is
+imported.
 
 Environments of developers have them all, so that an import which needs one goes unnoticed.
 """
@@ -15,7 +16,12 @@ from pathlib import Path
 from tests.test_api import BOUND
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-CALLED = {"PyYAML": "yaml", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
+CALLED = {
+    "PyYAML": "yaml",
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "typing-extensions": "typing_extensions",
+}
 CALLED |= {"annotated-types": "annotated_types", "dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
 """What is imported of a package that is called otherwise."""
 
@@ -70,9 +76,16 @@ assert (again.predict(result.federation.x_test) == result.predict(result.federat
 
 SETTINGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
 AFTERWARDS = [
-    ["resume", "runs/r"], ["report", "runs/r"], ["attack", "runs/r", "membership"], ["watch", "runs/r"], ["export", "runs/r", "out"],
-    ["list", "methods"], ["explain", "flea"], ["data", "check", "digits"], ["check", "fedavg"],
-]  # fmt: skip
+    ["resume", "runs/r"],
+    ["report", "runs/r"],
+    ["attack", "runs/r", "membership"],
+    ["watch", "runs/r"],
+    ["export", "runs/r", "out"],
+    ["list", "methods"],
+    ["explain", "flea"],
+    ["data", "check", "digits"],
+    ["check", "fedavg"],
+]
 
 
 def test_the_command_line_needs_no_extra(tmp_path):
@@ -112,7 +125,9 @@ def test_what_concerns_networks_names_its_extra(tmp_path):
     commands += ["predict site/runs/1 x.npy"]
     for command in commands:
         done = bare(tmp_path, "-m", "unskew", *command.split())
-        assert "E501 a deployment needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr, command
+        assert (
+            "E501 a deployment needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr
+        ), command
         assert done.returncode == 2, command
 
 

@@ -14,12 +14,15 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_generated_pages_are_up_to_date():
-    done = subprocess.run([sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_pages_of_kept_results_say_what_is_kept():
-    """A page that was changed by hand, or not made again after its words changed, says something else than its numbers."""
+    """A page that was changed by hand, or not made again after its words changed, says something else than
+    its numbers."""
     folder = ROOT / "docs" / "results"
     results = pages.results_in(folder)
     texts = {result["page"]: pages.markdown_page(result) for result in results}
@@ -31,7 +34,8 @@ def test_the_pages_of_kept_results_say_what_is_kept():
 
 
 def scores_of(results):
-    """(last, best, mean of ten) of every method in every row, in the mean over a page's rows, and over what a Part is on top of."""
+    """(last, best, mean of ten) of every method in every row, in the mean over a page's rows, and over what a
+    Part is on top of."""
     for result in results:
         groups: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
         for entry in result["entries"]:
@@ -52,7 +56,9 @@ def test_scores_that_are_written_together_are_those_of_one_kept_run():
     written = [
         tuple(found.split(" / "))
         for name in ("claims.md", "untold.md")
-        for found in re.findall(r"\d\d\.\d(?: / \d\d\.\d){1,2}", re.sub(r" ± \d+\.\d", "", (folder / name).read_text()))
+        for found in re.findall(
+            r"\d\d\.\d(?: / \d\d\.\d){1,2}", re.sub(r" ± \d+\.\d", "", (folder / name).read_text())
+        )
     ]
     assert len(written) > 45
     assert set(written) <= known

@@ -1,4 +1,5 @@
-"""The notebooks of the documentation: cells that parse, pages with and without what they print; `make matrix` executes them."""
+"""The notebooks of the documentation: cells that parse, pages with and without what they print; `make matrix`
+executes them."""
 
 from __future__ import annotations
 

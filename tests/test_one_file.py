@@ -1,5 +1,6 @@
-"""Something new is one new file: a method, a robust rule, a model, a data set, a measure, an attack and a section of the report,
-each added to a copy of the package, are found by name, documented and used, and the copy still follows the house rules."""
+"""Something new is one new file: a method, a robust rule, a model, a data set, a measure, an attack and a
+section of the report, each added to a copy of the package, are found by name, documented and used, and the
+copy still follows the house rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The documentation's pages hang together, as `make docs` builds them: navigation, links, anchors, nothing from other hosts."""
+"""The documentation's pages hang together, as `make docs` builds them: navigation, links, anchors, nothing
+from other hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def test_every_page_is_in_the_navigation_once():
 
 def test_a_folder_in_the_navigation_stands_for_its_pages_that_are_named_nowhere_else():
     nav = [{"A": ["a/one.md", "a/*"]}, "b.md"]
-    assert pages.expanded(nav, ["a/one.md", "a/two.md", "b.md", "c.md"]) == [{"A": ["a/one.md", "a/two.md"]}, "b.md"]
+    assert pages.expanded(nav, ["a/one.md", "a/two.md", "b.md", "c.md"]) == [
+        {"A": ["a/one.md", "a/two.md"]},
+        "b.md",
+    ]
 
 
 def test_every_link_leads_somewhere():
@@ -34,7 +38,9 @@ def test_every_link_leads_somewhere():
 def test_links_that_lead_nowhere_are_found(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/b.md").write_text("# B\n\n## What `x` is: 2, and [why](a.md)\n")
-    links = "[](b.md#what-x-is-2-and-why) [](#a) [](https://c) [`x`](c.md) [](b.md#gone) [](#gone) [](../../b.md)"
+    links = (
+        "[](b.md#what-x-is-2-and-why) [](#a) [](https://c) [`x`](c.md) [](b.md#gone) [](#gone) [](../../b.md)"
+    )
     (tmp_path / "docs/a.md").write_text(f"# A\n\n{links}\n```sh\n[](d.md)\n```\n")
     says = [wrong.removeprefix("docs/a.md: ") for wrong in pages.wrong_links("docs/a.md", tmp_path)]
     assert says == [
@@ -54,7 +60,9 @@ def test_every_page_is_reached_from_the_first_one_by_links():
             continue
         reached.add(page)
         found = {
-            pages.target(page, link) for link in pages.links((pages.ROOT / page).read_text()) if pages.is_local(link)
+            pages.target(page, link)
+            for link in pages.links((pages.ROOT / page).read_text())
+            if pages.is_local(link)
         }
         ahead += [path for path in found if path.endswith(".md") and (pages.ROOT / path).is_file()]
     assert {pages.in_repository(page) for page in WRITTEN} - reached == set()
@@ -76,7 +84,8 @@ def test_what_a_page_would_fetch_from_another_host_is_found(html, fetched):
 
 
 def test_the_site_asks_for_nothing_from_other_hosts():
-    """`make docs` looks at every page that it has built, and browsers are told to fetch nothing from elsewhere."""
+    """`make docs` looks at every page that it has built, and browsers are told to fetch nothing from
+    elsewhere."""
     assert SITE["theme"]["font"] is False
     theme = pages.ROOT / SITE["theme"]["custom_dir"]
     assert all((theme / script).is_file() for script in SITE["extra"]["polyfills"])
@@ -84,8 +93,13 @@ def test_the_site_asks_for_nothing_from_other_hosts():
 
 
 def test_what_a_docstring_says_of_arguments_becomes_a_list():
-    text = "Deal rows out.\n\nx, y: samples; z: more. n: how many,\nin all. other: no argument. Raises DataError: E403."
-    assert itemised(text, ["x", "y", "z", "n"]) == (
-        "Deal rows out.\n\n- `x`, `y`: samples;\n- `z`: more.\n- `n`: how many,\nin all. other: no argument.\n\nRaises DataError: E403."
+    text = (
+        "Deal rows out.\n\nx, y: samples; z: more. n: how many,\nin all. other: no argument. Raises"
+        " DataError: E403."
+    )
+    assert (
+        itemised(text, ["x", "y", "z", "n"])
+        == "Deal rows out.\n\n- `x`, `y`: samples;\n- `z`: more.\n- `n`: how many,\nin all. other: no"
+        " argument.\n\nRaises DataError: E403."
     )
     assert itemised("Nothing: as it is.", []) == "Nothing: as it is."

@@ -1,4 +1,5 @@
-"""What the documentation tells readers to type works: commands are parsed, and those that are cheap are run, as is all Python.
+"""What the documentation tells readers to type works: commands are parsed, and those that are cheap are run,
+as is all Python.
 
 Runs are made smaller: one round, few samples. `make test` follows a part of the pages; `make matrix` follows
 all, and also runs commands that take seconds.
@@ -39,7 +40,8 @@ READ_ONLY = {
     "docs/privacy.md": "attacks whole runs; tests/attacks makes every attack",
     "docs/reproduce.md": "published tables take hours; tests/experiments runs small ones",
 }
-"""Pages with code of which only the commands are parsed, and why. Those of docs/results are all like docs/reproduce.md."""
+"""Pages with code of which only the commands are parsed, and why. Those of docs/results are all like
+docs/reproduce.md."""
 RUN = [
     page
     for page in PAGES
@@ -51,10 +53,34 @@ SMALLER = {
     "compare": "--rounds 1 --epochs 1 --seeds 1 --processes 1 --samples 8 --no-references",
 }
 """What is added to commands: the last of two equal options counts."""
-COSTLY = ("compare", "check", "diagnose", "attack", "report", "figures", "watch", "resume", "explain", "export")
+COSTLY = (
+    "compare",
+    "check",
+    "diagnose",
+    "attack",
+    "report",
+    "figures",
+    "watch",
+    "resume",
+    "explain",
+    "export",
+)
 """Commands that take seconds, or read what one of them has written."""
-ELSEWHERE = {"serve", "join", "attach", "federation", "site", "audit", "--on", "reproduce", "onnx", "get", "cifar10"}
-"""Words of commands that are tested elsewhere: those of a federation, published tables, and what needs an extra or an archive."""
+ELSEWHERE = {
+    "serve",
+    "join",
+    "attach",
+    "federation",
+    "site",
+    "audit",
+    "--on",
+    "reproduce",
+    "onnx",
+    "get",
+    "cifar10",
+}
+"""Words of commands that are tested elsewhere: those of a federation, published tables, and what needs an
+extra or an archive."""
 
 
 @cache
@@ -66,7 +92,9 @@ def parsed(words: list[str]) -> None:
     """Read a command as the command line does, without running it. Raises click's errors."""
     context = command_line().make_context("unskew", list(words))
     while hasattr(context.command, "commands"):
-        name, command, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        name, command, rest = context.command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
         context = command.make_context(name, rest, parent=context)
 
 
@@ -105,7 +133,9 @@ def a_run(tmp_path_factory) -> Path:
 def write_table(folder: Path) -> None:
     """patients.csv and new.csv."""
     values = np.random.default_rng(0).normal(size=(60, 2))
-    rows = [f"{'abc'[i % 3]},{v[0]:.3f},{v[1]:.3f},{'no' if v[0] < 0 else 'yes'}" for i, v in enumerate(values)]
+    rows = [
+        f"{'abc'[i % 3]},{v[0]:.3f},{v[1]:.3f},{'no' if v[0] < 0 else 'yes'}" for i, v in enumerate(values)
+    ]
     (folder / "patients.csv").write_text("\n".join(["hospital,pressure,pulse,diagnosis", *rows]))
     (folder / "new.csv").write_text("pressure,pulse\n1.5,0.5\n-0.5,1.5\n")
 
@@ -120,7 +150,10 @@ def reader(tmp_path, monkeypatch, a_run) -> Path:
     shutil.copytree(a_run, tmp_path / "runs" / "my-run")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UNSKEW_DATA", raising=False)  # nobody's sets are touched
-    for name, more in (("run", {"workers": 1}), ("compare", {"processes": 1, "seeds": 1, "references": False})):
+    for name, more in (
+        ("run", {"workers": 1}),
+        ("compare", {"processes": 1, "seeds": 1, "references": False}),
+    ):
         monkeypatch.setattr(unskew, name, _smaller(getattr(unskew, name), more), raising=False)
     return tmp_path
 
@@ -158,7 +191,9 @@ def follow(snippet: Snippet, known: dict[str, Any], folder: Path) -> None:
         assert done.code == 0, f"unskew {' '.join(words)}: {done.text}"
 
 
-@pytest.mark.parametrize("page", a_part_of(RUN, 2, always=["docs/tutorial.md", "docs/using.md", "docs/data.md"]))
+@pytest.mark.parametrize(
+    "page", a_part_of(RUN, 2, always=["docs/tutorial.md", "docs/using.md", "docs/data.md"])
+)
 def test_a_reader_can_follow_the_page(page, reader):
     known = names(page)
     for snippet in snippets(pages.ROOT / page):

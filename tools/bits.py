@@ -1,12 +1,15 @@
-"""Digests of what unskew computes and of what users can call: the proof that a change of structure changes nothing.
+"""Digests of what unskew computes and of what users can call: the proof that a change of structure changes
+nothing.
 
 python tools/bits.py record FILE    before the change
-python tools/bits.py check FILE     after it, on the same machine with the same torch; exit code 1 and a list if any differs
+python tools/bits.py check FILE     after it, on the same machine with the same torch; exit code 1 and a list
+if any differs
 
-A digest covers a short run's final weights, and its scores, ledger and events. There is one for every method with one lane
-and with sixteen, and for resumed runs, models of users, tables, exports and predictions. The public names with their
-signatures, the options of every command and the files of a run are recorded, too. Runs over a network are compared with the
-simulator by `make test-deploy`. Bits depend on the processor and on torch's kernels, so FILE is not part of the project.
+A digest covers a short run's final weights, and its scores, ledger and events. There is one for every method
+with one lane and with sixteen, and for resumed runs, models of users, tables, exports and predictions. The
+public names with their signatures, the options of every command and the files of a run are recorded, too.
+Runs over a network are compared with the simulator by `make test-deploy`. Bits depend on the processor and on
+torch's kernels, so FILE is not part of the project.
 """
 
 from __future__ import annotations
@@ -29,10 +32,21 @@ import unskew
 from unskew.methods import registry
 
 COMPOSED = (
-    "fedprox(mu=0.1)", "fedbabu(finetune_epochs=1)", "naivemix(per_batch=True)", "flea(variant=official)", "flea+scaffold",
-    "fedrdn+rebafl+fedbn", "fedmix+fedprox", "rebafl+feddyn", "fedrep+fedrdn+fedadam", "scaffold+topk(share=0.1)",
-    "fedavgm+qsgd", "ditto+fedadam", "dp(epsilon=8)+fedavgm", "fedprox+median",
-)  # fmt: skip
+    "fedprox(mu=0.1)",
+    "fedbabu(finetune_epochs=1)",
+    "naivemix(per_batch=True)",
+    "flea(variant=official)",
+    "flea+scaffold",
+    "fedrdn+rebafl+fedbn",
+    "fedmix+fedprox",
+    "rebafl+feddyn",
+    "fedrep+fedrdn+fedadam",
+    "scaffold+topk(share=0.1)",
+    "fedavgm+qsgd",
+    "ditto+fedadam",
+    "dp(epsilon=8)+fedavgm",
+    "fedprox+median",
+)
 SETTINGS = {"rounds": 3, "epochs": 2, "batch": 16, "clients": 6, "samples": 40, "workers": 1, "eval_every": 3}
 
 
@@ -52,7 +66,8 @@ def data() -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(3)
     y, y_test = rng.integers(0, 5, 400), rng.integers(0, 5, 100)
     x, x_test = (
-        (rng.random((len(v), 3, 8, 8)) * 0.6 + 0.08 * v[:, None, None, None]).astype(np.float32) for v in (y, y_test)
+        (rng.random((len(v), 3, 8, 8)) * 0.6 + 0.08 * v[:, None, None, None]).astype(np.float32)
+        for v in (y, y_test)
     )
     return x, y, x_test, y_test
 
@@ -77,7 +92,9 @@ def run(method: str, samples: object = None, **options: object) -> str:
 
 def digest(result: unskew.Result) -> str:
     """The weights' digest, and one of every row that the run wrote, without its seconds."""
-    rows = {kind: [r for r in kept if r.get("metric") != "seconds"] for kind, kept in result.record.rows.items()}
+    rows = {
+        kind: [r for r in kept if r.get("metric") != "seconds"] for kind, kept in result.record.rows.items()
+    }
     return f"{result.digest[:16]} {sha(rows)}"
 
 
@@ -89,7 +106,13 @@ def resumed(method: str) -> str:
             raise KeyboardInterrupt
 
     with tempfile.TemporaryDirectory() as folder:
-        given = {**SETTINGS, "model": "cnn_small", "folder": folder, "name": "r", "availability": "bernoulli:0.6"}
+        given = {
+            **SETTINGS,
+            "model": "cnn_small",
+            "folder": folder,
+            "name": "r",
+            "availability": "bernoulli:0.6",
+        }
         with contextlib.suppress(KeyboardInterrupt):
             unskew.run(method, data(), shown=stop, **given)
         return digest(unskew.run(method, data(), **given))
@@ -119,12 +142,14 @@ def used() -> dict[str, str]:
         command("predict", there / "r", there / "new.npy", "--out", there / "out.csv")
         command("export", there / "r", there / "exported")
         return {
-            "files of a run": " ".join(sorted(p.relative_to(there / "r").as_posix() for p in (there / "r").rglob("*"))),
+            "files of a run": " ".join(
+                sorted(p.relative_to(there / "r").as_posix() for p in (there / "r").rglob("*"))
+            ),
             "files of an export": " ".join(sorted(p.name for p in (there / "exported").rglob("*"))),
             "predictions": hashlib.sha256((there / "out.csv").read_bytes()).hexdigest()[:16],
-            "exported weights": hashlib.sha256((there / "exported" / "model.safetensors").read_bytes()).hexdigest()[
-                :16
-            ],
+            "exported weights": (
+                hashlib.sha256((there / "exported" / "model.safetensors").read_bytes()).hexdigest()[:16]
+            ),
         }
 
 

@@ -1,10 +1,11 @@
-"""Measure what a round of each method costs beside one of FedAvg: bytes up and down, and what clients compute.
+"""Measure what a round of each method costs beside one of FedAvg: bytes up and down, and what clients
+compute.
 
 python tools/costs.py              measure every method; takes minutes
 python tools/costs.py NAME ...     measure these anew, and those that are not there yet
 
-Measured is the second round of a run on the federation of `unskew check`: bytes by the ledger, computing as the operations
-of convolutions and products of matrices, those of the server left out.
+Measured is the second round of a run on the federation of `unskew check`: bytes by the ledger, computing as
+the operations of convolutions and products of matrices, those of the server left out.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ ROUND = 2
 
 
 class Counted(TorchDispatchMode):
-    """Counts the operations of what is computed inside by the formulas of torch's own counter, which does not stand a
-    gradient of a gradient (FedMix) and counts too many for gradients of grouped convolutions (gradients by sample)."""
+    """Counts the operations of what is computed inside by the formulas of torch's own counter, which does not
+    stand a gradient of a gradient (FedMix) and counts too many for gradients of grouped convolutions
+    (gradients by sample)."""
 
     operations = 0
 
@@ -80,7 +82,9 @@ def text_of(known: dict[str, Cost]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["method", "up", "down", "computing"])
-    writer.writerows((name, *(f"{v:.3g}" for v in (c.up, c.down, c.computing))) for name, c in sorted(known.items()))
+    writer.writerows(
+        (name, *(f"{v:.3g}" for v in (c.up, c.down, c.computing))) for name, c in sorted(known.items())
+    )
     return out.getvalue()
 
 

@@ -33,7 +33,8 @@ RIVALS = ("flea(lambda2=0)", "rebafl", "fedrdn", "feddyn", "fedavg")
 
 @dataclass(frozen=True)
 class Ground:
-    """A setting in which a paper published its method. pages: (page, row) where its runs are kept, all of one setting.
+    """A setting in which a paper published its method. pages: (page, row) where its runs are kept, all of one
+    setting.
 
     rivals: the methods to compare with, by the names that they have there.
     """
@@ -98,7 +99,8 @@ def tables() -> str:
 
 
 def grounds() -> str:
-    """A row for each ground and rival: points ahead in the mean of the last ten rounds, and by the best round."""
+    """A row for each ground and rival: points ahead in the mean of the last ten rounds, and by the best
+    round."""
     lines: list[list[str]] = []
     ps: list[float] = []
     for ground in GROUNDS:
@@ -154,7 +156,9 @@ def small(file: str, settings: str, goal: Goal) -> str:
         by = [gains(scores, rival, goal) for rival in rivals]
         lines.append([name, seeds([len(g) for g in by if g]), *(ahead(g) if g else "–" for g in by)])
     if len(scored) > 2:
-        means = [[float(np.mean(g)) for scores in scored.values() if (g := gains(scores, r, goal))] for r in rivals]
+        means = [
+            [float(np.mean(g)) for scores in scored.values() if (g := gains(scores, r, goal))] for r in rivals
+        ]
         ps = holm([paired_p(m, [0.0] * len(m)) for m in means])
         lines.append(["all, each counted once", "", *map(ahead, means)])
         lines.append(["ahead in", "", *map(won, means)])
@@ -163,7 +167,8 @@ def small(file: str, settings: str, goal: Goal) -> str:
 
 
 def gains(scores: dict[str, Scores], rival: str, goal: Goal) -> list[float]:
-    """Points by which the default is ahead of another method, seed by seed; empty where one of them did not run."""
+    """Points by which the default is ahead of another method, seed by seed; empty where one of them did not
+    run."""
     if rival not in scores:
         return []
     ours, theirs = scores[DEFAULT].of(goal), scores[rival].of(goal)

@@ -1,5 +1,5 @@
-"""Write the pages that are made from the code: one for each method and each error code, and all methods, settings, commands,
-attacks and error codes, the models, the data sets, the evidence.
+"""Write the pages that are made from the code: one for each method and each error code, and all methods,
+settings, commands, attacks and error codes, the models, the data sets, the evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
@@ -35,17 +35,21 @@ COLOUR = "colour images of 32x32 and ReBaFL's CNN for them, 10 clients"
 
 
 def setting_of(part: Part) -> str:
-    """On what a method's page is made: the digits, or colour images or a model with batch normalisation where it needs them."""
+    """On what a method's page is made: the digits, or colour images or a model with batch normalisation where
+    it needs them."""
     return COLOUR if part.normalises else NORMED if part.name == "fedbn" else SAMPLE
 
 
 def facts(part: Part, setting: str) -> Fed:
-    """What a method knows of a small run, from which its page counts bytes. setting: SAMPLE, NORMED or COLOUR."""
+    """What a method knows of a small run, from which its page counts bytes. setting: SAMPLE, NORMED or
+    COLOUR."""
     dataset = data.read("digits")
     if setting == COLOUR:
         x, x_test = (np.zeros((len(v), 3, 32, 32), np.float32) for v in (dataset.x, dataset.x_test))
         dataset = dataclasses.replace(dataset, x=x, x_test=x_test, mean=None, std=None)
-    settings = Settings(skew="iid", clients=10, model="cnn_small(batch_norm=True)" if setting == NORMED else "auto")
+    settings = Settings(
+        skew="iid", clients=10, model="cnn_small(batch_norm=True)" if setting == NORMED else "auto"
+    )
     return resolve(settings, dataset, Method(part)).fed
 
 
@@ -53,9 +57,14 @@ def pages() -> dict[Path, str]:
     """Every page that is made from the code: its text by its path."""
     methods = {name: registry.parse(name).parts[0] for name in catalogue.entries()}
     known = {name: facts(part, setting_of(part)) for name, part in methods.items()}
-    texts = {DOCS / "methods" / f"{n}.md": method_page(part, known[n], setting_of(part)) for n, part in methods.items()}
+    texts = {
+        DOCS / "methods" / f"{n}.md": method_page(part, known[n], setting_of(part))
+        for n, part in methods.items()
+    }
     lines = {name: entry.summary for name, entry in catalogue.entries().items()}
-    texts[DOCS / "methods.md"] = overview({name: (part, known[name], lines[name]) for name, part in methods.items()})
+    texts[DOCS / "methods.md"] = overview(
+        {name: (part, known[name], lines[name]) for name, part in methods.items()}
+    )
     texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}
     texts[DOCS / "errors" / "README.md"] = reference.errors()
     texts[DOCS / "settings.md"] = reference.settings()

@@ -1,4 +1,5 @@
-"""Docstrings as the documentation site shows them: what is said of each argument or field becomes an item of a list."""
+"""Docstrings as the documentation site shows them: what is said of each argument or field becomes an item of
+a list."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Iterable
 
 
 def itemised(text: str, names: Iterable[str]) -> str:
-    """A docstring in which `name: meaning` and `name, name: meaning` begin items, in Markdown. names: those that are explained."""
+    """A docstring in which `name: meaning` and `name, name: meaning` begin items, in Markdown. names: those
+    that are explained."""
     name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     if not name:
         return text

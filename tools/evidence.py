@@ -1,11 +1,13 @@
-"""Run the methods among which `unskew diagnose` chooses, in the settings of src/unskew/diagnosis/settings.yaml.
+"""Run the methods among which `unskew diagnose` chooses, in the settings of
+src/unskew/diagnosis/settings.yaml.
 
-python tools/evidence.py [--seeds N] [--methods A B] [--settings A B]     run what is missing, one row of runs.csv each
-python tools/evidence.py --confirm [--seeds N] [--methods A B]            the same in confirmation.yaml, into confirmed.csv
-python tools/evidence.py --check                                          how good advice is for settings left out
+python tools/evidence.py [--seeds N] [--methods A B] [--settings A B]     run what is missing, one row of
+runs.csv each python tools/evidence.py --confirm [--seeds N] [--methods A B]            the same in
+confirmation.yaml, into confirmed.csv python tools/evidence.py --check
+how good advice is for settings left out
 
-Stopped and started again it goes on where it was: a row that is in runs.csv is not run again; delete rows to repeat them. One
-core, a quarter of an hour a seed. A setting's measures are written to skews.csv.
+Stopped and started again it goes on where it was: a row that is in runs.csv is not run again; delete rows to
+repeat them. One core, a quarter of an hour a seed. A setting's measures are written to skews.csv.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ MEASURES = tuple(field.name for field in dataclasses.fields(Skews))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", default=[*METHODS, "local", *WITH_FEATURES])
     parser.add_argument("--settings", nargs="*")
@@ -124,7 +128,9 @@ def smaller(name: str, high: int, wide: int) -> Dataset:
     x, x_test = (averaged(x, high, wide) for x in (full.x, full.x_test[kept]))
     columns = {column: values[kept] for column, values in full.test_columns.items()}
     few = dataclasses.replace(full, x=x, x_test=x_test, y_test=full.y_test[kept], test_columns=columns)
-    return few if few.mean is not None else few.with_constants()  # so that inputs are standardised for every method
+    return (
+        few if few.mean is not None else few.with_constants()
+    )  # so that inputs are standardised for every method
 
 
 def averaged(x: np.ndarray, high: int, wide: int) -> np.ndarray:

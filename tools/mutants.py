@@ -1,13 +1,14 @@
 """Change one place of the source at random and see whether the tests notice, many times.
 
-python tools/mutants.py cover .mutants/plain               which tests execute which line: one run of the suite, with coverage
-python tools/mutants.py draw --seed 7 -n 200 .mutants/plain [.mutants/flower]
+python tools/mutants.py cover .mutants/plain               which tests execute which line: one run of the
+suite, with coverage python tools/mutants.py draw --seed 7 -n 200 .mutants/plain [.mutants/flower]
 
-`cover` takes further words for pytest. Each folder remembers the Python that made it, and its tests run with that one again.
-`draw` prints each mutant that survived and the share that was killed with its 95 % interval (Wilson). Mutants are drawn with
-equal chance from all places in src/unskew where a comparison, an operator, a condition or a constant can be changed, a
-returned value dropped, or a call deleted. Each is planted in a copy of the checkout and killed if one of the tests that
-execute its line fails, or if these tests take longer than the time limit.
+`cover` takes further words for pytest. Each folder remembers the Python that made it, and its tests run with
+that one again. `draw` prints each mutant that survived and the share that was killed with its 95 % interval
+(Wilson). Mutants are drawn with equal chance from all places in src/unskew where a comparison, an operator, a
+condition or a constant can be changed, a returned value dropped, or a call deleted. Each is planted in a copy
+of the checkout and killed if one of the tests that execute its line fails, or if these tests take longer than
+the time limit.
 """
 
 from __future__ import annotations
@@ -30,10 +31,38 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MOST_TESTS, TIMEOUT_S = 80, 150
-COMPARED = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "in": "not in", "not in": "in"}
+COMPARED = {
+    "==": "!=",
+    "!=": "==",
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "in": "not in",
+    "not in": "in",
+}
 COMPARED |= {"is": "is not", "is not": "is"}
-COMPUTED = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "@": "+", "|": "&", "&": "|"}
-SYMBOLS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in"}
+COMPUTED = {
+    "+": "-",
+    "-": "+",
+    "*": "/",
+    "/": "*",
+    "//": "*",
+    "%": "*",
+    "**": "*",
+    "@": "+",
+    "|": "&",
+    "&": "|",
+}
+SYMBOLS = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+}
 SYMBOLS |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 SYMBOLS |= {ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@", ast.BitOr: "|"}
 SYMBOLS |= {ast.BitAnd: "&"}
@@ -59,7 +88,12 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         case ast.BinOp(left, op, right) if type(op) in SYMBOLS:
             yield node, f"(({text(left)}) {COMPUTED[SYMBOLS[type(op)]]} ({text(right)}))"
         case ast.BoolOp(op, values):
-            yield node, "(" + (" and " if isinstance(op, ast.Or) else " or ").join(f"({text(v)})" for v in values) + ")"
+            yield (
+                node,
+                "("
+                + (" and " if isinstance(op, ast.Or) else " or ").join(f"({text(v)})" for v in values)
+                + ")",
+            )
         case ast.If(test) | ast.IfExp(test) | ast.While(test):
             yield test, f"(not ({text(test)}))"
         case ast.Constant(bool() as value):
@@ -85,7 +119,9 @@ def candidates() -> list[Mutant]:
             for field in ("annotation", "returns"):
                 if isinstance(getattr(parent, field, None), ast.AST):
                     setattr(parent, field, None)
-            if isinstance(parent, ast.JoinedStr):  # positions inside of f-strings are those of Python 3.12 and later
+            if isinstance(
+                parent, ast.JoinedStr
+            ):  # positions inside of f-strings are those of Python 3.12 and later
                 parent.values = []
         for node in (n for parent in ast.walk(tree) for n in changes(parent)):
             at, new = node
@@ -97,7 +133,8 @@ def candidates() -> list[Mutant]:
 
 
 def tests_of(mutant: Mutant, covered: Path, rng: random.Random) -> list[str]:
-    """The tests that execute the mutant's line, or where only imports do, those that execute another line of the file."""
+    """The tests that execute the mutant's line, or where only imports do, those that execute another line of
+    the file."""
     with sqlite3.connect(covered / "lines.db") as lines:
         of_file = "SELECT DISTINCT test FROM lines WHERE path = ? AND test != ''"
         rows = lines.execute(f"{of_file} AND line = ?", (mutant.path, mutant.line)).fetchall()
@@ -110,7 +147,9 @@ def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
     """Whether one of these tests fails in a copy of the checkout with the mutant in it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
-        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs", ".mutants", "site", ".mypy_cache")
+        ignored = shutil.ignore_patterns(
+            ".git", ".venv*", "__pycache__", "runs", ".mutants", "site", ".mypy_cache"
+        )
         shutil.copytree(ROOT, copy, ignore=ignored)
         source = (ROOT / mutant.path).read_bytes()
         (copy / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
@@ -142,7 +181,11 @@ def cover(folder: Path, words: list[str]) -> None:
         lines.execute("CREATE TABLE lines (path TEXT, line INT, test TEXT)")
         for path in read.measured_files():
             short = Path(path).resolve().relative_to(ROOT).as_posix()
-            rows = ((short, n, c.split("|")[0]) for n, tests in read.contexts_by_lineno(path).items() for c in tests)
+            rows = (
+                (short, n, c.split("|")[0])
+                for n, tests in read.contexts_by_lineno(path).items()
+                for c in tests
+            )
             lines.executemany("INSERT INTO lines VALUES (?, ?, ?)", rows)
         lines.execute("CREATE INDEX places ON lines (path, line)")
 
@@ -168,7 +211,9 @@ def draw(options: argparse.Namespace) -> None:
             print(f"{number + 1:4} {'survived' if alive else 'killed'}  {mutants[number].path}", flush=True)
     rows = [{**mutants[i]._asdict(), "tests": sum(len(t) for t, _ in chosen[i])} for i in survived]
     for row in rows:
-        print(f"{row['path']}:{row['line']}  {row['old'][:70]}  ->  {row['new'][:70]}  ({row['tests']} tests)")
+        print(
+            f"{row['path']}:{row['line']}  {row['old'][:70]}  ->  {row['new'][:70]}  ({row['tests']} tests)"
+        )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     killed = options.n - len(survived)

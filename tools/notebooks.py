@@ -1,9 +1,11 @@
 """Execute the notebooks of the documentation, for `make docs` to show with what they print.
 
-python tools/notebooks.py PYTHON    execute docs/notebooks/*.py with this interpreter, which has unskew; into build/notebooks
+python tools/notebooks.py PYTHON    execute docs/notebooks/*.py with this interpreter, which has unskew; into
+build/notebooks
 
-A notebook is a Python file of cells: `# %%` begins one of code, `# %% [markdown]` one of text. It needs nbclient and ipykernel,
-which need not be installed where PYTHON is. Reports that a notebook writes into reports/ are shown in the gallery.
+A notebook is a Python file of cells: `# %%` begins one of code, `# %% [markdown]` one of text. It needs
+nbclient and ipykernel, which need not be installed where PYTHON is. Reports that a notebook writes into
+reports/ are shown in the gallery.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def page(name: str) -> str:
     if executed.is_file():
         return executed.read_text(encoding="utf-8")
     first, *rest = cells((SOURCES / f"{name}.py").read_text(encoding="utf-8"))
-    note = Cell(False, "*Not executed in this build of the site: `make notebooks` adds what the cells print.*")
+    note = Cell(
+        False, "*Not executed in this build of the site: `make notebooks` adds what the cells print.*"
+    )
     return as_markdown([first, note, *rest])
 
 
@@ -63,17 +67,23 @@ def names() -> list[str]:
 
 def reports() -> dict[str, str]:
     """The reports that notebooks have written, by name; {} before they were executed."""
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted((BUILT / "reports").glob("*.html"))}
+    return {
+        path.stem: path.read_text(encoding="utf-8") for path in sorted((BUILT / "reports").glob("*.html"))
+    }
 
 
 def gallery() -> str:
     """The page of all reports."""
     written = reports()
-    head = "# Gallery of reports\n\nReports as `unskew run` and `unskew compare` write them: one file each, which loads nothing.\n"
+    head = (
+        "# Gallery of reports\n\nReports as `unskew run` and `unskew compare` write them: one file each,"
+        " which loads nothing.\n"
+    )
     if not written:
         return f"{head}\n*Not made in this build of the site: `make notebooks` makes them.*\n"
     frames = (
-        f"\n## {name.replace('_', ' ').capitalize()}\n\n[Open the report](reports/{name}.html), of the notebook "
+        f"\n## {name.replace('_', ' ').capitalize()}\n\n[Open the report](reports/{name}.html), of the"
+        " notebook "
         f'[{name}]({name}.md).\n\n<iframe src="reports/{name}.html" title="{name}" loading="lazy" '
         'style="width: 100%; height: 32rem; border: 1px solid #ccc"></iframe>\n'
         for name in written
@@ -101,10 +111,20 @@ def executed(source: str, python: str, folder: Path) -> list[Cell]:
     kernel = folder / "jupyter" / "kernels" / "unskew"
     kernel.mkdir(parents=True)
     own = [path for path in sys.path if path.endswith("site-packages")]
-    start = f"import sys; sys.path += {own!r}; from ipykernel.kernelapp import launch_new_instance as go; go()"
-    spec = {"argv": [python, "-c", start, "-f", "{connection_file}"], "display_name": "unskew", "language": "python"}
+    start = (
+        f"import sys; sys.path += {own!r}; from ipykernel.kernelapp import launch_new_instance as go; go()"
+    )
+    spec = {
+        "argv": [python, "-c", start, "-f", "{connection_file}"],
+        "display_name": "unskew",
+        "language": "python",
+    }
     (kernel / "kernel.json").write_text(json.dumps(spec))
-    os.environ |= {"JUPYTER_PATH": str(folder / "jupyter"), "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    os.environ |= {
+        "JUPYTER_PATH": str(folder / "jupyter"),
+        "PYTHONPATH": str(ROOT / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
     resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="unskew", resources=resources).execute()
     for cell, ran in zip([cell for cell in known if cell.is_code], notebook.cells, strict=True):

@@ -1,7 +1,9 @@
-"""What the documentation's pages say of each other: navigation, links and anchors, read without building anything.
+"""What the documentation's pages say of each other: navigation, links and anchors, read without building
+anything.
 
-A page is named by its path in docs/, such as guides/compare.md. Files of the repository outside docs/ that the site shows as pages
-are in PROJECT; files that pages link to and the site has no page for become pages of their source (SOURCE).
+A page is named by its path in docs/, such as guides/compare.md. Files of the repository outside docs/ that
+the site shows as pages are in PROJECT; files that pages link to and the site has no page for become pages of
+their source (SOURCE).
 """
 
 from __future__ import annotations
@@ -18,12 +20,21 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PROJECT = (
-    "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "deploy/README.md", "benchmarks/README.md", "tests/README.md"
-)  # fmt: skip
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "deploy/README.md",
+    "benchmarks/README.md",
+    "tests/README.md",
+)
 """Pages whose files lie outside docs/."""
 MADE = (
-    "python.md", "hooks.md", "notebooks/gallery.md", *(f"notebooks/{path.stem}.md" for path in sorted(DOCS.glob("notebooks/*.py")))
-)  # fmt: skip
+    "python.md",
+    "hooks.md",
+    "notebooks/gallery.md",
+    *(f"notebooks/{path.stem}.md" for path in sorted(DOCS.glob("notebooks/*.py"))),
+)
 """Pages that have no file: the site makes them from docstrings, and of the notebooks."""
 SOURCE = "source/"
 FENCE = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
@@ -41,7 +52,8 @@ def links(text: str) -> list[str]:
 
 
 def slug(heading: str, separator: str = "-") -> str:
-    """The anchor of a heading, as code hosts form it: lower case, no punctuation, a hyphen for every space."""
+    """The anchor of a heading, as code hosts form it: lower case, no punctuation, a hyphen for every
+    space."""
     shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
     return re.sub(r"[^\w\- ]", "", shown.strip().lower()).replace(" ", separator)
 
@@ -86,7 +98,8 @@ def named(nav: Any) -> list[str]:
 
 
 def expanded(nav: Any, pages: Iterable[str]) -> Any:
-    """The navigation with every line such as methods/* replaced by the pages of that folder that it does not name elsewhere."""
+    """The navigation with every line such as methods/* replaced by the pages of that folder that it does not
+    name elsewhere."""
     known = set(named(nav))
     rest = [page for page in pages if page not in known]
     return _expanded(nav, rest)
@@ -105,7 +118,8 @@ def _expanded(nav: Any, rest: list[str]) -> Any:
 
 
 class _Foreign(HTMLParser):
-    """Collects what a page would fetch by itself from another host; what a reader may click on is no such thing."""
+    """Collects what a page would fetch by itself from another host; what a reader may click on is no such
+    thing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +147,8 @@ def foreign(html: str) -> list[str]:
 
 
 def wrong_links(page: str, root: Path = ROOT) -> Iterator[str]:
-    """The links of a page that lead to no file or to no heading of one. page: its path in the repository, which is at `root`."""
+    """The links of a page that lead to no file or to no heading of one. page: its path in the repository,
+    which is at `root`."""
     for link in links((root / page).read_text()):
         if not (link.startswith("#") or is_local(link)):
             continue

@@ -59,14 +59,21 @@ def commands() -> str:
 | 130, 143 | interrupted, terminated |
 | 141 | what read the output closed it, as `head` does |
 """
-    return text + "".join(_command(name, command) for name, command in _commands(typer.main.get_command(cli.app())))
+    return text + "".join(
+        _command(name, command) for name, command in _commands(typer.main.get_command(cli.app()))
+    )
 
 
 def errors() -> str:
     """docs/errors/README.md: every error code, with the first sentence of its page."""
-    text = "# Errors\n\nEvery refusal is one sentence with a code: what is wrong, where, and what to do. Each code has a page that says more.\n"
+    text = (
+        "# Errors\n\nEvery refusal is one sentence with a code: what is wrong, where, and what to do. Each"
+        " code has a page that says more.\n"
+    )
     for digit, title in ROOMS.items():
-        rows = ((f"[{code}]({code}.md)", _first(page)) for code, page in sorted(PAGES.items()) if code[1] == digit)
+        rows = (
+            (f"[{code}]({code}.md)", _first(page)) for code, page in sorted(PAGES.items()) if code[1] == digit
+        )
         text += f"\n## {title}\n\n{table(('code', 'meaning'), rows)}\n"
     return text
 
@@ -106,7 +113,15 @@ def _command(name: str, command: Any) -> str:
         if p.name != "help" and not (p.name in known and p.param_type_name == "option" and p.name != "set")
     ]
     words = [_word(p) for p in own if p.param_type_name == "argument"]
-    rows = ((", ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)) if p.param_type_name == "option" else f"`{_word(p)}`", _plain(p.help)) for p in own)  # fmt: skip
+    rows = (
+        (
+            ", ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts))
+            if p.param_type_name == "option"
+            else f"`{_word(p)}`",
+            _plain(p.help),
+        )
+        for p in own
+    )
     text = f"\n## unskew {name}\n\n    unskew {' '.join((name, *words))}\n\n{command.help}\n"
     if own:
         text += f"\n{table(('', 'meaning'), rows)}\n"

@@ -1,4 +1,5 @@
-"""The extension of griffe, which reads docstrings for the documentation site, that makes lists of what they say of arguments."""
+"""The extension of griffe, which reads docstrings for the documentation site, that makes lists of what they
+say of arguments."""
 
 from __future__ import annotations
 
@@ -14,5 +15,7 @@ class Itemise(griffe.Extension):
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring:
-            named = (p.name for p in obj.parameters) if obj.is_function else obj.members if obj.is_class else ()
+            named = (
+                (p.name for p in obj.parameters) if obj.is_function else obj.members if obj.is_class else ()
+            )
             obj.docstring.value = itemised(obj.docstring.value, [n for n in named if n != "self"])

@@ -1,6 +1,8 @@
-"""What mkdocs does beside reading docs/: pages made from docstrings, links that leave docs/, and a look at what it has built.
+"""What mkdocs does beside reading docs/: pages made from docstrings, links that leave docs/, and a look at
+what it has built.
 
-mkdocs calls the functions named on_*. It imports nothing that unskew depends on: docstrings are read, not run.
+mkdocs calls the functions named on_*. It imports nothing that unskew depends on: docstrings are read, not
+run.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ def _source(path: str) -> str:
     file = pages.ROOT / path
     head = f"---\nsearch:\n  exclude: true\n---\n# `{path}`\n\n"
     if file.is_dir():
-        names = sorted(inner.name for inner in file.iterdir() if inner.is_file() and not inner.name.startswith("__"))
+        names = sorted(
+            inner.name for inner in file.iterdir() if inner.is_file() and not inner.name.startswith("__")
+        )
         return head + "\n".join(f"- `{name}`" for name in names) + "\n"
     return f"{head}````{'python' if file.suffix == '.py' else 'text'}\n{file.read_text()}````\n"
 
@@ -106,17 +110,25 @@ def _entry(name: str, home: str) -> str:
 def _python() -> str:
     """The page of every public name that is no hook."""
     homes = _homes()
-    text = "# Python\n\nEverything that `import unskew` gives. What authors of methods and callbacks override is on the page [Hooks](hooks.md).\n\n"
+    text = (
+        "# Python\n\nEverything that `import unskew` gives. What authors of methods and callbacks override is"
+        " on the page [Hooks](hooks.md).\n\n"
+    )
     text += "## Functions\n\n" + "".join(_entry(name, homes[name]) for name in FUNCTIONS)
     rest = [name for name in homes if name not in (*FUNCTIONS, *FOR_AUTHORS, *FOR_CALLBACKS, "Settings")]
     text += "## What they return and raise\n\n" + "".join(_entry(name, homes[name]) for name in rest)
-    text += "## Settings\n\n`unskew.Settings` is a frozen dataclass whose fields are the [settings](settings.md).\n\n"
+    text += (
+        "## Settings\n\n`unskew.Settings` is a frozen dataclass whose fields are the"
+        " [settings](settings.md).\n\n"
+    )
     text += "## Data\n\n" + "".join(_entry(f"data.{name}", home) for name, home in _data().items())
     rows = [
         f"| `unskew.{e.kind}` | [`{name}`](methods/{name}.md) | {e.summary} |\n"
         for name, e in catalogue.entries().items()
     ]
-    text += "## Methods\n\nThe class of every method, for `unskew.Method(unskew.FLea(), unskew.Scaffold())`.\n\n"
+    text += (
+        "## Methods\n\nThe class of every method, for `unskew.Method(unskew.FLea(), unskew.Scaffold())`.\n\n"
+    )
     return text + "| class | name | |\n|---|---|---|\n" + "".join(rows)
 
 
@@ -135,6 +147,9 @@ def _data() -> dict[str, str]:
 def _hooks() -> str:
     """The page of what authors of methods and callbacks override and are handed."""
     homes = _homes()
-    text = "# Hooks\n\nWhat a class of your own may override, and what its hooks receive. The guide is [A method of your own](guides/method.md).\n\n"
+    text = (
+        "# Hooks\n\nWhat a class of your own may override, and what its hooks receive. The guide is [A method"
+        " of your own](guides/method.md).\n\n"
+    )
     text += "## Methods\n\n" + "".join(_entry(name, homes[name]) for name in FOR_AUTHORS)
     return text + "## Callbacks\n\n" + "".join(_entry(name, homes[name]) for name in FOR_CALLBACKS)

@@ -1,4 +1,5 @@
-"""FedAvg on Flower's deployment engine as its users write it, with the seconds of every round written to a file.
+"""FedAvg on Flower's deployment engine as its users write it, with the seconds of every round written to a
+file.
 
 `exchange.py` starts it. A site's data is a file that the configuration of its node names.
 """
@@ -54,7 +55,9 @@ class Timed(FedAvg):
         replies = list(replies)
         merged = super().aggregate_train(server_round, replies)
         trained = [reply.content["metrics"]["seconds"] for reply in replies if reply.has_content()]
-        self.rounds.append({"sites": len(trained), "end": time.monotonic(), "training": max(trained, default=0.0)})
+        self.rounds.append(
+            {"sites": len(trained), "end": time.monotonic(), "training": max(trained, default=0.0)}
+        )
         return merged
 
 

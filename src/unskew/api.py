@@ -1,7 +1,7 @@
 """What a program calls: `run`, `compare`, `resume` and `load`.
 
-In a notebook, where nothing else shows that a long cell is alive, a progress bar is shown. `load` reads the model of a run from the
-folder that the run left behind.
+In a notebook, where nothing else shows that a long cell is alive, a progress bar is shown. `load` reads the
+model of a run from the folder that the run left behind.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class ProgressBar:
         self._last = 0.0
 
     def show(self, done: int, text: str) -> None:
-        """So many steps are done. The last one is always shown; others no oftener than a notebook can take."""
+        """So many steps are done. The last one is always shown; others no oftener than a notebook can
+        take."""
         now = time.monotonic()
         if self._display is None or (done < self._total and now < self._last + BAR_PAUSE_S):
             return
@@ -120,16 +121,23 @@ def run(
 ) -> Result:
     """Train one method on one federation, in this process or on a cluster.
 
-    method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or path, (x, y),
-    a Dataset of any library, a DataFrame, the sets of several clients, or a Federation that is already dealt out; see
-    `unskew.data.take`. label, site: columns of a table; with `site`, each of its values is a client unless a skew is given.
-    target: instead of classes, the number to predict, a column of a table or what y is called; or several labels, "a,b,c".
-    model: a name, `file.py:function`, or any nn.Module. metrics: scores beside the main one, by name, or functions of your
-    own; see docs/metrics.md. name: keep the run in `folder/name`, with checkpoints; without it the run stays in memory.
-    say: receives what was understood of the data and should be known of the run, before anything trains, and other messages.
-    shown: is called after every round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md. progress:
-    show a bar in a notebook. on: "here", or a Ray cluster, as `--on` takes it. Other options: the fields of Settings.
-    Raises UsageError for settings that cannot work, DataError for unfit data, NothingUsed for a run that nobody trained.
+    method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or
+    path, (x, y), a Dataset of any library, a DataFrame, the sets of several clients, or a Federation that is
+    already dealt out; see
+    `unskew.data.take`. label, site: columns of a table; with `site`, each of its values is a client unless a
+    skew is given.
+    target: instead of classes, the number to predict, a column of a table or what y is called; or several
+    labels, "a,b,c".
+    model: a name, `file.py:function`, or any nn.Module. metrics: scores beside the main one, by name, or
+    functions of your own; see docs/metrics.md. name: keep the run in `folder/name`, with checkpoints; without
+    it the run stays in memory.
+    say: receives what was understood of the data and should be known of the run, before anything trains, and
+    other messages.
+    shown: is called after every round. callbacks: are told how the run goes, and may end it; see
+    docs/callbacks.md. progress:
+    show a bar in a notebook. on: "here", or a Ray cluster, as `--on` takes it. Other options: the fields of
+    Settings. Raises UsageError for settings that cannot work, DataError for unfit data, NothingUsed for a run
+    that nobody trained.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
@@ -155,14 +163,15 @@ def run(
 
 
 def _on_cluster(run: Run, on: str) -> Run:
-    """The run, to be trained where `--on` would train it. Raises UsageError (E170) for a text that names no place."""
+    """The run, to be trained where `--on` would train it. Raises UsageError (E170) for a text that names no
+    place."""
     cluster = comparison_cluster.parse(on)
     return train_clients_on(run, cluster) if cluster else run
 
 
 def _with_callbacks(run: Run, callbacks: Sequence[Callback]) -> Run:
-    """The run with its callbacks. One that may end it before a second stage of its method is remarked on as the setting
-    `patience` is (E139)."""
+    """The run with its callbacks. One that may end it before a second stage of its method is remarked on as
+    the setting `patience` is (E139)."""
     patience = min((c.patience for c in callbacks if isinstance(c, EarlyStopping)), default=0)
     earlier = run.settings.patience and run.settings.patience <= patience
     more = () if earlier or not patience else stage_remarks(run.method, run.settings.rounds, patience)
@@ -189,7 +198,9 @@ class _RunView:
             main = self._loop.run.task.main_score
             score = self._loop.record.latest("global", main)
             now = f"round {summary.t} of {self._loop.run.settings.rounds}"
-            self._bar.show(summary.t, f"{now}, global {main} {scores.kind(main).written(score[1])}" if score else now)
+            self._bar.show(
+                summary.t, f"{now}, global {main} {scores.kind(main).written(score[1])}" if score else now
+            )
         if self._shown:
             self._shown(state, summary)
 
@@ -228,10 +239,11 @@ def resume(
     model: str | Path = "",
     metrics: str = "",
 ) -> Result:
-    """Continue a run in its folder to the bits it would have had. say, shown, callbacks, progress, on: as for `run`.
+    """Continue a run in its folder to the bits it would have had. say, shown, callbacks, progress, on: as for
+    `run`.
 
-    method, model, metrics: of a run with Python files, these as its settings name them; a folder alone has none imported.
-    Raises StateError where it cannot, UsageError (E506) for a file that is not named.
+    method, model, metrics: of a run with Python files, these as its settings name them; a folder alone has
+    none imported. Raises StateError where it cannot, UsageError (E506) for a file that is not named.
     """
     with python_files.restrict(str(method), str(model), *metrics.split(",")):
         view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path))
@@ -262,11 +274,13 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed on the same partitions and the same absences, one process a core.
 
-    methods, data, label, site, target: as for `run`; data that are no text are written to `data.npz` in the comparison's
-    folder, from which the processes read them. model: a name or `file.py:function`. seeds: how many (0, 1, ...), or which.
-    references: add the rows local-only and centralised. privacy: then attack every run; the result's `leakages` and its
-    report set scores against what was found and against epsilon. tune: first try so many settings of every method, at least
-    2, on held-out training samples; see docs/guides/tune.md. on: "here", or a Ray cluster as `--on` takes it.
+    methods, data, label, site, target: as for `run`; data that are no text are written to `data.npz` in the
+    comparison's folder, from which the processes read them. model: a name or `file.py:function`. seeds: how
+    many (0, 1, ...), or which.
+    references: add the rows local-only and centralised. privacy: then attack every run; the result's
+    `leakages` and its report set scores against what was found and against epsilon. tune: first try so many
+    settings of every method, at least 2, on held-out training samples; see docs/guides/tune.md. on: "here",
+    or a Ray cluster as `--on` takes it.
     watch: called a few times a second with the state of all cells.
     progress: show a bar where this runs in a notebook.
     Other options: the fields of Settings.
@@ -279,7 +293,9 @@ def compare(
     parent = Path(folder) / check_name(name) if name is not None else free_path(Path(folder), "compare")
     model = plan.model_as_text(model)
     options = {"model": model, **plan.data_as_text(data, parent, label, site, target), **options}
-    asked = plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune))
+    asked = plan.Plan(
+        tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune)
+    )
     tuning = tuning_of(parent, asked)
     dry_run(tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options))
     plan.write_plan(parent, asked)
@@ -292,7 +308,8 @@ def compare(
 
 
 def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Raises UsageError (E109) for a comparison without methods, and for what names one where it takes several."""
+    """Raises UsageError (E109) for a comparison without methods, and for what names one where it takes
+    several."""
     if not methods:
         raise UsageError("E109", "a comparison needs at least one method; got none.")
     for taken, instead in (("seed", "seeds"), ("method", "methods")):
@@ -303,7 +320,8 @@ def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
 
 
 class _ComparisonView:
-    """What is called with the state of all cells: the caller's own function, and a bar in a notebook for each set of runs."""
+    """What is called with the state of all cells: the caller's own function, and a bar in a notebook for each
+    set of runs."""
 
     def __init__(self, watch: Callable[[list[Cell]], None] | None, progress: bool):
         self._watch, self._progress = watch, progress
@@ -334,37 +352,46 @@ def load(
     data: Any = None,
     classes: Sequence[str] = (),
 ) -> Result | PublishedModel | SitePredictor:
-    """The result of a finished run from its folder, ready to predict; the samples it was trained on are not needed.
-    A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of the run; the folder of a run
-    at a site (SITE/runs/NUMBER) an AtSite, with the model that the site has.
+    """The result of a finished run from its folder, ready to predict; the samples it was trained on are not
+    needed. A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of
+    the run; the folder of a run at a site (SITE/runs/NUMBER) an AtSite, with the model that the site has.
 
-    model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
-    `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
-    of a run that has not come to its end. best: the global model of the best round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
-    data, classes: of the folder of a run at a site, the site's own data as it took part with them: some methods make a site's
-    model with its samples (FedBABU's fine-tuning, IFCA, kNN-Per), which no folder holds.
-    Raises UsageError (E109) where they are given for a folder of the hub; StateError: E111 for such a folder that somebody
-    changed, E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
-    file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for a run that its clients did not train.
+    model, method: needed only where they are code, because nothing in the folder is run: a module that was
+    given in Python, `file.py:function`, or a method with a Part in a file, each the same as in training.
+    unfinished: also take the model of a run that has not come to its end. best: the global model of the best
+    round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
+    data, classes: of the folder of a run at a site, the site's own data as it took part with them: some
+    methods make a site's model with its samples (FedBABU's fine-tuning, IFCA, kNN-Per), which no folder
+    holds. Raises UsageError (E109) where they are given for a folder of the hub; StateError: E111 for such a
+    folder that somebody changed, E117 for no run, E155 for an unfinished one, E156 where model or method
+    cannot be built, E112 for a file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for
+    a run that its clients did not train.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     path = Path(path)
     if classes and data is None:
-        raise UsageError("E109", "classes name those of the site's data; give data too, or leave classes out.")
+        raise UsageError(
+            "E109", "classes name those of the site's data; give data too, or leave classes out."
+        )
     if hub_format.is_hub(path):
         if model is not None or method is not None or unfinished or best or data is not None:
             text = "leave out model, method, unfinished, best and data"
             raise UsageError("E109", f"{path} holds one finished model; {text}.")
         trained = hub_format.open_hub(path)
-        return PublishedModel(trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path)
+        return PublishedModel(
+            trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path
+        )
     if is_site_run(path):
         if unfinished or best:
-            raise UsageError("E109", f"{path} holds the weights that came last; leave out unfinished and best.")
+            raise UsageError(
+                "E109", f"{path} holds the weights that came last; leave out unfinished and best."
+            )
         return _load_site_model(path, UserCode(method, model), data, classes)
     if data is not None:
         raise UsageError(
-            "E109", f"{path} is no run at a site (SITE/runs/NUMBER), whose data could be given; leave out data."
+            "E109",
+            f"{path} is no run at a site (SITE/runs/NUMBER), whose data could be given; leave out data.",
         )
     opened = open_run(path, UserCode(method, model), unfinished, best)
     module = opened.run.fed.net.module_with(opened.weights)
@@ -378,6 +405,8 @@ def _load_site_model(path: Path, code: UserCode, data: Any, classes: Sequence[st
         from unskew.federation.site import site_model  # which need what a site has installed
     except ModuleNotFoundError as error:
         raise explain(error) from error
-    own = site_model.open_site_model(path, code, None if data is None else site_data.load_or_take(data, classes))
+    own = site_model.open_site_model(
+        path, code, None if data is None else site_data.load_or_take(data, classes)
+    )
     run, end = own.trained.run, own.trained.end
     return SitePredictor(run, run.fed.net.module_with(end.weights), own.trained, path, own)

@@ -1,6 +1,8 @@
-"""Settings of a run. The dataclass is the configuration: a field has the same name in Python, YAML and on the command line.
+"""Settings of a run. The dataclass is the configuration: a field has the same name in Python, YAML and on the
+command line.
 
-The settings metrics, measure, track and secure_aggregation are texts with a grammar of their own, which are checked here, too.
+The settings metrics, measure, track and secure_aggregation are texts with a grammar of their own, which are
+checked here, too.
 """
 
 from __future__ import annotations
@@ -23,12 +25,18 @@ from unskew.formats import arguments, calls, documents, specs
 from unskew.models import hf_folder
 from unskew.system import python_files
 
-TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb", "codecarbon": "codecarbon"}
+TRACKERS = {
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow-skinny",
+    "wandb": "wandb",
+    "codecarbon": "codecarbon",
+}
 """What has to be installed of each tracker, which is imported by its own name."""
 
 
 def setting_text(key: str, value: Any) -> Any:
-    """The text that a YAML file or a program means: it reads a bare on or off as true or false, and names may be a list."""
+    """The text that a YAML file or a program means: it reads a bare on or off as true or false, and names may
+    be a list."""
     if key == "secure_aggregation" and isinstance(value, bool):
         return "on" if value else "off"
     if key == "metrics" and isinstance(value, list | tuple):
@@ -39,7 +47,8 @@ def setting_text(key: str, value: Any) -> Any:
 def canonical_value(key: str, value: Any, where: str) -> Any:
     """The value, in one spelling where its text has several. where: of the key, for messages: " at line 3".
 
-    Raises UsageError: E109 for a text that cannot be read, E130 for an unknown measure, E135 for an unknown metric.
+    Raises UsageError: E109 for a text that cannot be read, E130 for an unknown measure, E135 for an unknown
+    metric.
     """
     if key == "track":
         specs.names_in(str(value), list(TRACKERS), f"track{where}")
@@ -86,20 +95,28 @@ class Settings:
     """
 
     method: Annotated[
-        str, "Parts joined by +, with arguments in brackets: fedprox(mu=0.01)+fedrdn; file.py is a Part of your own"
+        str,
+        "Parts joined by +, with arguments in brackets: fedprox(mu=0.01)+fedrdn; file.py is a Part of"
+        " your own",
     ] = "fedavg"
     data: Annotated[
-        str, "a data set by name, or the path of a folder or of an .npz, .npy, .csv or .parquet file: see docs/data.md"
+        str,
+        "a data set by name, or the path of a folder or of an .npz, .npy, .csv or .parquet file: see"
+        " docs/data.md",
     ] = "digits"
     skew: Annotated[
-        str, "how data are split among clients: iid, dirichlet:A, classes:Q, pathological:CxM, domain or column:NAME"
+        str,
+        "how data are split among clients: iid, dirichlet:A, classes:Q, pathological:CxM, domain or"
+        " column:NAME",
     ] = "dirichlet:0.1"
     clients: Annotated[int, Gt(0), "number of clients (ignored with skew domain or column)"] = 20
-    samples: Annotated[Positive | None, "training samples per client on average; all there are if left out"] = None
+    samples: Annotated[
+        Positive | None, "training samples per client on average; all there are if left out"
+    ] = None
     availability: Annotated[
         str,
-        "which clients answer: full, sample:F, poisson:P, bernoulli:P, persistent:PxT, clustered:P-P or trace:FILE; add "
-        ",drop:P",
+        "which clients answer: full, sample:F, poisson:P, bernoulli:P, persistent:PxT, clustered:P-P or"
+        " trace:FILE; add ,drop:P",
     ] = "full"
     rounds: Annotated[int, Gt(0), "number of rounds"] = 50
     epochs: Annotated[int, Gt(0), "local epochs per round"] = 5
@@ -107,7 +124,8 @@ class Settings:
     batch: Annotated[int, Gt(0), "samples per local batch"] = 32
     optimiser: Annotated[
         Literal["sgd", "adam", "adamw", "sign"],
-        "local optimiser, reset every round; adamw: Adam with decoupled weight decay; sign: Adam, reset at every step",
+        "local optimiser, reset every round; adamw: Adam with decoupled weight decay; sign: Adam, reset at"
+        " every step",
     ] = "sgd"
     lr: Annotated[float, Gt(0), "local learning rate"] = 0.05
     lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
@@ -115,14 +133,18 @@ class Settings:
     lr_rounds: Annotated[
         float,
         Ge(0),
-        "rounds in which the learning rate falls evenly from lr to lr_min, instead of by lr_decay; 0: by lr_decay",
+        "rounds in which the learning rate falls evenly from lr to lr_min, instead of by lr_decay; 0: by"
+        " lr_decay",
     ] = 0.0
     lr_course: Annotated[
         Literal["constant", "cosine"],
         "course of the learning rate over a client's steps of each round; cosine: it falls from lr to near 0",
     ] = "constant"
     lr_warmup: Annotated[
-        float, Ge(0), Le(1), "share of a client's steps of each round in which the learning rate rises evenly to lr"
+        float,
+        Ge(0),
+        Le(1),
+        "share of a client's steps of each round in which the learning rate rises evenly to lr",
     ] = 0.0
     momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD; other optimisers have none"] = 0.0
     weight_decay: Annotated[
@@ -130,60 +152,75 @@ class Settings:
     ] = 0.0
     loss: Annotated[
         Literal["auto", "ce", "dice", "ce+dice", "mse", "mae"],
-        "what clients minimise; auto: ce, ce+dice where samples have masks, mse where they have a number to predict, binary "
-        "cross-entropy where they have several labels",
+        "what clients minimise; auto: ce, ce+dice where samples have masks, mse where they have a number to"
+        " predict, binary cross-entropy where they have several labels",
     ] = "auto"
     drop_last: Annotated[bool, "skip the last batch of an epoch if it is smaller than the others"] = False
     model: Annotated[str, "a model by name, or file.py:function(input_shape, classes)"] = "auto"
     weighting: Annotated[
         Literal["auto", "equal"],
-        "how the merge weighs clients; auto: as the method does, by training samples unless it says otherwise",
+        "how the merge weighs clients; auto: as the method does, by training samples unless it says"
+        " otherwise",
     ] = "auto"
     cap: Annotated[
         float, Gt(0), Le(1), "most weight of one client in the merge, as a part of the whole; 1: no bound"
     ] = 1.0
     secure_aggregation: Annotated[
         str,
-        "off, or on: the server sees only sums over at least 3 clients of what they send; more in docs/privacy.md: "
-        "on,clip=8,bits=32,threshold=0.8",
+        "off, or on: the server sees only sums over at least 3 clients of what they send; more in"
+        " docs/privacy.md: on,clip=8,bits=32,threshold=0.8",
     ] = "off"
     normalise: Annotated[
         Literal["auto", "dataset", "none"],
-        "standardise inputs by the data set's constants, or by the mean and standard deviation of your training samples; "
-        "auto: your own only if they are unscaled, and none if a Part of the method scales inputs itself",
+        "standardise inputs by the data set's constants, or by the mean and standard deviation of your"
+        " training samples; auto: your own only if they are unscaled, and none if a Part of the method scales"
+        " inputs itself",
     ] = "auto"
     seed: Annotated[int, Ge(0), "seed of the initial weights, the cohorts, the batches and the noise"] = 0
-    partition_seed: Annotated[WholeNumber | None, "seed of the partition; the same as seed if left out"] = None
-    eval_every: Annotated[int, Gt(0), "rounds from one evaluation to the next; the last round is always evaluated"] = 1
+    partition_seed: Annotated[WholeNumber | None, "seed of the partition; the same as seed if left out"] = (
+        None
+    )
+    eval_every: Annotated[
+        int, Gt(0), "rounds from one evaluation to the next; the last round is always evaluated"
+    ] = 1
     validation: Annotated[
         float,
         Ge(0),
         Lt(1),
-        "hold out this share of the training samples and score on it instead of the test set, for choosing settings",
+        "hold out this share of the training samples and score on it instead of the test set, for choosing"
+        " settings",
     ] = 0.0
     patience: Annotated[
-        int, Ge(0), "end the run when its main score has not risen for so many rounds; 0: never. See docs/callbacks.md"
+        int,
+        Ge(0),
+        "end the run when its main score has not risen for so many rounds; 0: never. See docs/callbacks.md",
     ] = 0
-    keep_best: Annotated[bool, "also keep the model of the round with the best main score, best.safetensors"] = False
+    keep_best: Annotated[
+        bool, "also keep the model of the round with the best main score, best.safetensors"
+    ] = False
     track: Annotated[
         str,
-        "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline); codecarbon estimates the energy",
+        "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline);"
+        " codecarbon estimates the energy",
     ] = "none"
-    measure: Annotated[str, f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}"] = (
-        measures.NONE
-    )
+    measure: Annotated[
+        str, f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}"
+    ] = measures.NONE
     metrics: Annotated[
         str,
-        f"scores beside the main one, joined by commas: {', '.join(scores.METRICS)}; file.py:function is your own. See "
-        "docs/metrics.md",
+        f"scores beside the main one, joined by commas: {', '.join(scores.METRICS)}; file.py:function is your"
+        " own. See docs/metrics.md",
     ] = scores.NONE
-    lanes: Annotated[str, "how many clients to train side by side on one core: auto, 1 or a larger number"] = "auto"
+    lanes: Annotated[
+        str, "how many clients to train side by side on one core: auto, 1 or a larger number"
+    ] = "auto"
     workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
     device: Annotated[str, "auto, cpu, cuda (all GPUs of the machine) or cuda:1 (one of them)"] = "auto"
     precision: Annotated[
         Literal["float32", "tf32", "bf16"],
-        "tf32: a GPU's products and convolutions keep 10 of the factors' 23 bits, which is faster on recent ones. bf16: a "
-        "CPU's convolutions keep 7 of them while clients train, which is faster on processors that have units for it",
+        "tf32: a GPU's products and convolutions keep 10 of the factors' 23 bits, which is faster on recent"
+        " ones. bf16: a CPU's convolutions keep 7 of them while clients train, which is faster on processors"
+        " that have units for it",
     ] = "float32"
     set: Annotated[dict[str, dict[str, Any]], "arguments of Parts, such as {flea: {alpha: 0.1}}"] = field(
         default_factory=dict
@@ -219,16 +256,19 @@ class Settings:
         return max(self.lr * self.lr_decay**later, self.lr_min)
 
     def files(self) -> dict[str, str]:
-        """Digests of the user's own files that the settings name, by file: Parts, the model or its folder, metrics, a trace;
-        and of the user's own modules that these files import."""
-        digests = python_files.digests_with_imports(self.method, self.model, *scores.metric_names(self.metrics))
+        """Digests of the user's own files that the settings name, by file: Parts, the model or its folder,
+        metrics, a trace; and of the user's own modules that these files import."""
+        digests = python_files.digests_with_imports(
+            self.method, self.model, *scores.metric_names(self.metrics)
+        )
         availability = specs.parse(self.availability, "availability", "E124")
         if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
             digests[availability.value] = python_files.digest(availability.value)
         return digests | hf_folder.digests(self.model)
 
     def code(self) -> dict[str, list[str]]:
-        """The Python files that the method, the model and the metrics name, by setting; no setting that names none."""
+        """The Python files that the method, the model and the metrics name, by setting; no setting that names
+        none."""
         parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
         metrics = [name.rpartition(":")[0] for name in scores.metric_names(self.metrics)]
         by_setting = {
@@ -236,10 +276,13 @@ class Settings:
             "model": [calls.parse(self.model, "model", "E104").file],
             "metrics": [file for file in metrics if file.endswith(".py")],
         }
-        return {name: named for name, texts in by_setting.items() if (named := [text for text in texts if text])}
+        return {
+            name: named for name, texts in by_setting.items() if (named := [text for text in texts if text])
+        }
 
     def check_code(self) -> None:
-        """Before another process imports these files. Raises UsageError (E506) for one that only a document names."""
+        """Before another process imports these files. Raises UsageError (E506) for one that only a document
+        names."""
         for files in self.code().values():
             for file in files:
                 python_files.check_named(file)
@@ -253,11 +296,14 @@ class Settings:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that are equal for runs that must give equal bits.
 
-        Where and how fast a run computes does not count. Settings of LATER count only where they are used, so that runs
-        from before these settings existed keep their names. The content of a user's own files counts, too.
+        Where and how fast a run computes does not count. Settings of LATER count only where they are used, so
+        that runs from before these settings existed keep their names. The content of a user's own files
+        counts, too.
         """
         left_out = {*NO_EFFECT, *(name for name in LATER if getattr(self, name) == FIELDS[name].default)}
-        counted: dict[str, Any] = {name: value for name, value in self.as_dict().items() if name not in left_out}
+        counted: dict[str, Any] = {
+            name: value for name, value in self.as_dict().items() if name not in left_out
+        }
         counted |= {"code": files} if (files := self.files()) else {}
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -266,27 +312,51 @@ FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 NO_EFFECT = ("workers", "device", "keep_best", "track")
 """Settings that change no bit."""
 LATER = (
-    "measure", "validation", "weighting", "cap", "secure_aggregation", "first_epochs", "lr_rounds", "patience", "metrics",
-    "lr_course", "lr_warmup",
-)  # fmt: skip
+    "measure",
+    "validation",
+    "weighting",
+    "cap",
+    "secure_aggregation",
+    "first_epochs",
+    "lr_rounds",
+    "patience",
+    "metrics",
+    "lr_course",
+    "lr_warmup",
+)
 """Settings that were added after the first runs; at their defaults they change nothing."""
 SYNONYMS = {
-    "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
-    "n_clients": "clients", "num_clients": "clients", "n_rounds": "rounds", "num_rounds": "rounds", "partition": "skew",
-    "algorithm": "method", "strategy": "method", "participation": "availability", "random_seed": "seed", "net": "model",
-}  # fmt: skip
+    "learning_rate": "lr",
+    "optimizer": "optimiser",
+    "batch_size": "batch",
+    "local_epochs": "epochs",
+    "dataset": "data",
+    "n_clients": "clients",
+    "num_clients": "clients",
+    "n_rounds": "rounds",
+    "num_rounds": "rounds",
+    "partition": "skew",
+    "algorithm": "method",
+    "strategy": "method",
+    "participation": "availability",
+    "random_seed": "seed",
+    "net": "model",
+}
 """What other libraries call a setting, and its name here."""
 
 
 def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> Settings:
-    """Settings from keys and values, with defaults for the rest. lines: where each key stands in a file, for messages.
+    """Settings from keys and values, with defaults for the rest. lines: where each key stands in a file, for
+    messages.
 
-    Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for an unknown
-    measure, E135 for an unknown metric.
+    Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for
+    an unknown measure, E135 for an unknown metric.
     """
     converted: dict[str, Any] = _skew_of_data(values)
     for key, value in values.items():
-        if key == "lanes" and type(value) is int and abs(value) < 10**6:  # `lanes: 4` in YAML, lanes=4 in Python
+        if (
+            key == "lanes" and type(value) is int and abs(value) < 10**6
+        ):  # `lanes: 4` in YAML, lanes=4 in Python
             value = str(value)
         where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
@@ -294,16 +364,23 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
         converted[key] = _convert(key, value, where)
     settings = Settings(**converted)
     if settings.lr_rounds and settings.lr_decay != 1:
-        raise UsageError("E109", "lr_rounds and lr_decay are two ways to lower the learning rate; give one of them.")
+        raise UsageError(
+            "E109", "lr_rounds and lr_decay are two ways to lower the learning rate; give one of them."
+        )
     if (low := settings.lr_min) > settings.lr:
-        raise UsageError("E109", f"lr_min={low:g} is above lr={settings.lr:g}, and would replace it; lower lr_min.")
+        raise UsageError(
+            "E109", f"lr_min={low:g} is above lr={settings.lr:g}, and would replace it; lower lr_min."
+        )
     if settings.momentum and settings.optimiser != "sgd":
-        raise UsageError("E109", f"momentum is that of optimiser=sgd; {settings.optimiser} has none, so leave it out.")
+        raise UsageError(
+            "E109", f"momentum is that of optimiser=sgd; {settings.optimiser} has none, so leave it out."
+        )
     return settings
 
 
 def _skew_of_data(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The skew that the data's own text asks for where none is given: `column:bank` for `credit.csv(site=bank)`."""
+    """The skew that the data's own text asks for where none is given: `column:bank` for
+    `credit.csv(site=bank)`."""
     data = values.get("data")
     if "skew" in values or not isinstance(data, str) or "site" not in data:
         return {}
@@ -317,7 +394,9 @@ def _convert(key: str, value: Any, where: str) -> Any:
     """The value in the setting's type."""
     if key == "set" and not (isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())):
         raise UsageError(
-            "E109", f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}; got {excerpt(value)}."
+            "E109",
+            f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}; got"
+            f" {excerpt(value)}.",
         )
     try:
         converted = _ARGUMENTS[key].convert(setting_text(key, value))
@@ -336,7 +415,8 @@ def _nearest(key: str) -> str:
 
 
 def load(path: Path) -> Settings:
-    """Settings from a YAML file. Raises UsageError as `build` does, naming the line, and E111 for an unreadable file."""
+    """Settings from a YAML file. Raises UsageError as `build` does, naming the line, and E111 for an
+    unreadable file."""
     return _read(path)[0]
 
 
@@ -359,9 +439,12 @@ def dump(settings: Settings) -> str:
 
 
 def resume_command(path: Path, *runs: Settings) -> str:
-    """The command that resumes what is in this folder. runs: of which settings; their Python files are named, too."""
+    """The command that resumes what is in this folder. runs: of which settings; their Python files are named,
+    too."""
     named = dict.fromkeys((name, str(getattr(run, name))) for run in runs for name in run.code())
-    return shlex.join(["unskew", "resume", str(path), *(word for name, text in named for word in (f"--{name}", text))])
+    return shlex.join(
+        ["unskew", "resume", str(path), *(word for name, text in named for word in (f"--{name}", text))]
+    )
 
 
 def check_same(before: Settings, now: Settings, folder: Path) -> None:
@@ -378,5 +461,7 @@ def check_same(before: Settings, now: Settings, folder: Path) -> None:
         if old[name] != new[name] and name not in NO_EFFECT
     )
     raise StateError(
-        "E112", f"{folder} holds another run: {differences}. Choose another --name, or resume it with its own settings."
+        "E112",
+        f"{folder} holds another run: {differences}. Choose another --name, or resume it with its own"
+        " settings.",
     )

@@ -1,7 +1,7 @@
 """The names of what a run can measure in addition to its scores. docs/measures.md explains the measures.
 
-A measure is one file in `runs/measures/`: pure functions of tensors, and a probe that applies them to a round. Names are
-read from the source of the probes, so that they are known before torch is loaded.
+A measure is one file in `runs/measures/`: pure functions of tensors, and a probe that applies them to a
+round. Names are read from the source of the probes, so that they are known before torch is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Entry:
-    """A measure. module, kind: where the class of its probe is. summary: one line for `--help` and the pages."""
+    """A measure. module, kind: where the class of its probe is. summary: one line for `--help` and the
+    pages."""
 
     module: str
     kind: str
@@ -25,7 +26,8 @@ class Entry:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """`diversity, separation` -> ("diversity", "separation"), each once. Raises KeyError with the first unknown name."""
+    """`diversity, separation` -> ("diversity", "separation"), each once. Raises KeyError with the first
+    unknown name."""
     spelt = (name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip())
     names = tuple(name for name in dict.fromkeys(spelt) if name != NONE)
     for name in names:
@@ -57,7 +59,11 @@ def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """The class attributes that are strings."""
     for line in node.body:
         value = line.value if isinstance(line, ast.AnnAssign) else None
-        if isinstance(line, ast.AnnAssign) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(value, ast.Constant)
+            and isinstance(value.value, str)
+        ):
             yield ast.unparse(line.target), value.value
 
 

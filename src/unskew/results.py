@@ -1,4 +1,5 @@
-"""What a run and a comparison return, and models that predict: of a run, of a folder for the Hugging Face Hub, or of a site's folder."""
+"""What a run and a comparison return, and models that predict: of a run, of a folder for the Hugging Face
+Hub, or of a site's folder."""
 
 from __future__ import annotations
 
@@ -46,31 +47,35 @@ class Predictor:
         return self.run.federation
 
     def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or classes of tokens [N, T]; or its numbers [N], or
-        which labels a sample has, bool [N, L].
+        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or
+        classes of tokens [N, T]; or its numbers [N], or which labels a sample has, bool [N, L].
 
-        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8); after training
-        on a table also a DataFrame, whose columns are found by name; of samples
-        with several inputs, a dictionary or tuple of them, or an archive of `numpy.load` that holds them as for training.
-        client: by name or number, whose own model answers, where the method gives clients such: with the weights it
-        keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
-        The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
-        Raises UsageError (E131) where that model is not here, DataError (E403, E405) for samples that do not fit.
+        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as
+        uint8); after training on a table also a DataFrame, whose columns are found by name; of samples
+        with several inputs, a dictionary or tuple of them, or an archive of `numpy.load` that holds them as
+        for training.
+        client: by name or number, whose own model answers, where the method gives clients such: with the
+        weights it keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global
+        model. The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold
+        places in it. Raises UsageError (E131) where that model is not here, DataError (E403, E405) for
+        samples that do not fit.
         """
         z = self._outputs(x, client)
         guess = self.run.task.predictions(z).numpy()
         return predictions.class_names(self.federation, guess)
 
     def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels, [N, T, C] of tokens; of
-        several labels a sample each one's own, [N, L].
+        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W]
+        of pixels, [N, T, C] of tokens; of several labels a sample each one's own, [N, L].
 
         Raises UsageError (E109) where the model predicts a number.
         """
         if self.federation.target:
             raise UsageError("E109", "this model predicts a number, which has no probability; call predict.")
         z = self._outputs(x, client)
-        return (z.sigmoid() if self.federation.several else z.softmax(-1 if self.federation.tokens else 1)).numpy()
+        return (
+            z.sigmoid() if self.federation.several else z.softmax(-1 if self.federation.tokens else 1)
+        ).numpy()
 
     def _outputs(self, x: Any, client: int | str | None) -> Tensor:
         """What predictions are read from; arguments as of `predict`."""
@@ -79,10 +84,11 @@ class Predictor:
 
 @dataclass(repr=False, eq=False)
 class PublishedModel(Predictor):
-    """A model from a folder of the format hub. Neither its run nor any client is known; README.md there holds its scores.
+    """A model from a folder of the format hub. Neither its run nor any client is known; README.md there holds
+    its scores.
 
-    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
-    given.
+    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them
+    as they were given.
     """
 
     run: Run
@@ -97,14 +103,17 @@ class PublishedModel(Predictor):
 
     def __repr__(self) -> str:
         return (
-            f"<{self.run.settings.model} for {self.federation.layout or list(self.federation.shape)} from {self.path}>"
+            f"<{self.run.settings.model} for {self.federation.layout or list(self.federation.shape)} from"
+            f" {self.path}>"
         )
 
 
 @dataclass(repr=False, eq=False)
 class SitePredictor(Predictor):
-    """The model that a site has of a run over a network, from the site's own folder: its own one, where the method gives sites
-    such, and otherwise the global one. `t`: the round after which its weights were; `own.kept`: that of its private state.
+    """The model that a site has of a run over a network, from the site's own folder: its own one, where the
+    method gives sites
+    such, and otherwise the global one. `t`: the round after which its weights were; `own.kept`: that of its
+    private state.
     """
 
     run: Run
@@ -124,10 +133,16 @@ class SitePredictor(Predictor):
 
     def _check_mine(self, client: int | str | None) -> None:
         if client is not None and client != self.own.site:
-            raise UsageError("E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out.")
+            raise UsageError(
+                "E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out."
+            )
 
     def export(
-        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None, license: str = ""
+        self,
+        folder: str | Path,
+        format: Format = "safetensors",
+        client: int | str | None = None,
+        license: str = "",
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does; client: no other than this site."""
         self._check_mine(client)
@@ -148,9 +163,11 @@ SCOPES = ("global", "global@client", "personal@client")
 
 @dataclass(repr=False, eq=False)
 class Result(Predictor):
-    """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept in memory.
+    """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept
+    in memory.
 
-    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
+    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them
+    as they were
     given. trained: what predicts.
     """
 
@@ -176,7 +193,8 @@ class Result(Predictor):
 
     @property
     def metrics(self) -> list[str]:
-        """The names in the record of the scores that were asked for beside the main one, those that are defined anywhere."""
+        """The names in the record of the scores that were asked for beside the main one, those that are
+        defined anywhere."""
         return of_setting(self.settings.metrics, self.run.task.name, coverage.recorded_metrics(self.record))
 
     def __repr__(self) -> str:
@@ -192,7 +210,8 @@ class Result(Predictor):
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
-        """last, best and mean of the last ten rounds (of those evaluated), shares in [0, 1]; the untrained model does not count.
+        """last, best and mean of the last ten rounds (of those evaluated), shares in [0, 1]; the untrained
+        model does not count.
 
         {} for a scope that this run does not have. Raises UsageError (E109) for an unknown scope or metric.
         """
@@ -210,7 +229,8 @@ class Result(Predictor):
         return {"last": values[-1], "best": which.best(values), "mean10": float(np.mean(tail))}
 
     def bytes(self, way: str = "up") -> int:
-        """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for another way."""
+        """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for
+        another way."""
         _check_word(way, ("up", "down"), "way")
         return sum(
             client_lists.total_bytes(row, self.federation.clients)
@@ -236,20 +256,26 @@ class Result(Predictor):
         ]
 
     def export(
-        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None, license: str = ""
+        self,
+        folder: str | Path,
+        format: Format = "safetensors",
+        client: int | str | None = None,
+        license: str = "",
     ) -> list[Path]:
         """Write the model into a new folder, for use without unskew; returns its files.
 
-        format: "safetensors" (weights), "torch-export" (a graph for PyTorch), "onnx", or "hub" (a folder for the Hugging Face
-        Hub, which `unskew.load` opens). client: whose own model; see `predict`. license: SPDX's name, for the hub's card.
-        Raises UsageError: E131 where that model is not here, E160 for one that cannot be written so, E161 for a folder that
-        exists, E162 where the extra [export] is missing.
+        format: "safetensors" (weights), "torch-export" (a graph for PyTorch), "onnx", or "hub" (a folder for
+        the Hugging Face Hub, which `unskew.load` opens). client: whose own model; see `predict`. license:
+        SPDX's name, for the hub's card.
+        Raises UsageError: E131 where that model is not here, E160 for one that cannot be written so, E161 for
+        a folder that exists, E162 where the extra [export] is missing.
         """
         return write_export(self.trained, self.record, Path(folder), format, client, license)
 
     @property
     def understood(self) -> str:
-        """What was understood of the samples, as `run(say=print)` shows it before it trains: values, classes, remarks.
+        """What was understood of the samples, as `run(say=print)` shows it before it trains: values, classes,
+        remarks.
 
         Of a run that was loaded, whose samples are not here, the remarks.
         """
@@ -268,13 +294,18 @@ class Result(Predictor):
         return digest(self.weights)
 
     def table(self) -> str:
-        """The three scopes: last, best and mean of the last ten rounds, shares in percent; and what makes them doubtful."""
+        """The three scopes: last, best and mean of the last ten rounds, shares in percent; and what makes
+        them doubtful."""
         from unskew.report.analysis.numbers import size
 
-        lines = [f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"]
+        lines = [
+            f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
+        ]
         main = kind(self.run.task.main_score)
         width = 7 if main.share else 11
-        lines.append(f"{self.run.task.main_score:<18}{'last':>{width}}{'best':>{width}}{'mean of last 10':>17}")
+        lines.append(
+            f"{self.run.task.main_score:<18}{'last':>{width}}{'best':>{width}}{'mean of last 10':>17}"
+        )
         for scope in SCOPES:
             if scores := self.scores(scope):
                 last, best, mean = (main.written(scores[name]) for name in ("last", "best", "mean10"))
@@ -287,15 +318,26 @@ class Result(Predictor):
         if text := doubt(self.run, self.replies, self.record.last_round):
             lines.append(f"Warning: {text}")
         lines += [
-            f"{event['code']} {event['text']}" for event in self.record.rows["events"] if _is_about_whole_run(event)
+            f"{event['code']} {event['text']}"
+            for event in self.record.rows["events"]
+            if _is_about_whole_run(event)
         ]
         return "\n".join(lines)
 
     def _terms(self) -> list[str]:
-        """On which samples it was scored if not on the test set, and why it ended before its last round if it did."""
+        """On which samples it was scored if not on the test set, and why it ended before its last round if it
+        did."""
         held_out, rounds_ = self.settings.validation, self.settings.rounds
-        lines = [f"scored on {held_out:.0%} of the training samples, held out, not on the test set"] if held_out else []
-        why = [str(event["text"]) for event in self.record.rows["events"] if event.get("last") == self.t < rounds_]
+        lines = (
+            [f"scored on {held_out:.0%} of the training samples, held out, not on the test set"]
+            if held_out
+            else []
+        )
+        why = [
+            str(event["text"])
+            for event in self.record.rows["events"]
+            if event.get("last") == self.t < rounds_
+        ]
         return [*lines, *(f"ended after {self.t} of {rounds_} rounds: {text}" for text in why)]
 
     def _scored(self) -> list[str]:
@@ -309,8 +351,9 @@ class Result(Predictor):
         return [f"{what} of {scored.there:,} of {scored.of:,} clients with test samples: {MISSING_REASON}"]
 
     def to_frame(self, kind: str = "metrics") -> Any:
-        """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them, or "ledger",
-        a row for every payload with how many clients sent or received it and its bytes of all of them together.
+        """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them,
+        or "ledger", a row for every payload with how many clients sent or received it and its bytes of all of
+        them together.
 
         Raises UsageError: E109 for another kind, E115 where pandas is not installed.
         """
@@ -331,7 +374,11 @@ class Result(Predictor):
             return rows
         K = self.federation.clients
         return [
-            {**row, "clients": client_lists.count(row["clients"], K), "bytes": client_lists.total_bytes(row, K)}
+            {
+                **row,
+                "clients": client_lists.count(row["clients"], K),
+                "bytes": client_lists.total_bytes(row, K),
+            }
             for row in rows
         ]
 
@@ -340,7 +387,9 @@ class Result(Predictor):
         from unskew.report import page
 
         if self.path is None:
-            raise UsageError("E116", "this run was kept in memory; give run(..., name='my-run') to have a report.")
+            raise UsageError(
+                "E116", "this run was kept in memory; give run(..., name='my-run') to have a report."
+            )
         return page.write_report([self.path], Path(path) if path else self.path / "report.html")
 
 
@@ -363,13 +412,15 @@ class Comparison:
         return summary.summary_table(runs.read_comparison(self.path), runs.requested_target([self.path]))
 
     def tuned(self) -> dict[str, dict[str, Any]]:
-        """The best settings of each method, as `compare(tune=...)` found them, `{"flea": {"lr": 0.02, "flea.a": 1.5}}`; {} without."""
+        """The best settings of each method, as `compare(tune=...)` found them, `{"flea": {"lr": 0.02,
+        "flea.a": 1.5}}`; {} without."""
         from unskew.comparison.tuning import best_settings
 
         return best_settings(self.path)
 
     def leakages(self) -> list[Leakage]:
-        """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody attacked, and epsilon."""
+        """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody
+        attacked, and epsilon."""
         from unskew.report.analysis import leakage, runs, summary
 
         finished = runs.read_comparison(self.path)
@@ -389,21 +440,25 @@ class Comparison:
     def figures(
         self, folder: str | Path | None = None, format: Literal["svg", "pdf"] = "svg", columns: int = 2
     ) -> list[Path]:
-        """Write the report's pictures, and its table as LaTeX and CSV, for a paper; folder: `figures` in its own.
+        """Write the report's pictures, and its table as LaTeX and CSV, for a paper; folder: `figures` in its
+        own.
 
-        columns: of a journal's page that a picture is as wide as. Raises UsageError (E157) for PDF without CairoSVG.
+        columns: of a journal's page that a picture is as wide as. Raises UsageError (E157) for PDF without
+        CairoSVG.
         """
         from unskew.report import paper_figures
 
         return [
             path
-            for path, _ in paper_figures.write_figures([self.path], folder or self.path / "figures", format, columns)
+            for path, _ in paper_figures.write_figures(
+                [self.path], folder or self.path / "figures", format, columns
+            )
         ]
 
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:
-    """Whether an event is a remark that was made before round 1. How far a budget reaches, and whether a first stage was the
-    only one, is known now and said elsewhere."""
+    """Whether an event is a remark that was made before round 1. How far a budget reaches, and whether a
+    first stage was the only one, is known now and said elsewhere."""
     return event["t"] == 0 and "text" in event and "last" not in event and event["code"] != FIRST_STAGE
 
 
@@ -417,5 +472,6 @@ def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
 def _check_word(word: str, known: Sequence[str], what: str) -> None:
     if word not in known:
         raise UsageError(
-            "E109", f"there is no {what} {excerpt(word)}; there is {', '.join(known)}.{suggestion(str(word), known)}"
+            "E109",
+            f"there is no {what} {excerpt(word)}; there is {', '.join(known)}.{suggestion(str(word), known)}",
         )

@@ -1,11 +1,12 @@
 """The scores by name: which way is better, and how a value is written. Nothing else in the package says so.
 
-    shares     accuracy, dice and every score that is not named here: in [0, 1], written in percent, higher is better
-    numbers    rmse, mae (in the target's own unit) and loss, lower is better; r2, which is 1 at most, higher is better
-    own        own:NAME and own-lower:NAME, a function of the user's: a number, of which higher or lower is better
+    shares     accuracy, dice and every score that is not named here: in [0, 1], written in percent, higher is
+    better numbers    rmse, mae (in the target's own unit) and loss, lower is better; r2, which is 1 at most,
+    higher is better own        own:NAME and own-lower:NAME, a function of the user's: a number, of which
+    higher or lower is better
 
-The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score, so whoever reads them asks for that;
-of the deviation less is better whatever the score.
+The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score, so whoever reads
+them asks for that; of the deviation less is better whatever the score.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ WRITTEN_OUT = 1e9
 
 
 def significant(value: float, digits: int, signed: bool = False) -> str:
-    """A number with so many significant digits, `0.0123`, `57.3`, and all of those before the point, `57,331` and not `5.73e+04`.
+    """A number with so many significant digits, `0.0123`, `57.3`, and all of those before the point, `57,331`
+    and not `5.73e+04`.
 
     signed: a + stands before what is not below 0, and what rounds to 0 has no minus.
     """
@@ -31,7 +33,8 @@ def significant(value: float, digits: int, signed: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """A score. title: its name inside a sentence. lower: whether lower is better. share: whether it lies in [0, 1]."""
+    """A score. title: its name inside a sentence. lower: whether lower is better. share: whether it lies in
+    [0, 1]."""
 
     title: str
     lower: bool = False
@@ -62,7 +65,8 @@ class Kind:
 
     @property
     def unit(self) -> str:
-        """What stands behind a value that `digits` has written: " %", or nothing where values are in a unit of their own."""
+        """What stands behind a value that `digits` has written: " %", or nothing where values are in a unit
+        of their own."""
         return " %" if self.share else ""
 
     def digits(self, value: float) -> str:
@@ -74,12 +78,14 @@ class Kind:
         return f"{value:.1%}" if self.share else significant(value, 4)
 
     def of(self, word: str) -> str:
-        """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name as it stands there."""
+        """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name as it stands
+        there."""
         return f"{word}, %" if self.share else word
 
 
 def _known(values: Iterable[float]) -> list[float]:
-    """The values that are numbers, in whose order alone `min` and `max` make sense; all of them where none is one."""
+    """The values that are numbers, in whose order alone `min` and `max` make sense; all of them where none is
+    one."""
     listed = list(values)
     return [v for v in listed if v == v] or listed
 
@@ -135,8 +141,9 @@ OVER_CLIENTS = {("global@client", "mean"): "clients", ("global@client", "worst")
 
 
 def latest(of: Callable[[str, str], tuple[int, float] | None], main: str, t: int) -> list[str]:
-    """The scores that were recorded last, each as a column of a line about round t. Those of an earlier round stand behind
-    that round's number: sites score a model when they are sent it, and `eval_every` leaves rounds out.
+    """The scores that were recorded last, each as a column of a line about round t. Those of an earlier round
+    stand behind that round's number: sites score a model when they are sent it, and `eval_every` leaves
+    rounds out.
 
     of: (round, value) of a scope and metric, None if there is none. main: the task's main score.
     """
@@ -158,25 +165,35 @@ def kind(metric: str) -> Kind:
 
 
 def metric_names(text: str, where: str = "") -> tuple[str, ...]:
-    """The names in the setting `metrics`, each once: `auroc, cost.py:cost` -> ("auroc", "cost.py:cost"); () for "none".
+    """The names in the setting `metrics`, each once: `auroc, cost.py:cost` -> ("auroc", "cost.py:cost"); ()
+    for "none".
 
-    where: the setting stands, for messages. Raises UsageError (E135) for one that is neither a score nor written like a function in a file.
+    where: the setting stands, for messages. Raises UsageError (E135) for one that is neither a score nor
+    written like a function in a file.
     """
     names = tuple(name for name in dict.fromkeys(map(str.strip, text.split(","))) if name not in ("", NONE))
     for name in names:
         file, _, function = name.rpartition(":")
-        if name not in METRICS and not (function.isidentifier() and (file == GIVEN_OBJECT or file.endswith(".py"))):
+        if name not in METRICS and not (
+            function.isidentifier() and (file == GIVEN_OBJECT or file.endswith(".py"))
+        ):
             known = f"Metrics: {', '.join(METRICS)}; your own is written file.py:function."
-            raise UsageError("E135", f"unknown metric {excerpt(name)}{where}.{suggestion(name, METRICS)} {known}")
+            raise UsageError(
+                "E135", f"unknown metric {excerpt(name)}{where}.{suggestion(name, METRICS)} {known}"
+            )
     return names
 
 
 def requested_scores(text: str, task: str) -> tuple[str, ...]:
-    """The scores beside a task's own: those that are always recorded, and those that the setting `metrics` names."""
+    """The scores beside a task's own: those that are always recorded, and those that the setting `metrics`
+    names."""
     return tuple(dict.fromkeys((*ALWAYS.get(task, ()), *metric_names(text))))
 
 
 def of_setting(text: str, task: str, recorded: Iterable[str]) -> list[str]:
-    """Those of the recorded scores that were asked for, in that order. A user's own keep their function's name."""
+    """Those of the recorded scores that were asked for, in that order. A user's own keep their function's
+    name."""
     known = {metric.rpartition(":")[2]: metric for metric in recorded}
-    return [known[name] for name in (n.rpartition(":")[2] for n in requested_scores(text, task)) if name in known]
+    return [
+        known[name] for name in (n.rpartition(":")[2] for n in requested_scores(text, task)) if name in known
+    ]

@@ -18,7 +18,13 @@ def noise(folder: Path, n: int = 300, classes: int = 2) -> str:
     x = rng.normal(size=(n, *NOISE)).astype(np.float32)
     y = rng.integers(0, classes, n)
     path = folder / "noise.npz"
-    np.savez(path, x=x, y=y, x_test=rng.normal(size=(n, *NOISE)).astype(np.float32), y_test=rng.integers(0, classes, n))
+    np.savez(
+        path,
+        x=x,
+        y=y,
+        x_test=rng.normal(size=(n, *NOISE)).astype(np.float32),
+        y_test=rng.integers(0, classes, n),
+    )
     return str(path)
 
 

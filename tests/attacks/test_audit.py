@@ -25,7 +25,8 @@ DELTA = 1e-5
 
 
 def release(sigma: float, seed: int, m: int = 500) -> tuple[np.ndarray, np.ndarray]:
-    """A Gaussian release of a vector with one entry a canary: what the auditor sees, and which canaries were in."""
+    """A Gaussian release of a vector with one entry a canary: what the auditor sees, and which canaries were
+    in."""
     rng = np.random.default_rng(seed)
     inside = rng.random(m) < 0.5
     return inside + sigma * rng.normal(size=m), inside
@@ -44,7 +45,9 @@ def test_a_claim_whose_noise_is_off_is_refuted():
     claim = gaussian_epsilon(1 / 1.0, DELTA)
     bounds = [bound(1e-6, seed) for seed in range(20)]
     assert min(bounds) > 3  # 100 right guesses of 100
-    assert min(audit.bound(audit.count_guesses(*release(1e-6, s, 5000), 1.0), DELTA) for s in range(3)) > claim
+    assert (
+        min(audit.bound(audit.count_guesses(*release(1e-6, s, 5000), 1.0), DELTA) for s in range(3)) > claim
+    )
 
 
 def test_the_bound_by_hand():
@@ -52,7 +55,9 @@ def test_the_bound_by_hand():
     q = 0.05**0.1
     assert audit.bound((10, 10, 10), 0.0) == pytest.approx(math.log(q / (1 - q)), abs=1e-6)
     assert audit.bound((10, 10, 5), 0.0) == 0.0
-    assert audit.bound((10**6, 10**6, 10**6), 0.0) == pytest.approx(math.log(1 / (1 / 0.05 ** (1e-6) - 1)), rel=1e-6)
+    assert audit.bound((10**6, 10**6, 10**6), 0.0) == pytest.approx(
+        math.log(1 / (1 / 0.05 ** (1e-6) - 1)), rel=1e-6
+    )
 
 
 def test_delta_costs_what_the_theorem_says():
@@ -65,7 +70,8 @@ def test_delta_costs_what_the_theorem_says():
 
 
 def test_no_canary_is_guessed_twice_and_one_alone_not_at_all():
-    """Of three canaries and a share of 1 four guesses were made, and the canary in the middle was taken for both."""
+    """Of three canaries and a share of 1 four guesses were made, and the canary in the middle was taken for
+    both."""
     scores = np.array([0.1, 0.5, 0.9])
     assert audit.count_guesses(scores, np.array([False, True, True]), 1.0) == (3, 2, 2)
     assert audit.count_guesses(scores[:1], np.array([True]), 1.0) == (1, 0, 0)
@@ -73,7 +79,8 @@ def test_no_canary_is_guessed_twice_and_one_alone_not_at_all():
 
 
 def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
-    """A canary turns the update of its client round, of the largest norm that is allowed: the sum moves by twice the clip."""
+    """A canary turns the update of its client round, of the largest norm that is allowed: the sum moves by
+    twice the clip."""
     claim = audit.Claim(gaussian_epsilon(1 / 2.0, DELTA), DELTA)
     of_samples = claim.replaced()
     bounds = []
@@ -90,7 +97,14 @@ def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noise")
-    settings = {"clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])"}
+    settings = {
+        "clients": 2,
+        "samples": 40,
+        "rounds": 1,
+        "epochs": 40,
+        "lr": 0.3,
+        "model": "mlp(hidden=[64])",
+    }
     return trained(folder, data=noise(folder, 300), **settings)
 
 
@@ -158,7 +172,8 @@ def test_a_claim_is_audited_at_its_own_delta(tmp_path):
 
 
 def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained_for_the_audit(tmp_path):
-    """With half of its samples left out a client draws each of the others twice as often, and protects it less."""
+    """With half of its samples left out a client draws each of the others twice as often, and protects it
+    less."""
     pytest.importorskip("dp_accounting")
     run = trained(tmp_path, "dpsgd(clip=1.0,noise_multiplier=2.0)", rounds=2, samples=80)
     kept = schema.read_privacy(run)["dpsgd"]["epsilons"][0]["epsilon"]
@@ -186,7 +201,9 @@ def test_canaries_are_samples_that_one_client_alone_holds(memorised):
     scene = Scene(memorised)
     federation = scene.run.federation
     scene.close()
-    lists = [np.append(rows, federation.train[0][0]) if k else rows for k, rows in enumerate(federation.train)]
+    lists = [
+        np.append(rows, federation.train[0][0]) if k else rows for k, rows in enumerate(federation.train)
+    ]
     shared = replace(federation, train=Index.of(lists))
     rows = audit.Audit()._canaries(shared)
     assert set(rows) == set(np.unique(federation.train.rows)) - {federation.train[0][0]}

@@ -1,4 +1,5 @@
-"""A run's folder may be anybody's: an attack imports no Python file because the folder names it, only those the user names."""
+"""A run's folder may be anybody's: an attack imports no Python file because the folder names it, only those
+the user names."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def share(y, p):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """A run of its user's own method, model and metric, and a file that says which of them were imported since."""
+    """A run of its user's own method, model and metric, and a file that says which of them were imported
+    since."""
     folder = tmp_path_factory.mktemp("own")
     mark = folder / "imported"
     for name, text in (("method", METHOD), ("model", MODEL), ("metric", METRIC)):
@@ -81,12 +83,17 @@ def test_a_file_that_only_the_folder_names_is_not_imported(copy):
 def test_files_that_the_user_names_are_those_of_the_training_wherever_they_lie(copy, tmp_path):
     """No attack reads metrics, so a file of those is not imported at all."""
     run, files, mark = copy
-    method, model = (shutil.copy(files[name], tmp_path / f"another_{name}.py") for name in ("method", "model"))
+    method, model = (
+        shutil.copy(files[name], tmp_path / f"another_{name}.py") for name in ("method", "model")
+    )
     words = ("--method", str(method), "--model", f"{model}:make")
     done = call("attack", str(run), *QUICK, *words)
     assert done.code == 0, done.err
     assert set(mark.read_text().split()) == {"method", "model"}
-    assert f"--method {method} --model {model}:make" in schema.read_privacy(run)["attacks"]["membership"]["command"]
+    assert (
+        f"--method {method} --model {model}:make"
+        in schema.read_privacy(run)["attacks"]["membership"]["command"]
+    )
     audited = call("audit", str(run), "--samples", "10", *words)
     assert audited.code == 0, audited.err
     Path(method).write_text(Path(method).read_text().replace("0.5", "0.25"))
@@ -105,7 +112,12 @@ def test_a_folder_that_was_made_elsewhere_cannot_say_which_file_is_the_users(cop
             for line in file.read_text().splitlines(keepends=True)
         )
     )
-    for words in (("attack", str(run), *QUICK), ("attack", str(run)), ("audit", str(run)), ("report", str(run))):
+    for words in (
+        ("attack", str(run), *QUICK),
+        ("attack", str(run)),
+        ("audit", str(run)),
+        ("report", str(run)),
+    ):
         call(*words)
     assert mark.read_text() == ""
 
@@ -128,7 +140,14 @@ def test_a_comparison_attacks_with_the_files_that_its_own_plan_names(copy):
 def test_resuming_imports_what_the_user_names_and_refuses_a_changed_file(copy):
     """`unskew resume` imported whatever the folder's config.yaml named."""
     run, files, mark = copy
-    words = ("--method", files["method"], "--model", f"{files['model']}:make", "--metrics", f"{files['metric']}:share")
+    words = (
+        "--method",
+        files["method"],
+        "--model",
+        f"{files['model']}:make",
+        "--metrics",
+        f"{files['metric']}:share",
+    )
     for named in ((), words[:2], words[:4]):
         done = call("resume", str(run), *named)
         assert (done.code, done.err[:4]) == (2, "E506"), done.err
@@ -137,7 +156,9 @@ def test_resuming_imports_what_the_user_names_and_refuses_a_changed_file(copy):
         resume(run, model=f"{files['model']}:make")
     mark.write_text("")
     assert call("resume", str(run), *words).code == 0
-    assert resume_command(run, load(run / "config.yaml")) == shlex.join(["unskew", "resume", str(run), *words])
+    assert resume_command(run, load(run / "config.yaml")) == shlex.join(
+        ["unskew", "resume", str(run), *words]
+    )
     before = Path(files["method"]).read_text()
     try:
         Path(files["method"]).write_text(before.replace("0.5", "0.25"))

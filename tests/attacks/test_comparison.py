@@ -1,4 +1,5 @@
-"""`compare --privacy`: every finished run is attacked once, beside its score and epsilon, and nothing that hinders it fails."""
+"""`compare --privacy`: every finished run is attacked once, beside its score and epsilon, and nothing that
+hinders it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +25,20 @@ from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
 from unskew.report.figures.scatter import Axis, Point, scatter
 
-SMALL = ("--clients", "3", "--samples", "30", "--skew", "iid", "--rounds", "2", "--epochs", "1", "--batch", "10")
+SMALL = (
+    "--clients",
+    "3",
+    "--samples",
+    "30",
+    "--skew",
+    "iid",
+    "--rounds",
+    "2",
+    "--epochs",
+    "1",
+    "--batch",
+    "10",
+)
 FEW = {"membership": "", "reconstruct": "", "audit": ""}
 
 
@@ -38,7 +52,17 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("privacy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue, "names", lambda: FEW)
-        words = ("compare", "fedavg", "flea", *SMALL, "--model", "mlp(hidden=[16])", "--seeds", "1", "--no-references")
+        words = (
+            "compare",
+            "fedavg",
+            "flea",
+            *SMALL,
+            "--model",
+            "mlp(hidden=[16])",
+            "--seeds",
+            "1",
+            "--no-references",
+        )
         done = call(*words, "--processes", "1", "--privacy", "--name", "c", "--json", cwd=folder)
     assert done.code == 0, done.err
     return folder / "runs" / "c", json.loads(done.out)
@@ -61,9 +85,13 @@ def test_scores_stand_beside_what_attacks_found(compared):
     assert leak["value"]["mean"] == best["value"]
     assert leak["reach"]["mean"] == pytest.approx(1 - best["value"] / best["floor"])
     membership = [
-        s for s in schema.read_privacy(path / "fedavg--s0")[schema.ATTACKS]["membership"]["scores"] if s["main"]
+        s
+        for s in schema.read_privacy(path / "fedavg--s0")[schema.ATTACKS]["membership"]["scores"]
+        if s["main"]
     ]
-    assert len({s["of"].split(", ")[1] for s in membership}) == 2  # few shadows can do worse than the loss alone
+    assert (
+        len({s["of"].split(", ")[1] for s in membership}) == 2
+    )  # few shadows can do worse than the loss alone
     assert fedavg["leaks"][0]["value"]["mean"] == max(s["value"] for s in membership)
     assert "--seeds 1 --privacy --no-references</" in (path / "report.html").read_text()
     page = (path / "report.html").read_text().split('id="tradeoff"')[1].split("</section>")[0]
@@ -116,7 +144,14 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
 def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):
     attacked = list[Cell]()
     monkeypatch.setattr(stage, "attack_all", lambda cells, say: attacked.extend(cells))
-    settings = {"clients": 3, "samples": 20, "skew": "iid", "rounds": 1, "epochs": 1, "model": "mlp(hidden=[8])"}
+    settings = {
+        "clients": 3,
+        "samples": 20,
+        "skew": "iid",
+        "rounds": 1,
+        "epochs": 1,
+        "model": "mlp(hidden=[8])",
+    }
     few = {"seeds": 1, "references": False, "folder": tmp_path, "progress": False, "processes": 1}
     done = unskew.compare(["fedavg"], "digits", privacy=True, **few, **settings)
     assert [cell.method for cell in attacked] == ["fedavg"]
@@ -126,7 +161,8 @@ def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):
 
 
 def test_what_is_pooled_over_seeds_is_of_one_thing():
-    """One seed's age in years squared was averaged with another's scan, where each was the furthest of its seed."""
+    """One seed's age in years squared was averaged with another's scan, where each was the furthest of its
+    seed."""
 
     def run(*scores: tuple[str, float, float]) -> Any:
         base = {"payload": "f", "metric": "MSE", "low": None, "high": None, "ceiling": 0.0, "main": True}
@@ -135,7 +171,11 @@ def test_what_is_pooled_over_seeds_is_of_one_thing():
         attacks = {"reconstruct": {"scores": listed, "command": "c"}} if scores else {}
         return SimpleNamespace(attacks=attacks, traffic=[facts], privacy={}, metric="accuracy")
 
-    seeds = [run(("age", 10.0, 100.0), ("scan", 0.02, 0.1)), run(("age", 60.0, 100.0), ("scan", 0.01, 0.1)), run()]
+    seeds = [
+        run(("age", 10.0, 100.0), ("scan", 0.02, 0.1)),
+        run(("age", 60.0, 100.0), ("scan", 0.01, 0.1)),
+        run(),
+    ]
     (leak,) = leakage_of("flea", seeds, Score(0.5, 0.1, 3)).leaks
     assert (leak.of, leak.floor, leak.n) == ("scan", pytest.approx(0.1), 2)
     assert leak.value.mean == pytest.approx(0.015)
@@ -145,7 +185,8 @@ def test_what_is_pooled_over_seeds_is_of_one_thing():
 
 
 def test_nothing_is_leaked_where_there_is_nothing_to_learn():
-    """Images that are all alike: what was 0.3 off without and with the payload read as 30 % of what raw samples tell."""
+    """Images that are all alike: what was 0.3 off without and with the payload read as 30 % of what raw
+    samples tell."""
     same = {"value": 0.3, "low": 0.2, "high": 0.4, "floor": 0.0, "ceiling": 0.0}
     assert [reach(same, name) for name in ("value", "low", "high")] == [0, 0, 0]
     assert reach(same | {"ceiling": None}) == 0.3
@@ -168,7 +209,9 @@ def test_seeds_are_pooled_and_a_reach_is_bounded(compared, monkeypatch):
         run.__dict__["attacks"] = {"membership": {"scores": [score | {"value": value}], "command": "c"}}
     (leak,) = leakage_of("fedavg", runs, Score(0.5, 0.1, 2)).leaks
     assert leak.value.mean == pytest.approx(0.7)
-    assert leak.value.high == pytest.approx(0.7 + 12.7062 * 0.1, rel=1e-4)  # Student's t with one degree of freedom
+    assert leak.value.high == pytest.approx(
+        0.7 + 12.7062 * 0.1, rel=1e-4
+    )  # Student's t with one degree of freedom
     assert (leak.reach.mean, leak.reach.low, leak.reach.high) == (pytest.approx(0.4), 0, 1)
     runs[1].__dict__["attacks"]["membership"]["scores"][0]["value"] = 0.1
     (leak,) = leakage_of("fedavg", runs[1:], Score(0.5, 0.1, 1)).leaks
@@ -195,8 +238,12 @@ def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(comp
     path, _ = compared
     runs = [read_run(path / "fedavg--s0") for _ in range(2)]
     for run, epsilon in zip(runs, (2.0, 3.0)):
-        run.__dict__["privacy"] = {"dp": {"epsilons": [{"epsilon": epsilon, "reading": "r"}, {"epsilon": None}]}}
-    assert leakage_of("m", runs, Score(0.5, 0, 2)).epsilon == math.inf  # a guarantee of something else than the weights
+        run.__dict__["privacy"] = {
+            "dp": {"epsilons": [{"epsilon": epsilon, "reading": "r"}, {"epsilon": None}]}
+        }
+    assert (
+        leakage_of("m", runs, Score(0.5, 0, 2)).epsilon == math.inf
+    )  # a guarantee of something else than the weights
     for run in runs:
         for traffic in run.traffic:
             object.__setattr__(traffic, "guarantee", "dp")
@@ -205,7 +252,10 @@ def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(comp
 
 
 def test_a_point_without_epsilon_has_a_lane_of_its_own():
-    points = [Point("a", "m0", 2.0, 2.0, 2.0, 0.8), Point("<b>", "m1", math.inf, math.inf, math.inf, 0.9, 0.02)]
+    points = [
+        Point("a", "m0", 2.0, 2.0, 2.0, 0.8),
+        Point("<b>", "m1", math.inf, math.inf, math.inf, 0.9, 0.02),
+    ]
     drawn = scatter(points, Axis("epsilon", log=True, beyond="none"), "accuracy, %")
     assert ">none</text>" in drawn
     assert "&lt;b&gt;: none, 90.0 %" in drawn

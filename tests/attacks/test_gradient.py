@@ -1,4 +1,5 @@
-"""Gradient: one client's update gives labels and, of few samples under a smooth model, the samples themselves."""
+"""Gradient: one client's update gives labels and, of few samples under a smooth model, the samples
+themselves."""
 
 from __future__ import annotations
 
@@ -64,10 +65,15 @@ def test_an_update_as_it_was_sent_is_inverted(smooth):
 def test_an_update_that_says_nothing_gives_nothing(smooth):
     """The floor of the attack: an update drawn at random points nowhere."""
     attack = inversion.Inversion(
-        smooth.trainer.net, smooth.run, (60, 0.01, 0.1), inversion.Search.like(torch.tensor([-1.0, 3.0]), None)
+        smooth.trainer.net,
+        smooth.run,
+        (60, 0.01, 0.1),
+        inversion.Search.like(torch.tensor([-1.0, 3.0]), None),
     )
     before = smooth.run.fed.net.weights()
-    after = {n: t + torch.randn(t.shape, generator=torch.Generator().manual_seed(1)) for n, t in before.items()}
+    after = {
+        n: t + torch.randn(t.shape, generator=torch.Generator().manual_seed(1)) for n, t in before.items()
+    }
     x = attack.inputs(inversion.Update(before, after, 0.05, 1, 1), torch.tensor([0]), 0)
     there = smooth.trainer.samples.x[:50]
     assert float((x - there).flatten(1).pow(2).mean(1).min()) > 0.5
@@ -83,9 +89,9 @@ def test_clients_that_keep_weights_are_not_attacked(tmp_path):
 def test_a_model_that_makes_whole_numbers_of_its_input_is_not_inverted(tmp_path):
     """There is no slope along such inputs, which torch says by a traceback."""
     (tmp_path / "net.py").write_text(
-        "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, shape, classes):\n        super().__init__()\n"
-        "        self.head = nn.Linear(64, classes)\n\n    def forward(self, x):\n"
-        "        return self.head((8 * x).long().float().flatten(1))\n"
+        "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, shape, classes):\n       "
+        " super().__init__()\n        self.head = nn.Linear(64, classes)\n\n    def forward(self, x):\n      "
+        "  return self.head((8 * x).long().float().flatten(1))\n"
     )
     model = f"{tmp_path / 'net.py'}:Net"
     done = call("attack", str(trained(tmp_path, model=model)), "gradient", "--model", model)
@@ -102,19 +108,26 @@ def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
 
 @pytest.mark.parametrize(
     ("method", "part"),
-    [("dpsgd(clip=0.1,noise_multiplier=8.0)", "dpsgd"), ("topk", "topk"), ("fedspeed", "fedspeed"), ("fedprox", "")],
+    [
+        ("dpsgd(clip=0.1,noise_multiplier=8.0)", "dpsgd"),
+        ("topk", "topk"),
+        ("fedspeed", "fedspeed"),
+        ("fedprox", ""),
+    ],
 )
 def test_clients_that_are_made_up_stand_for_none_whose_updates_are_changed_before_they_leave(method, part):
-    """With noise of eight clips in every update the attack gave images back at 24 dB: those of clients without noise."""
+    """With noise of eight clips in every update the attack gave images back at 24 dB: those of clients
+    without noise."""
     run = conformance.run_for(registry.parse(method))
     scene = SimpleNamespace(run=run, sent=run.fed.net.trainable)
     reason = Gradient().refuse(scene)
     if not part:
         assert reason is None
         return
-    assert reason == (
-        f"'{part}' changes what its clients send, and not what clients that are made up for the attack would; "
-        "set batch=0, which attacks updates as they were sent"
+    assert (
+        reason
+        == f"'{part}' changes what its clients send, and not what clients that are made up for the attack"
+        " would; set batch=0, which attacks updates as they were sent"
     )
 
 
@@ -127,10 +140,16 @@ def test_noise_is_in_an_update_as_it_was_sent(tmp_path):
 
 
 def test_few_labels_leave_a_wide_interval(smooth):
-    """Of two labels that were right the interval was [1, 1], and of two that were wrong it was told that the attack is."""
+    """Of two labels that were right the interval was [1, 1], and of two that were wrong it was told that the
+    attack is."""
     scores = {s.metric: s for s in Gradient(samples=2, at="first", steps=1).attempt(smooth, 0).scores}
-    assert (scores["labels recovered"].value, scores["labels recovered"].low) == (1, pytest.approx(0.342, abs=1e-3))
-    wrong = replace(scores["labels recovered"], value=0.0, low=share_of(0, 2)[1], high=share_of(0, 2)[2], floor=0.5)
+    assert (scores["labels recovered"].value, scores["labels recovered"].low) == (
+        1,
+        pytest.approx(0.342, abs=1e-3),
+    )
+    wrong = replace(
+        scores["labels recovered"], value=0.0, low=share_of(0, 2)[1], high=share_of(0, 2)[2], floor=0.5
+    )
     assert not wrong.doubt
 
 

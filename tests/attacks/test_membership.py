@@ -18,7 +18,14 @@ from unskew.attacks.scene import Scene
 def memorised(tmp_path_factory):
     """A run whose two clients have learnt 50 samples of noise by heart."""
     folder = tmp_path_factory.mktemp("noise")
-    settings = {"clients": 2, "samples": 25, "rounds": 2, "epochs": 30, "lr": 0.3, "model": "mlp(hidden=[64])"}
+    settings = {
+        "clients": 2,
+        "samples": 25,
+        "rounds": 2,
+        "epochs": 30,
+        "lr": 0.3,
+        "model": "mlp(hidden=[64])",
+    }
     scene = Scene(trained(folder, data=noise(folder, 400), **settings))
     yield scene
     scene.close()
@@ -45,8 +52,8 @@ def test_a_model_that_never_saw_the_samples_tells_nothing(memorised):
 
 
 def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_them(tmp_path):
-    """Strangers were all clients' test samples, turned otherwise than this client's: an update that had learnt nothing by
-    heart told members with AUC 0.61 [0.54, 0.69]."""
+    """Strangers were all clients' test samples, turned otherwise than this client's: an update that had
+    learnt nothing by heart told members with AUC 0.61 [0.54, 0.69]."""
     settings = {
         "clients": 4,
         "samples": 100,
@@ -109,7 +116,14 @@ def test_shadows_start_from_what_the_attacked_client_was_sent(tmp_path):
 @pytest.mark.slow
 def test_lira_tells_members_of_overlapping_classes(tmp_path):
     """Digits, whose samples resemble each other, so that the loss alone says little."""
-    settings = {"clients": 5, "samples": 60, "rounds": 5, "epochs": 10, "model": "mlp(hidden=[64])", "lr": 0.2}
+    settings = {
+        "clients": 5,
+        "samples": 60,
+        "rounds": 5,
+        "epochs": 10,
+        "model": "mlp(hidden=[64])",
+        "lr": 0.2,
+    }
     scene = Scene(trained(tmp_path, **settings))
     scores = values(scene, Membership(clients=1))
     scene.close()
@@ -134,14 +148,17 @@ def test_areas_and_rates_by_hand():
     assert success.auc(members, others) == 0.75
     assert success.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
     assert success.tpr_at(0.5, members, others) == 1.0
-    assert success.tpr_at(0.01, np.array([2.0]), others) == 0.0  # a tie with a stranger would be a false positive
+    assert (
+        success.tpr_at(0.01, np.array([2.0]), others) == 0.0
+    )  # a tie with a stranger would be a false positive
     fpr, tpr = success.roc(members, others)
     assert fpr.tolist() == [0, 0.5, 0.5, 1]
     assert tpr.tolist() == [0.5, 0.5, 1, 1]
 
 
 def test_an_area_of_few_samples_is_not_known_for_certain():
-    """One marked sample below one unmarked, as in every second draw, had the interval [0, 0], and a doubt about the attack."""
+    """One marked sample below one unmarked, as in every second draw, had the interval [0, 0], and a doubt
+    about the attack."""
     low, high = success.interval_of_auc(np.array([0.0]), np.array([1.0]), np.random.default_rng(0))
     assert (low, high) == (0.0, pytest.approx(0.793, abs=1e-3))
     low, high = success.interval_of_auc(np.arange(10, 20), np.arange(10), np.random.default_rng(0))
@@ -150,8 +167,8 @@ def test_an_area_of_few_samples_is_not_known_for_certain():
 
 @pytest.mark.parametrize("rate", [0.01, 0.001])
 def test_rates_of_a_score_that_says_nothing_are_those_of_chance(rate):
-    """With 100 strangers 2.1 % of members passed at "1 %" and 1.0 % at "0.1 %", whose intervals held neither rate in a third and
-    in half of the draws."""
+    """With 100 strangers 2.1 % of members passed at "1 %" and 1.0 % at "0.1 %", whose intervals held neither
+    rate in a third and in half of the draws."""
     rng = np.random.default_rng(0)
     chance, values, held = success.chance_of_tpr(rate, 100), [], 0
     for _ in range(200):

@@ -1,8 +1,9 @@
-"""Faults of differential privacy, planted one by one: an audit refutes the claim of each, and of nothing that is sound.
+"""Faults of differential privacy, planted one by one: an audit refutes the claim of each, and of nothing that
+is sound.
 
-What `unskew audit` sees is a merged model. Here an auditor of the mechanism itself sees more: every canary is a client whose
-update is one axis of the sum, as far out and with as large a size as it likes. What such an auditor cannot see either, a
-cohort without replacement, is caught by its law: `privacy/test_chance.py`.
+What `unskew audit` sees is a merged model. Here an auditor of the mechanism itself sees more: every canary is
+a client whose update is one axis of the sum, as far out and with as large a size as it likes. What such an
+auditor cannot see either, a cohort without replacement, is caught by its law: `privacy/test_chance.py`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def summed(part: Any, inside: np.ndarray, normal: Callable[..., torch.Tensor]) -
 
 
 def refuted(part: Any, source: randomness.RandomSource, view: str = "plain") -> tuple[float, float]:
-    """(the bound of an audit, the claim). view: what the auditor takes away: nothing, the noise of the next round, in which
-    no canary is, or the noise that it draws itself from the study's seed."""
+    """(the bound of an audit, the claim). view: what the auditor takes away: nothing, the noise of the next
+    round, in which no canary is, or the noise that it draws itself from the study's seed."""
     rng = np.random.default_rng(3)
     scores, present = list[np.ndarray](), list[np.ndarray]()
     for t in range(1, 2 * RELEASES, 2):
@@ -115,7 +116,15 @@ def test_noise_from_the_studys_seed_is_refuted_by_whoever_knows_the_seed():
     assert "simulation only" in SeededSource(SEED).described
 
 
-RUN = {"clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])", "batch": 20}
+RUN = {
+    "clients": 2,
+    "samples": 40,
+    "rounds": 1,
+    "epochs": 40,
+    "lr": 0.3,
+    "model": "mlp(hidden=[64])",
+    "batch": 20,
+}
 FAULTS = {
     "sound": ("dpsgd(clip=0.01,noise_multiplier=30.0)", {}),
     "no clip": ("dpsgd(clip=0.0001,noise_multiplier=30.0)", {"sample_grad": lambda self, g, c: g}),
@@ -124,7 +133,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_command_refutes_a_run_that_learns_by_heart_what_it_claims_to_protect(fault, tmp_path, monkeypatch):
+def test_the_command_refutes_a_run_that_learns_by_heart_what_it_claims_to_protect(
+    fault, tmp_path, monkeypatch
+):
     method, patches = FAULTS[fault]
     for name, planted in patches.items():
         monkeypatch.setattr(DPSGD, name, planted)

@@ -105,8 +105,8 @@ def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
 
 @pytest.mark.parametrize("decoder", [decoders.deep_decoder, decoders.upcnn, decoders.vae])
 def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, monkeypatch):
-    """Steps of Adam are as long in any unit: images from 0 to 255 were decoded at 20 dB instead of 31, volumes from -1000 to
-    3000 at 16."""
+    """Steps of Adam are as long in any unit: images from 0 to 255 were decoded at 20 dB instead of 31,
+    volumes from -1000 to 3000 at 16."""
     x = torch.rand(120, 1, 6, 6, generator=torch.Generator().manual_seed(1)).round()
     sent = x.flatten(1) if decoder is not decoders.deep_decoder else x
     large, tiny = (decoder(Lesson(sent, scale * x, 40, 0))(sent) / scale for scale in (4096, 1 / 128))
@@ -119,7 +119,8 @@ def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, m
 
 @pytest.mark.parametrize(("background", "colour"), [(0.0, 1.0), (1.0, 0.0)])
 def test_a_marker_can_be_seen_on_what_is_behind_it(background, colour):
-    """On a white background a marker in the brightest colour was the background: AUC 0.47, as if activations showed nothing."""
+    """On a white background a marker in the brightest colour was the background: AUC 0.47, as if activations
+    showed nothing."""
     x = torch.full((5, 1, 8, 8), background)
     x[:, :, 6:, 6:] = 1 - background
     marker = Marker.on(x, (0, 0, (1, 8, 8)), 3)
@@ -162,7 +163,9 @@ def test_structural_similarity_by_hand():
         for p, q, m, n in ((a, a, mean_a, mean_a), (b, b, mean_b, mean_b), (a, b, mean_a, mean_b))
     )
     expected = (
-        (2 * mean_a * mean_b + 1e-4) * (2 * both + 9e-4) / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4))
+        (2 * mean_a * mean_b + 1e-4)
+        * (2 * both + 9e-4)
+        / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4))
     )
     both_of = [torch.as_tensor(v)[None, None] for v in (a, b)]
     assert float(success.ssim(*both_of, 1.0)) == pytest.approx(expected, rel=1e-6)
@@ -174,6 +177,10 @@ def test_ridge_regression_is_the_same_from_either_side():
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(9, n, generator=generator, dtype=torch.float64) for n in (14, 3))
     (w,) = decoders.ridge(a, b, [0.1])  # fewer samples than values
-    torch.testing.assert_close(w, torch.linalg.solve(a.T @ a / 9 + 0.1 * torch.eye(14, dtype=a.dtype), a.T @ b / 9))
-    gradient = 2 * a[:, :5].T @ (a[:, :5] @ (few := decoders.ridge(a[:, :5], b, [0.1])[0]) - b) / 9 + 0.2 * few
+    torch.testing.assert_close(
+        w, torch.linalg.solve(a.T @ a / 9 + 0.1 * torch.eye(14, dtype=a.dtype), a.T @ b / 9)
+    )
+    gradient = (
+        2 * a[:, :5].T @ (a[:, :5] @ (few := decoders.ridge(a[:, :5], b, [0.1])[0]) - b) / 9 + 0.2 * few
+    )
     assert float(gradient.abs().max()) < 1e-9

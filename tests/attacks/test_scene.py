@@ -42,7 +42,9 @@ def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     scene = Scene(run)
     heard = scene.last_round
     scene.close()
-    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(0)  # all clients have as many samples
+    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(
+        0
+    )  # all clients have as many samples
     assert len(heard.replies) == 3
     assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
     assert content(run) == before
@@ -59,7 +61,8 @@ def test_weights_that_travelled_encoded_are_heard_as_their_reader_decodes_them(t
 def test_of_every_round_that_is_heard_again_only_that_round_is_kept(tmp_path):
     scene = Scene(trained(tmp_path, "flea(alpha=0.5)", model="cnn_small", rounds=3))
     heard = {
-        t: (heard.start.t if heard.start else 0, [v.start.t for v in heard.visits]) for t, heard, _ in scene.rounds()
+        t: (heard.start.t if heard.start else 0, [v.start.t for v in heard.visits])
+        for t, heard, _ in scene.rounds()
     }
     scene.close()
     assert heard == {0: (0, []), 1: (1, [1]), 2: (2, [2]), 3: (3, [])}
@@ -183,7 +186,10 @@ def test_a_damaged_privacy_file_is_named(copy):
 
 def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(copy):
     page = write_report([copy], copy / "page.html").read_text()
-    assert f"not measured<br><code>unskew attack {copy} gradient or unskew attack {copy} membership</code>" in page
+    assert (
+        f"not measured<br><code>unskew attack {copy} gradient or unskew attack {copy} membership</code>"
+        in page
+    )
     done = call("attack", str(copy), *QUICK, "--seeds", "2")
     assert done.code == 0, done.err
     page = (copy / "report.html").read_text()
@@ -229,7 +235,9 @@ def test_other_data_are_not_attacked(tmp_path):
 
 
 def test_what_is_sent_in_clear_is_called_so(tmp_path):
-    page = write_report([trained(tmp_path, "feddata", model="mlp(hidden=[4])")], tmp_path / "page.html").read_text()
+    page = write_report(
+        [trained(tmp_path, "feddata", model="mlp(hidden=[4])")], tmp_path / "page.html"
+    ).read_text()
     table = page.split('id="learned"')[1].split("</section>")[0]
     assert "raw inputs, in clear" in table
     assert "labels, in clear" in table
@@ -244,7 +252,12 @@ def test_explain_says_which_attacks_measure_what_is_sent():
     words = " ".join(call("explain", "rebafl").out.split())
     seen = "seen by the server, and what it makes of it by every client; not measured (measure it:"
     assert f"rebafl/sums: {seen} unskew attack RUN prototype)" in words
-    assert f"weights: {seen} unskew attack RUN gradient, unskew attack RUN membership, unskew audit RUN)" in words
+    assert (
+        f"weights: {seen} unskew attack RUN gradient, unskew attack RUN membership, unskew audit RUN)"
+        in words
+    )
     labels = " ".join(call("explain", "flea").out.split())
-    assert "flea/labels: seen by the server, and what it makes of it by every client; labels, in clear" in labels
+    assert (
+        "flea/labels: seen by the server, and what it makes of it by every client; labels, in clear" in labels
+    )
     assert "not measured, and no attack here reads it" in words.split("rebafl/counts: seen")[1]

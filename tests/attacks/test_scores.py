@@ -41,7 +41,8 @@ def test_attempts_with_several_seeds_have_an_interval_over_the_seeds():
     values = (0.5, 0.7, 0.9)
     attempts = [
         Outcome(
-            (replace(AUC, value=v, floor=0.4 + 0.1 * i, ceiling=0.9 + 0.1 * i), replace(AUC, of="client 3")), "none"
+            (replace(AUC, value=v, floor=0.4 + 0.1 * i, ceiling=0.9 + 0.1 * i), replace(AUC, of="client 3")),
+            "none",
         )
         for i, v in enumerate(values)
     ]
@@ -66,9 +67,17 @@ def test_intervals_by_hand():
     assert (mean, high - mean, mean - low) == pytest.approx((2.5, half, half), abs=1e-5)
     assert math.isnan(mean_of(np.array([1.0]))[1])
     assert replace(AUC, value=math.nan).as_json() | {"n": 40} == {
-        "payload": "w", "of": "merged", "metric": "AUC", "value": None, "low": 0.65, "high": 0.75, "floor": 0.5,
-        "ceiling": 1.0, "n": 40, "main": True,
-    }  # fmt: skip
+        "payload": "w",
+        "of": "merged",
+        "metric": "AUC",
+        "value": None,
+        "low": 0.65,
+        "high": 0.75,
+        "floor": 0.5,
+        "ceiling": 1.0,
+        "n": 40,
+        "main": True,
+    }
 
 
 def test_intervals_of_few_samples_hold_the_mean_as_often_as_they_say():
@@ -81,13 +90,17 @@ def test_intervals_of_few_samples_hold_the_mean_as_often_as_they_say():
 def test_likeness_is_in_units_of_the_range_of_values():
     g = torch.Generator().manual_seed(1)
     a, b = torch.rand(2, 1, 12, 12, generator=g), torch.rand(2, 1, 12, 12, generator=g)
-    assert float(success.psnr(torch.zeros(1, 4), torch.full((1, 4), 0.5), 2.0)) == pytest.approx(10 * math.log10(16))
+    assert float(success.psnr(torch.zeros(1, 4), torch.full((1, 4), 0.5), 2.0)) == pytest.approx(
+        10 * math.log10(16)
+    )
     assert torch.allclose(success.ssim(10 * a, 10 * b, 10.0), success.ssim(a, b, 1.0), atol=1e-5)
 
 
 def test_the_floor_is_what_a_guess_without_the_payload_comes_to():
     """Samples 0 and 2, answers 0.5 off, and a guess of 1 for both."""
     there = torch.tensor([[0.0], [2.0]])
-    mse, psnr = success.likeness_scores("w", "merged", there + 0.5, there, success.Guess(torch.ones(1, 1), 2.0))
+    mse, psnr = success.likeness_scores(
+        "w", "merged", there + 0.5, there, success.Guess(torch.ones(1, 1), 2.0)
+    )
     assert (mse.value, mse.floor, mse.ceiling, mse.main, mse.n) == (0.25, 1.0, 0.0, True, 2)
     assert (psnr.floor, psnr.ceiling, psnr.main) == (pytest.approx(10 * math.log10(4)), math.inf, False)

@@ -1,7 +1,7 @@
 """Attacks on samples with several inputs: each is recovered by itself, in its own units.
 
-Likely mistakes: a row compared as one thing, in which ages in years outweigh a scan; ages compared as they were scaled; an
-attack that is named though it cannot be made.
+Likely mistakes: a row compared as one thing, in which ages in years outweigh a scan; ages compared as they
+were scaled; an attack that is named though it cannot be made.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def test_pieces_are_the_inputs_in_their_shapes():
 
 def test_every_input_is_recovered_by_itself_in_its_own_units(attacked):
     found = {
-        (s.of, s.metric): (s.value, s.floor) for s in Reconstruct(steps=30).attempt(attacked(GIVEN, "Wide"), 0).scores
+        (s.of, s.metric): (s.value, s.floor)
+        for s in Reconstruct(steps=30).attempt(attacked(GIVEN, "Wide"), 0).scores
     }
     assert {of.partition(": ")[0] for of, _ in found} == {"age", "scan", "sex"}  # everybody knows the ward
     for name, variance in (("age", AGES.var()), ("scan", SCANS.var()), ("sex", GIVEN["sex"].var())):
@@ -174,7 +175,8 @@ def test_only_attacks_that_can_be_made_are_named(attacked):
     assert "unskew attack RUN prototype" not in shown
     assert "unskew attack RUN prototype" in call("explain", "rebafl").out
     assert (
-        "measure it: unskew attack RUN context, unskew attack RUN reconstruct)" in call("explain", "flea", *with_it).out
+        "measure it: unskew attack RUN context, unskew attack RUN reconstruct)"
+        in call("explain", "flea", *with_it).out
     )
     page = write_report([path], path / "page.html").read_text()
     assert f"unskew attack {path} gradient" in page
@@ -184,7 +186,10 @@ def test_only_attacks_that_can_be_made_are_named(attacked):
 def test_an_update_gives_every_input_back_in_its_own_unit(attacked):
     """The model is linear, and its first weights tell most; a whole number moves like any other."""
     made = attacked(GIVEN, "Wide", "fedavg")
-    results = {(s.of.partition(": ")[0], s.metric): s for s in Gradient(samples=6, at="first").attempt(made, 0).scores}
+    results = {
+        (s.of.partition(": ")[0], s.metric): s
+        for s in Gradient(samples=6, at="first").attempt(made, 0).scores
+    }
     assert {of for of, metric in results if metric == "MSE"} == {"age", "scan", "sex"}
     for name, variance in (("age", AGES.var()), ("scan", SCANS.var()), ("sex", GIVEN["sex"].var())):
         score = results[name, "MSE"]
@@ -194,7 +199,8 @@ def test_an_update_gives_every_input_back_in_its_own_unit(attacked):
 
 
 def test_samples_are_paired_by_all_inputs_alike():
-    """By the scan, which is told exactly; not by the ages, whose squares are larger, which are told badly and differ little."""
+    """By the scan, which is told exactly; not by the ages, whose squares are larger, which are told badly and
+    differ little."""
     there = {"age": torch.tensor([[60.0], [61.0]]), "scan": torch.tensor([[0.0, 0.0], [1.0, 1.0]])}
     answers = {"age": torch.tensor([[62.0], [58.0]]), "scan": there["scan"]}
     own = {"age": torch.tensor([[50.0], [70.0]]), "scan": there["scan"]}
@@ -205,10 +211,15 @@ def test_samples_are_paired_by_all_inputs_alike():
 def test_a_model_of_whole_numbers_alone_is_not_inverted(attacked):
     cut_off = attacked(GIVEN, "CutOff", "fedavg")
     scores = {
-        s.of: s for s in Gradient(samples=4, at="first", steps=20).attempt(cut_off, 0).scores if s.metric == "MSE"
+        s.of: s
+        for s in Gradient(samples=4, at="first", steps=20).attempt(cut_off, 0).scores
+        if s.metric == "MSE"
     }
     (sex,) = (s for of, s in scores.items() if of.startswith("sex: "))
     assert sex.value == pytest.approx(sex.floor, rel=0.1)  # guessed, for no slope leads there
-    for model, why in (("Coded", "takes whole numbers or truth values alone"), ("Looks", "looks whole numbers up")):
+    for model, why in (
+        ("Coded", "takes whole numbers or truth values alone"),
+        ("Looks", "looks whole numbers up"),
+    ):
         assert why in (Gradient().refuse(attacked(GIVEN, model, "fedavg")) or "")
     assert Gradient().refuse(attacked(GIVEN, "Wide", "fedavg")) is None

@@ -26,7 +26,9 @@ from unskew.models.blocks import initialise
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
     scene = Scene(path)
-    listed = {(s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)}  # of several payloads the first
+    listed = {
+        (s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)
+    }  # of several payloads the first
     scene.close()
     return listed
 
@@ -39,8 +41,9 @@ def test_two_releases_around_one_sample_give_its_statistics(tmp_path):
 
 
 def test_a_channel_that_is_the_same_in_all_images_is_nobodys_secret(tmp_path):
-    """Replies with a deviation of FLOOR were dropped, all of them; and rounding in such a channel, in units of a spread that it
-    does not have, counted as an error of 1.07: 0.54 of both channels beside a floor of 0.56, as if two releases told nothing."""
+    """Replies with a deviation of FLOOR were dropped, all of them; and rounding in such a channel, in units
+    of a spread that it does not have, counted as an error of 1.07: 0.54 of both channels beside a floor of
+    0.56, as if two releases told nothing."""
     rng = np.random.default_rng(0)
     x = rng.random((400, 2, 6, 6), dtype=np.float32) * rng.random((400, 1, 1, 1), dtype=np.float32)
     x[:, 1] = 0.7
@@ -58,7 +61,9 @@ def test_a_channel_that_is_the_same_in_all_images_is_nobodys_secret(tmp_path):
 
 @pytest.fixture(scope="module")
 def rebafl(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("rebafl"), "rebafl", samples=40, model="mlp(hidden=[64])", epochs=3)
+    return trained(
+        tmp_path_factory.mktemp("rebafl"), "rebafl", samples=40, model="mlp(hidden=[64])", epochs=3
+    )
 
 
 def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
@@ -77,13 +82,16 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
 
 
 def test_what_a_prototype_tells_is_set_beside_samples_that_look_like_the_clients(tmp_path):
-    """Beside the mean of everybody's images a client's turned ones were alike by SSIM 0.43 of 0.61 there are, and nearly as much
-    so for prototypes of samples that it had never trained on (0.41)."""
-    scene = Scene(trained(tmp_path, "rebafl", skew="iid+rotate90", samples=60, model="mlp(hidden=[64])", epochs=3))
+    """Beside the mean of everybody's images a client's turned ones were alike by SSIM 0.43 of 0.61 there are,
+    and nearly as much so for prototypes of samples that it had never trained on (0.41)."""
+    scene = Scene(
+        trained(tmp_path, "rebafl", skew="iid+rotate90", samples=60, model="mlp(hidden=[64])", epochs=3)
+    )
     federation = scene.run.federation
     plains, remarks = Prototype._plains(scene, torch.zeros(10, 1, 8, 8), 0)
     listed = {
-        (s.of, s.metric): s for s in Prototype(samples=30, behind=(1,), own=300, steps=5).attempt(scene, 0).scores
+        (s.of, s.metric): s
+        for s in Prototype(samples=30, behind=(1,), own=300, steps=5).attempt(scene, 0).scores
     }
     scene.close()
     assert (sorted(plains), remarks) == ([0, 1, 2], [])
@@ -102,7 +110,8 @@ def test_clients_with_few_test_samples_are_said_not_to_have_their_prototypes_att
 
 
 def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
-    """Those of a few samples were computed without the noise, and a class that its noise hides ended in torch's words."""
+    """Those of a few samples were computed without the noise, and a class that its noise hides ended in
+    torch's words."""
     pytest.importorskip("dp_accounting")
     scene = Scene(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
     listed = Prototype(samples=20, behind=(1,), own=100, steps=20).attempt(scene, 0).scores
@@ -130,7 +139,8 @@ def test_a_prototype_that_was_sent_is_the_mean_of_the_features_behind_it(rebafl,
 
 
 def test_an_attacker_with_few_samples_of_each_class_tries_prototypes_of_those():
-    """With 5 own samples of each class and 50 behind a prototype, there was no class to draw from: a ValueError."""
+    """With 5 own samples of each class and 50 behind a prototype, there was no class to draw from: a
+    ValueError."""
     y = torch.arange(100).repeat(5)[:-40]
     lesson = Lesson(torch.rand(460, 3), torch.rand(460, 2), 1, 0)
     group = Prototypes(
@@ -169,8 +179,8 @@ NOISY = "feddpms(alpha=20,least=1,mechanism=single,width=8)"
 
 
 def test_means_are_matched_among_samples_that_look_like_the_clients(tmp_path):
-    """Strangers were of all clients, turned otherwise than its own: a mean of samples that the client had never trained on was
-    matched to its members in 81 % of trials."""
+    """Strangers were of all clients, turned otherwise than its own: a mean of samples that the client had
+    never trained on was matched to its members in 81 % of trials."""
     scene = Scene(trained(tmp_path, NOISY, **LOOKS))
     federation = scene.run.federation
     visit, _ = match._release(scene, scene.run.method.parts[0])
@@ -206,7 +216,8 @@ def test_candidates_that_are_equally_near_share_the_answer():
 
 
 def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tmp_path, monkeypatch):
-    """A round costs what training it cost; the attacker draws anew with each seed, and the run's payloads stay as they are."""
+    """A round costs what training it cost; the attacker draws anew with each seed, and the run's payloads
+    stay as they are."""
     few = {"samples": 6, "clients": 4, "model": "cnn_small", "rounds": 3}
     scene = Scene(trained(tmp_path, "feddpms(alpha=20,least=1,mechanism=single,width=8)", **few))
     began, rounds = [], scene.rounds

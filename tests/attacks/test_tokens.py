@@ -1,7 +1,7 @@
 """Tokens: an update names the words that a client's samples hold, where the table of words leaves the client.
 
-Likely mistakes: weight decay, which moves every row; padding, which moves never; tables that everybody looks up alike; an
-attacker who is told less by noise than its own samples tell it.
+Likely mistakes: weight decay, which moves every row; padding, which moves never; tables that everybody looks
+up alike; an attacker who is told less by noise than its own samples tell it.
 """
 
 from __future__ import annotations
@@ -59,8 +59,18 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object) -> Scene:
-    few = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 10, "workers": 1, "skew": "iid", "lr": 0.1} | settings
+def run(
+    folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object
+) -> Scene:
+    few = {
+        "clients": 3,
+        "rounds": 2,
+        "epochs": 1,
+        "batch": 10,
+        "workers": 1,
+        "skew": "iid",
+        "lr": 0.1,
+    } | settings
     net = f"{folder / 'net.py'}:{model}"
     unskew.run(method, str(folder / "s.npz"), model=net, folder=folder, name=name, progress=False, **few)
     return Scene(folder / name, code=UserCode(None, net))

@@ -28,7 +28,8 @@ class Late(BaseException):
 
 @dataclass(frozen=True)
 class Case:
-    """work: tries it and returns what was seen; raises Wrong or CannotTry. counts: whether the number asked for means it."""
+    """work: tries it and returns what was seen; raises Wrong or CannotTry. counts: whether the number asked
+    for means it."""
 
     family: str
     name: str
@@ -61,7 +62,10 @@ class Campaign:
         for case in cases:
             line = tried(case)
             self.lines.append(line)
-            self.say(f"{line.verdict:<8} {line.seconds:6.1f} s  {line.family}: {line.name}: {line.seen[:MOST_SEEN]}")
+            self.say(
+                f"{line.verdict:<8} {line.seconds:6.1f} s  {line.family}: {line.name}:"
+                f" {line.seen[:MOST_SEEN]}"
+            )
 
     @property
     def wrong(self) -> list[Line]:
@@ -74,7 +78,9 @@ class Campaign:
             lines = [line for line in self.lines if line.family == family]
             ends = Counter(line.verdict for line in lines)
             seconds, counted = sum(line.seconds for line in lines), sum(line.counts for line in lines)
-            rows.append(f"{family:<14}{counted:>6}{ends[RIGHT]:>8}{ends[WRONG]:>8}{ends[LEFT_OUT]:>10}{seconds:>9.0f}")
+            rows.append(
+                f"{family:<14}{counted:>6}{ends[RIGHT]:>8}{ends[WRONG]:>8}{ends[LEFT_OUT]:>10}{seconds:>9.0f}"
+            )
         return "\n".join(rows)
 
     def as_json(self) -> list[dict[str, object]]:
@@ -125,7 +131,8 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def until(there: Callable[[], bool], seconds: float, what: Callable[[], str] | str) -> float:
-    """Wait until something is so. Returns the seconds that took. Raises Wrong, with `what`, if it takes longer."""
+    """Wait until something is so. Returns the seconds that took. Raises Wrong, with `what`, if it takes
+    longer."""
     began = time.monotonic()
     while not there():
         if time.monotonic() - began > seconds * PATIENCE.factor:

@@ -1,4 +1,5 @@
-"""Clocks of processes that can be moved while they run, by a small library that is loaded before all others (clock.c)."""
+"""Clocks of processes that can be moved while they run, by a small library that is loaded before all others
+(clock.c)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Clock:
 
     @staticmethod
     def several(root: Path, names: Sequence[str]) -> dict[str, Clock]:
-        """A clock for each name. Raises CannotTry where there is no compiler, or no way to load a library first."""
+        """A clock for each name. Raises CannotTry where there is no compiler, or no way to load a library
+        first."""
         compiler = shutil.which("cc") or shutil.which("gcc")
         if not compiler or sys.platform != "linux":
             raise CannotTry("moving clocks takes Linux and a C compiler")

@@ -15,14 +15,15 @@ from tests.federation.loopback import SITES
 FAMILY = "cuts"
 MOST_ROUNDS, ROUNDS_A_CUT = 40, 6
 SECONDS = (0.3, 2.0, 6.0, 14.0, 35.0)
-"""How long the network is away: less than a round, a few rounds, more than the deadline of an exchange, and more than a
-call of a site waits."""
+"""How long the network is away: less than a round, a few rounds, more than the deadline of an exchange, and
+more than a call of a site waits."""
 BACK_S = 150.0
 """How long a site may take to take part again."""
 
 
 def cases(ground: Ground, count: int, rng: random.Random) -> Iterator[Case]:
-    """So many cuts; each duration as often as the others, half of them without a word (packets are held, not refused)."""
+    """So many cuts; each duration as often as the others, half of them without a word (packets are held, not
+    refused)."""
     return runs(ground, FAMILY, min(MOST_ROUNDS, 5 + ROUNDS_A_CUT * count), chosen(count, rng))
 
 
@@ -38,7 +39,8 @@ def _case(sites: list[str], seconds: float, silent: bool, run: Ongoing) -> Case:
 
 
 def cut(run: Ongoing, sites: list[str], seconds: float, silent: bool) -> str:
-    """The run goes on with those who are left, or pauses; the sites come back by themselves, without a word from us."""
+    """The run goes on with those who are left, or pauses; the sites come back by themselves, without a word
+    from us."""
     cables, t = [run.ground.cables[site] for site in sites], run.round
     for cable in cables:
         cable.hold() if silent else cable.cut()

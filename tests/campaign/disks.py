@@ -1,5 +1,5 @@
-"""Disks that are really full, at a site and at the coordinator: small file systems in memory, which this process mounts
-where nobody else sees them."""
+"""Disks that are really full, at a site and at the coordinator: small file systems in memory, which this
+process mounts where nobody else sees them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.federation.loopback import SITES
 FAMILY = "disks"
 ROUNDS = 15
 MEGABYTES = 200
-"""Of each disk. The database of Flower's server alone needs 66: its pages have 64 KB, and it keeps a journal of 1,000."""
+"""Of each disk. The database of Flower's server alone needs 66: its pages have 64 KB, and it keeps a journal
+of 1,000."""
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
 COORDINATOR = ("federations", "runs")
 """What lies on the coordinator's disk."""
@@ -30,7 +31,8 @@ COORDINATOR = ("federations", "runs")
 def alone() -> None:
     """Give this process, and all that it starts, a view of the file systems of its own. Raises CannotTry.
 
-    It must have a single thread. Who is not root becomes root in a world of their own, where the kernel allows that.
+    It must have a single thread. Who is not root becomes root in a world of their own, where the kernel
+    allows that.
     """
     if sys.platform != "linux":
         raise CannotTry("small file systems take Linux")
@@ -95,8 +97,12 @@ def cases(ground: Ground, rng: random.Random) -> Iterator[Case]:
     site, both = rng.sample(SITES, 2)
     made: list[Callable[[Ongoing], Case]] = [
         lambda run: Case(FAMILY, f"full at {site} in {run.name}", partial(at_a_site, run, site), 240),
-        lambda run: Case(FAMILY, f"full at the coordinator in {run.name}", partial(at_the_coordinator, run), 300),
-        lambda run: Case(FAMILY, f"full at {both} and the coordinator", partial(at_the_coordinator, run, both), 300),
+        lambda run: Case(
+            FAMILY, f"full at the coordinator in {run.name}", partial(at_the_coordinator, run), 300
+        ),
+        lambda run: Case(
+            FAMILY, f"full at {both} and the coordinator", partial(at_the_coordinator, run, both), 300
+        ),
     ]
     yield from runs(ground, FAMILY, ROUNDS, iter(made))
 
@@ -115,9 +121,14 @@ def at_a_site(run: Ongoing, site: str) -> str:
     finally:
         free(disk)
     (text, *_) = run.told("E203", site, before)
-    check("disk full" in run.ground.log(site) + worker_log(run, site), f"{site} itself says nothing of its full disk")
+    check(
+        "disk full" in run.ground.log(site) + worker_log(run, site),
+        f"{site} itself says nothing of its full disk",
+    )
     took_s = run.complete(120)
-    return f"after round {t}, {size / 2**20:.0f} MB used up: {text}; all sites answer again after {took_s:.0f} s"
+    return (
+        f"after round {t}, {size / 2**20:.0f} MB used up: {text}; all sites answer again after {took_s:.0f} s"
+    )
 
 
 def worker_log(run: Ongoing, site: str) -> str:
@@ -125,7 +136,8 @@ def worker_log(run: Ongoing, site: str) -> str:
 
 
 def at_the_coordinator(run: Ongoing, site: str = "") -> str:
-    """The run pauses and says why; the server stays; once there is space the run is resumed to the same bits."""
+    """The run pauses and says why; the server stays; once there is space the run is resumed to the same
+    bits."""
     ground, t = run.ground, run.round
     disks = [disk_of(ground.root, name) for name in ("coordinator", site) if name]
     process = ground.running[run.command]

@@ -1,4 +1,5 @@
-"""The campaign's federation: real processes on loopback, of which any can be killed, cut off, or given another time."""
+"""The campaign's federation: real processes on loopback, of which any can be killed, cut off, or given
+another time."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ PROGRAMS = {
     "unskew.federation.site.worker": "worker",
 }
 SUPERVISED = ("front", "superlink", "conductor", "worker")
-"""How the names of those programs begin that unskew itself starts again; the others are for the machine's supervisor."""
+"""How the names of those programs begin that unskew itself starts again; the others are for the machine's
+supervisor."""
 SERVER = "server"
 """Whose clock the coordinator's processes share."""
 
@@ -40,7 +42,8 @@ class Started:
 
 @dataclass
 class Programs:
-    """The processes of a federation at one moment, by what they are: "front", "worker a", "site a", "run k1"."""
+    """The processes of a federation at one moment, by what they are: "front", "worker a", "site a", "run
+    k1"."""
 
     pids: dict[str, int] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
@@ -53,7 +56,8 @@ class Programs:
 
 
 class Ground(Loopback):
-    """A federation whose sites reach the server over cables. clocks: of the server and each site, where they can be moved."""
+    """A federation whose sites reach the server over cables. clocks: of the server and each site, where they
+    can be moved."""
 
     def __init__(self, root: Path, movable_clocks: bool = False):
         super().__init__(root)
@@ -71,7 +75,8 @@ class Ground(Loopback):
         ticket.write_text(json.dumps(json.loads(ticket.read_text()) | {"port": self.cables[site].port}))
 
     def environment(self, name: str) -> dict[str, str]:
-        """Temporary files within the campaign's own folder; this code, wherever a process looks; and its clock."""
+        """Temporary files within the campaign's own folder; this code, wherever a process looks; and its
+        clock."""
         clock = self.clocks.get(name if name in SITES else SERVER)
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         own = {"TMPDIR": str(self.root / "tmp"), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -86,8 +91,12 @@ class Ground(Loopback):
         with open(self.root / f"{name}.log", "ab") as log:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
-                cwd=self.root, stdout=log, stderr=log, env=self.environment(name) | environment, start_new_session=True,
-            )  # fmt: skip
+                cwd=self.root,
+                stdout=log,
+                stderr=log,
+                env=self.environment(name) | environment,
+                start_new_session=True,
+            )
 
     def begin(self, sites: Sequence[str] = SITES) -> None:
         """Start the server and these sites, and wait until each is connected."""

@@ -1,8 +1,9 @@
 """`make campaign`: attacks on a federation of real processes, and faults in it.
 
-Processes are killed, networks cut, disks filled and clocks moved while studies run; strangers, admitted sites that lie and
-a coordinator that cannot be trusted try what they can. A run ends with the SHA-256 that the simulator has with those who
-answered, its journal holds, whoever breaks the rules is refused and named, and nothing is left running.
+Processes are killed, networks cut, disks filled and clocks moved while studies run; strangers, admitted sites
+that lie and a coordinator that cannot be trusted try what they can. A run ends with the SHA-256 that the
+simulator has with those who answered, its journal holds, whoever breaks the rules is refused and named, and
+nothing is left running.
 
     python -m tests.campaign.harness --seed 1 --kills 12 --only kills --only cuts --json campaign.json
 """
@@ -43,15 +44,22 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--cuts", type=int, default=10)
-    parser.add_argument("--patience", type=float, default=1.0, help="by which factor everything may take longer")
-    parser.add_argument("--only", action="append", choices=FAMILIES, help="a family; may be given several times")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="by which factor everything may take longer"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=FAMILIES, help="a family; may be given several times"
+    )
     parser.add_argument("--json", type=Path, help="where all lines are written")
-    parser.add_argument("--folder", type=Path, help="where the federation is kept; default: a folder that is removed")
+    parser.add_argument(
+        "--folder", type=Path, help="where the federation is kept; default: a folder that is removed"
+    )
     return parser.parse_args(arguments)
 
 
 def ground_at(root: Path, say: Callable[[str], None]) -> Ground:
-    """A federation on disks that can be full, whose clocks can be moved, as far as this machine can do that."""
+    """A federation on disks that can be full, whose clocks can be moved, as far as this machine can do
+    that."""
     try:
         disks.alone()
         disks.small(root)
@@ -70,7 +78,14 @@ def conducted(root: Path, options: argparse.Namespace) -> Campaign:
     ground = ground_at(root, campaign.say)
     try:
         campaign.take(
-            [Case("federation", "begins", lambda: ground.begin() or "three sites are connected", counts=False)]
+            [
+                Case(
+                    "federation",
+                    "begins",
+                    lambda: ground.begin() or "three sites are connected",
+                    counts=False,
+                )
+            ]
         )
         for name in options.only or FAMILIES:
             if campaign.lines[0].verdict != RIGHT:
@@ -99,7 +114,10 @@ def main(arguments: list[str]) -> int:
         campaign = conducted(root, options)
     print(f"\n{campaign.table()}\n")
     minutes = (time.monotonic() - began) / 60
-    print(f"{len(campaign.wrong)} wrong of {len(campaign.lines)} lines, in {minutes:.0f} minutes; seed {options.seed}")
+    print(
+        f"{len(campaign.wrong)} wrong of {len(campaign.lines)} lines, in {minutes:.0f} minutes; seed"
+        f" {options.seed}"
+    )
     if options.json:
         facts = {
             "unskew": revision(),

@@ -58,7 +58,8 @@ def _case(label: str, delay_s: float, hasty: bool, run: Ongoing) -> Case:
 
 
 def kill(run: Ongoing, label: str, delay_s: float, hasty: bool) -> str:
-    """Kill -9 a process; whatever started it, or the machine's supervisor, brings it back, and the run goes on."""
+    """Kill -9 a process; whatever started it, or the machine's supervisor, brings it back, and the run goes
+    on."""
     ground, name = run.ground, run.command if label == "run" else label
     run.wait(lambda: run.ended or name in ground.programs().pids, 90, f"a process '{name}'")
     run.goes_on()
@@ -96,7 +97,9 @@ def back(run: Ongoing, label: str, pid: int, owner: str) -> float:
     took_s = run.wait(at_last, RESTARTED_S, f"another '{label}'")
     if not there():
         return run.wait(there, GIVEN_UP_S, f"another '{label}' after the run was given up")
-    said = [line for line in ground.log(owner).splitlines() if "ended with code -9 and will be restarted" in line]
+    said = [
+        line for line in ground.log(owner).splitlines() if "ended with code -9 and will be restarted" in line
+    ]
     check(run.ended or bool(said), f"{owner} does not say that '{label}' was killed")
     return took_s
 
@@ -105,7 +108,9 @@ def replaced(run: Ongoing, owner: str, orphans: list[int]) -> float:
     """Wait until nothing that a killed process had started is left, then start it once more."""
     ground = run.ground
     ground.running[owner].wait()
-    took_s = until(lambda: not any(map(alive, orphans)), RESTARTED_S, "what it had started goes on without it")
+    took_s = until(
+        lambda: not any(map(alive, orphans)), RESTARTED_S, "what it had started goes on without it"
+    )
     if owner == run.command:
         ground.running.pop(owner)
         ground.start(owner, "attach", f"runs/{run.name}", "--json")

@@ -1,4 +1,5 @@
-"""A run that goes on while things happen to it: followed, resumed whenever it asks for that, and judged at its end."""
+"""A run that goes on while things happen to it: followed, resumed whenever it asks for that, and judged at
+its end."""
 
 from __future__ import annotations
 
@@ -62,13 +63,17 @@ class Ongoing:
 
     def begin(self) -> str:
         terms = ["--on", "lung", "--name", self.name, "--json", "--min-sites", str(self.least)]
-        times = [f"--deadline={DEADLINE_S * PATIENCE.factor:g}s", f"--wait={self.wait_s * PATIENCE.factor:g}s"]
+        times = [
+            f"--deadline={DEADLINE_S * PATIENCE.factor:g}s",
+            f"--wait={self.wait_s * PATIENCE.factor:g}s",
+        ]
         self.ground.start(self.command, "run", "study.yaml", *terms, *times, "--rounds", str(self.rounds))
         self.wait(lambda: self.round >= 1, 90, "round 1")
         return f"{self.rounds} rounds"
 
     def tend(self) -> None:
-        """Resume the run if its command has ended early. Raises Wrong if it did not say that this is the way to go on."""
+        """Resume the run if its command has ended early. Raises Wrong if it did not say that this is the way
+        to go on."""
         process = self.ground.running.get(self.command)
         if self.ended or process is None or process.poll() is None:
             return
@@ -130,13 +135,21 @@ class Ongoing:
         answered = answers(events)
         check(len(answered) == self.rounds, f"{len(answered)} rounds in the record, not {self.rounds}")
         sites = [site["site"] for site in json.loads((self.path / "sites.json").read_text())["sites"]]
-        check(len(answered[self.rounds]) == len(sites), f"in the last round only {answered[self.rounds]} answered")
+        check(
+            len(answered[self.rounds]) == len(sites),
+            f"in the last round only {answered[self.rounds]} answered",
+        )
         expected = replayed(self.ground.root / f"{self.name}.csv", self.rounds, answered, sites)
-        check(result["sha256"] == expected, f"SHA-256 {result['sha256'][:16]}, the simulator's {expected[:16]}")
+        check(
+            result["sha256"] == expected, f"SHA-256 {result['sha256'][:16]}, the simulator's {expected[:16]}"
+        )
         lines = check_journal(self.path, self.ground)
         missing = sum(len(sites) - len(clients) for clients in answered.values())
         times = f", resumed {self.resumed} times" if self.resumed else ""
-        return f"the simulator's SHA-256 {expected[:12]}; {missing} of {len(sites) * self.rounds} answers missing{times}; journal of {lines} lines holds"
+        return (
+            f"the simulator's SHA-256 {expected[:12]}; {missing} of {len(sites) * self.rounds} answers"
+            f" missing{times}; journal of {lines} lines holds"
+        )
 
 
 def runs(ground: Ground, family: str, rounds: int, cases: Iterator[Any]) -> Iterator[Case]:
@@ -165,7 +178,8 @@ def answers(events: Iterable[Mapping[str, Any]]) -> dict[int, list[int]]:
 
 
 def replayed(file: Path, rounds: int, answered: Mapping[int, list[int]], sites: Sequence[str]) -> str:
-    """The digest of the simulator's weights where exactly these clients answer. file: is written, and read by it.
+    """The digest of the simulator's weights where exactly these clients answer. file: is written, and read by
+    it.
 
     sites: those that take part, in the order of client ids.
     """
@@ -173,7 +187,13 @@ def replayed(file: Path, rounds: int, answered: Mapping[int, list[int]], sites: 
         rows = csv.writer(trace)
         rows.writerow(["round", "client"])
         rows.writerows([t, k] for t, clients in answered.items() for k in clients)
-    study = {**STUDY, "method": "scaffold+clip_median", "rounds": rounds, "cap": 0.5, "availability": f"trace:{file}"}
+    study = {
+        **STUDY,
+        "method": "scaffold+clip_median",
+        "rounds": rounds,
+        "cap": 0.5,
+        "availability": f"trace:{file}",
+    }
     dealt, places = samples(), [SITES.index(site) for site in sites]
     train, test = (Index.of([rows[k] for k in places]) for rows in (dealt.train, dealt.test))
     inputs = (dealt.x, dealt.y, dealt.x_test, dealt.y_test)
@@ -182,7 +202,8 @@ def replayed(file: Path, rounds: int, answered: Mapping[int, list[int]], sites: 
 
 
 def check_journal(run: Path, ground: Ground) -> int:
-    """Raises Wrong unless the journals of a finished run and of the federation hold. Returns the run's number of lines."""
+    """Raises Wrong unless the journals of a finished run and of the federation hold. Returns the run's number
+    of lines."""
     key = ground.home.key.public
     verdict = journal.verify(run / journal.JOURNAL_FILE, key)
     check(not verdict.wrong, f"line {verdict.lines} of the run's journal {verdict.wrong}")

@@ -12,7 +12,9 @@ import pytest
 
 from tests.federation import fake  # noqa: F401  skips where cryptography is missing
 
-pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
+pytest.importorskip(
+    "cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'"
+)
 
 from tests.campaign import clocks, ground, kills, ongoing
 from tests.campaign.cases import LEFT_OUT, RIGHT, WRONG, Campaign, CannotTry, Case, Wrong, until
@@ -55,7 +57,11 @@ def test_a_case_that_hangs_is_ended_and_wrong():
 def test_the_table_counts_and_nothing_wrong_is_hidden():
     campaign = Campaign(lambda text: None)
     campaign.take(
-        [Case("a", "1", lambda: "x"), Case("a", "2", lambda: "x", counts=False), Case("b", "3", lambda: 1 / 0)]
+        [
+            Case("a", "1", lambda: "x"),
+            Case("a", "2", lambda: "x", counts=False),
+            Case("b", "3", lambda: 1 / 0),
+        ]
     )
     rows = [row.split() for row in campaign.table().splitlines()[1:]]
     assert [row[:4] for row in rows] == [["a", "1", "2", "0"], ["b", "1", "0", "1"]]

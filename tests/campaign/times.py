@@ -23,7 +23,8 @@ OFF = "clocks differ"
 
 
 def cases(ground: Ground, rng: random.Random) -> Iterator[Case]:
-    """Steps of clocks, each set right again but for those of all together, to which nobody outside compares them."""
+    """Steps of clocks, each set right again but for those of all together, to which nobody outside compares
+    them."""
     if not ground.clocks:
         yield Case(FAMILY, "steps", _left_out)
         return
@@ -63,16 +64,22 @@ def move(ground: Ground, *names: str, by: float) -> None:
 
 
 def alone(run: Ongoing, site: str, by: float) -> str:
-    """The run goes on without a site whose clock is off, which says so; once it is right, the site is back."""
+    """The run goes on without a site whose clock is off, which says so; once it is right, the site is
+    back."""
     ground, before, t = run.ground, run.ground.log(site).count(OFF), run.round
     events = len(run.events())
     move(ground, site, by=by)
-    took_s = run.wait(lambda: ground.log(site).count(OFF) > before, AWAY_S, f"{site} says that its clock is off")
+    took_s = run.wait(
+        lambda: ground.log(site).count(OFF) > before, AWAY_S, f"{site} says that its clock is off"
+    )
     run.goes_on()
     move(ground, site, by=0.0)
     back_s = run.complete(BACK_S)
     missed = len(run.told("E311", site, events)) + len(run.told("E312", site, events))
-    return f"after round {t}; {site} says so after {took_s:.0f} s, misses {missed} rounds, and is back after {back_s:.0f} s"
+    return (
+        f"after round {t}; {site} says so after {took_s:.0f} s, misses {missed} rounds, and is back after"
+        f" {back_s:.0f} s"
+    )
 
 
 def unnoticed(run: Ongoing, site: str, by: float) -> str:
@@ -87,19 +94,28 @@ def unnoticed(run: Ongoing, site: str, by: float) -> str:
 
 
 def server(run: Ongoing, by: float) -> str:
-    """The server lets nobody in while its clock is off; once it is right, all are back, and the run goes on."""
+    """The server lets nobody in while its clock is off; once it is right, all are back, and the run goes
+    on."""
     ground, t, before = run.ground, run.round, [run.ground.log(site).count(OFF) for site in SITES]
     move(ground, SERVER, by=by)
-    run.wait(lambda: all(ground.log(s).count(OFF) > n for s, n in zip(SITES, before)), AWAY_S, "all sites say so")
+    run.wait(
+        lambda: all(ground.log(s).count(OFF) > n for s, n in zip(SITES, before)), AWAY_S, "all sites say so"
+    )
     move(ground, SERVER, by=0.0)
-    return f"after round {t}; all sites answer again after {run.complete(BACK_S):.0f} s; resumed {run.resumed} times"
+    return (
+        f"after round {t}; all sites answer again after {run.complete(BACK_S):.0f} s; resumed {run.resumed}"
+        " times"
+    )
 
 
 def together(run: Ongoing, by: float) -> str:
     """As a whole that compares its clocks with nobody's, the federation goes on."""
     t = run.round
     move(run.ground, *run.ground.clocks, by=by)
-    return f"after round {t}; all sites answer again after {run.complete(BACK_S):.0f} s; resumed {run.resumed} times"
+    return (
+        f"after round {t}; all sites answer again after {run.complete(BACK_S):.0f} s; resumed {run.resumed}"
+        " times"
+    )
 
 
 def restarted(run: Ongoing) -> str:

@@ -1,4 +1,5 @@
-"""The command line called in this process, which costs milliseconds where a process of its own costs seconds."""
+"""The command line called in this process, which costs milliseconds where a process of its own costs
+seconds."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ def test_help_answers_at_once():
 
 
 def test_help_and_lists_do_not_load_torch():
-    code = "import sys; sys.argv=['unskew', *sys.argv[1:]]\nfrom unskew.cli import app\ntry:\n    app()()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules, 'torch was loaded'"
+    code = (
+        "import sys; sys.argv=['unskew', *sys.argv[1:]]\nfrom unskew.cli import app\ntry:\n   "
+        " app()()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules, 'torch was loaded'"
+    )
     for arguments in (
         ["--help"],
         ["run", "--help"],
@@ -95,7 +98,9 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.out, re.M)
     for reference in ("local", "centralised"):
         assert re.search(rf"^{reference} .*reference$", done.out, re.M)
-        assert re.search(rf"/8  {reference} .* – MB$", done.out, re.M)  # shares nothing, whoever holds the samples
+        assert re.search(
+            rf"/8  {reference} .* – MB$", done.out, re.M
+        )  # shares nothing, whoever holds the samples
     table = json.loads((tmp_path / "runs/c/compare.json").read_text())
     (tmp_path / "runs/c/fedavg--s1/model.safetensors").unlink()
     again = call("resume", "runs/c", "--json", cwd=tmp_path)
@@ -109,13 +114,21 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     ("arguments", "code", "told"),
     [
         (["run", "fedprx"], 2, r"E102 unknown method 'fedprx'\. Did you mean 'fedprox'\?"),
-        (["compare", "fedavg", "flea", "--set", "fle.alpha=0.2"], 2, r"E102 --set names 'fle', .*Did you mean 'flea'"),
+        (
+            ["compare", "fedavg", "flea", "--set", "fle.alpha=0.2"],
+            2,
+            r"E102 --set names 'fle', .*Did you mean 'flea'",
+        ),
         (
             ["compare", "fedavg", "--target", "90"],
             2,
             r"E109 target must be above 0 and at most 1, .* for 90 % write 0.9",
         ),
-        (["compare", "fedavg", "--target", "-1"], 2, r"E109 target must be above 0 and at most 1, .* a share; got -1"),
+        (
+            ["compare", "fedavg", "--target", "-1"],
+            2,
+            r"E109 target must be above 0 and at most 1, .* a share; got -1",
+        ),
         (["run", "fedavg", "--skew", "dirichelt:0.1"], 2, r"E103 .*Did you mean 'dirichlet'"),
         (["run", "fedavg", "--model", "harnett"], 2, r"E104 .*Did you mean 'harnet'"),
         (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr must be a number, above 0; got -1"),
@@ -126,8 +139,16 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
         (["run", "fedavg", "--data", "digts"], 2, r"E125 .*Did you mean 'digits'"),
         (["run", "fedavg", "--clients", "2000", "--samples", "9"], 3, r"E406 .*Feasible"),
         (["run", "fedavg", "--name", "../up"], 2, r"E114"),
-        (["run", "fedavg", "--measure", "diversty"], 2, r"E130 unknown measure 'diversty'\. Did you mean 'diversity'"),
-        (["run", "fedavg", "--measure", "correlation"], 2, r"E130 'correlation' cannot be measured of fedavg here"),
+        (
+            ["run", "fedavg", "--measure", "diversty"],
+            2,
+            r"E130 unknown measure 'diversty'\. Did you mean 'diversity'",
+        ),
+        (
+            ["run", "fedavg", "--measure", "correlation"],
+            2,
+            r"E130 'correlation' cannot be measured of fedavg here",
+        ),
         (["run", "nowhere.yaml"], 2, r"E111 there is no file nowhere\.yaml"),
         (["resume", "nowhere"], 2, r"E117"),
     ],
@@ -146,7 +167,9 @@ def test_yaml_errors_name_the_line(tmp_path):
     assert done.code == 2
     assert "E101 unknown key 'lernign_rate' at line 3." in done.err
     (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
-    with pytest.raises(UsageError, match=r"E109 rounds at line 2 must be a whole number, above 0; got 'many'"):
+    with pytest.raises(
+        UsageError, match=r"E109 rounds at line 2 must be a whole number, above 0; got 'many'"
+    ):
         config.load(tmp_path / "c.yaml")
     for text, says in (
         ("rounds: &a [*a]", "what begins at line 1 contains itself"),
@@ -158,7 +181,9 @@ def test_yaml_errors_name_the_line(tmp_path):
             config.load(tmp_path / "c.yaml")
     with pytest.raises(UsageError, match="E111 cannot read"):
         config.load(tmp_path)
-    laughs = "".join(f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9 if i else ['1'] * 9)}]\n" for i in range(12))
+    laughs = "".join(
+        f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9 if i else ['1'] * 9)}]\n" for i in range(12)
+    )
     (tmp_path / "c.yaml").write_text(laughs)  # 9 to the power of 12 items, each list told once
     with pytest.raises(UsageError, match="E101 unknown key 'k0'"):
         config.load(tmp_path / "c.yaml")
@@ -176,7 +201,9 @@ def test_an_interrupt_is_polite(sign, code, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a background job is born without
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # which a background job is born without
     )
     metrics = tmp_path / "runs/long/metrics.jsonl"
     deadline = time.monotonic() + 60
@@ -187,12 +214,15 @@ def test_an_interrupt_is_polite(sign, code, tmp_path):
     out, err = process.communicate(timeout=20)
     assert time.monotonic() - began < 15  # at once on an idle machine
     assert process.returncode == code
-    assert re.search(r"Interrupted at round \d+, which is saved\. Continue with: unskew resume runs/long", out)
+    assert re.search(
+        r"Interrupted at round \d+, which is saved\. Continue with: unskew resume runs/long", out
+    )
     assert "Traceback" not in err
 
 
 def test_a_comparison_in_the_background_ends_when_told(tmp_path):
-    """A shell's background jobs, and what they start, are born ignoring the interrupt that stops the cells."""
+    """A shell's background jobs, and what they start, are born ignoring the interrupt that stops the
+    cells."""
     settings = "--rounds 50000 --clients 5 --model mlp --seeds 1 --processes 1 --no-references --name long"
     process = subprocess.Popen(
         [sys.executable, "-m", "unskew", "compare", "fedavg", *settings.split()],
@@ -231,9 +261,47 @@ def test_explain_and_check(tmp_path):
 
 
 FROZEN = {
-    "method", "data", "skew", "clients", "samples", "availability", "rounds", "epochs", "batch", "optimiser", "lr", "lr_decay", "lr_min",
-    "lr_rounds", "lr_course", "lr_warmup", "first_epochs", "momentum", "weight_decay", "loss", "drop_last", "model", "weighting", "cap", "secure_aggregation", "normalise", "seed", "partition_seed", "eval_every", "validation", "patience", "keep_best", "track", "measure", "metrics", "lanes", "workers", "device", "precision", "set",
-}  # fmt: skip
+    "method",
+    "data",
+    "skew",
+    "clients",
+    "samples",
+    "availability",
+    "rounds",
+    "epochs",
+    "batch",
+    "optimiser",
+    "lr",
+    "lr_decay",
+    "lr_min",
+    "lr_rounds",
+    "lr_course",
+    "lr_warmup",
+    "first_epochs",
+    "momentum",
+    "weight_decay",
+    "loss",
+    "drop_last",
+    "model",
+    "weighting",
+    "cap",
+    "secure_aggregation",
+    "normalise",
+    "seed",
+    "partition_seed",
+    "eval_every",
+    "validation",
+    "patience",
+    "keep_best",
+    "track",
+    "measure",
+    "metrics",
+    "lanes",
+    "workers",
+    "device",
+    "precision",
+    "set",
+}
 
 
 def test_the_settings_are_frozen():
@@ -247,9 +315,22 @@ def test_the_settings_are_frozen():
 def test_a_run_can_be_watched_while_it_goes(tmp_path):
     assert call("watch", "none", cwd=tmp_path).err.startswith("E117")
     run = subprocess.Popen(
-        [sys.executable, "-m", "unskew", "run", "fedavg", *FAST[2:], "--rounds", "12", "--name", "r", "--json"],
-        cwd=tmp_path, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "unskew",
+            "run",
+            "fedavg",
+            *FAST[2:],
+            "--rounds",
+            "12",
+            "--name",
+            "r",
+            "--json",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    )
     end = time.monotonic() + 60
     while not (tmp_path / "runs/r/config.yaml").exists() and time.monotonic() < end:
         time.sleep(0.1)
@@ -263,8 +344,9 @@ def test_a_run_can_be_watched_while_it_goes(tmp_path):
 
 def test_a_method_without_parts_has_nothing_to_check():
     """It said that 0 of 0 checks passed."""
-    assert call("check", "fedavg").out.strip() == (
-        "fedavg has no Parts that could be checked: it averages weights, and nothing else."
+    assert (
+        call("check", "fedavg").out.strip()
+        == "fedavg has no Parts that could be checked: it averages weights, and nothing else."
     )
 
 

@@ -103,7 +103,9 @@ def test_any_exception_has_a_sentence(monkeypatch, tmp_path, error, code, exit_c
 
 
 def test_nothing_can_be_logged(monkeypatch):
-    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
+    monkeypatch.setattr(
+        "tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only"))
+    )
     assert str(explain(KeyError("x"))).endswith("KeyError: 'x'.")
 
 
@@ -160,7 +162,8 @@ def test_keys_of_yaml_that_are_no_text(tmp_path, text):
     ],
 )
 def test_traces_that_are_none(tmp_path, text):
-    """R6: a huge field and a negative client were tracebacks; a file without rows or columns let nobody take part."""
+    """R6: a huge field and a negative client were tracebacks; a file without rows or columns let nobody take
+    part."""
     (tmp_path / "t.csv").write_text(text)
     refused("run", "--availability", "trace:t.csv", "--dry-run", cwd=tmp_path, code="E408", exit_code=3)
 
@@ -246,7 +249,8 @@ def test_a_comparison_remembers_how_it_was_asked_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [{"methods": []}, {"methods": 3}, {"seeds": ["a"]}, {"settings": 7}, {"processes": -1}, {"x": 1}]
+    "change",
+    [{"methods": []}, {"methods": 3}, {"seeds": ["a"]}, {"settings": 7}, {"processes": -1}, {"x": 1}],
 )
 def test_a_damaged_plan_is_one_sentence(tmp_path, change):
     """R6: compare.yaml with other values than it was written with."""
@@ -299,13 +303,27 @@ def wav(**changes: tuple[int, int]) -> bytes:
 @pytest.mark.parametrize(
     "content",
     [
-        wav()[:8000], wav()[:-1], wav()[:30], wav()[:44], b"", wav(b22=(0, 2)), wav(b24=(0, 4)), wav(b34=(0, 2)),
-        wav(b34=(7, 2)), wav(b20=(77, 2)), wav(b12=(0, 4)), wav(b36=(0, 4)), wav(b32=(0, 2)), wav(b40=(100, 4)),
-        wav(b24=(7, 4), b28=(14, 4)), wav(b24=(2_000_000, 4), b28=(4_000_000, 4)),
+        wav()[:8000],
+        wav()[:-1],
+        wav()[:30],
+        wav()[:44],
+        b"",
+        wav(b22=(0, 2)),
+        wav(b24=(0, 4)),
+        wav(b34=(0, 2)),
+        wav(b34=(7, 2)),
+        wav(b20=(77, 2)),
+        wav(b12=(0, 4)),
+        wav(b36=(0, 4)),
+        wav(b32=(0, 2)),
+        wav(b40=(100, 4)),
+        wav(b24=(7, 4), b28=(14, 4)),
+        wav(b24=(2_000_000, 4), b28=(4_000_000, 4)),
     ],
-)  # fmt: skip
+)
 def test_damaged_sounds(tmp_path, content):
-    """R6, R7: no channels, bits, rate or format were tracebacks; a file that is cut off was taken as it is."""
+    """R6, R7: no channels, bits, rate or format were tracebacks; a file that is cut off was taken as it
+    is."""
     from unskew.data.kinds.sounds import waveform
 
     (tmp_path / "a.wav").write_bytes(content)
@@ -324,7 +342,10 @@ def test_a_whole_sound_is_read(tmp_path):
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_letter_that_the_terminal_lacks_ends_nothing(encoding):
     """A ± or a dash in the table of a finished comparison was E143 where the output is Latin-1."""
-    code = "import sys; sys.argv = ['unskew', '--version']\nfrom unskew import cli\nsys.modules['unskew.version'].__version__ = '± →'\ncli.main()"
+    code = (
+        "import sys; sys.argv = ['unskew', '--version']\nfrom unskew import"
+        " cli\nsys.modules['unskew.version'].__version__ = '± →'\ncli.main()"
+    )
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -364,16 +385,22 @@ def test_a_pipe_that_nobody_reads_is_no_success():
 )
 def test_a_closed_or_full_stream_changes_no_exit_code(tmp_path, arguments, redirection, code):
     """Without a stream `run` ended in E143, and every refusal in a traceback and 1."""
-    program = f"{sys.executable} -c 'from unskew.cli import main; import sys; sys.argv[0] = \"unskew\"; main()'"
+    program = (
+        f"{sys.executable} -c 'from unskew.cli import main; import sys; sys.argv[0] = \"unskew\"; main()'"
+    )
     done = subprocess.run(
-        ["sh", "-c", f'{program} "$@" {redirection}', "sh", *arguments], capture_output=True, text=True, cwd=tmp_path
+        ["sh", "-c", f'{program} "$@" {redirection}', "sh", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == code, done.stderr
 
 
 def test_files_that_may_not_be_read_are_said_to_be_such(tmp_path, monkeypatch):
-    """They were taken for damaged or for missing: 'not a whole NumPy archive: [Errno 13]', 'it has no state.safetensors'."""
+    """They were taken for damaged or for missing: 'not a whole NumPy archive: [Errno 13]', 'it has no
+    state.safetensors'."""
     assert call("run", *FAST, "--name", "r", "--keep-best", cwd=tmp_path).code == 0
     np.savez(tmp_path / "d.npz", x=np.zeros((9, 2), np.float32), y=np.arange(9) % 3)
     (tmp_path / "d.csv").write_text("a,label\n1,2\n")

@@ -1,4 +1,5 @@
-"""A document may come from anybody: a command imports no Python file because one names it, only those the user names."""
+"""A document may come from anybody: a command imports no Python file because one names it, only those the
+user names."""
 
 from __future__ import annotations
 

@@ -36,7 +36,11 @@ def profiles():
 
 @pytest.fixture
 def few(profiles, monkeypatch):
-    monkeypatch.setattr(list_, "_profiles", lambda: [(n, profiles[n]) for n in ("fedavg", "fedprox", "flea", "scaffold", "rbsm")])  # fmt: skip
+    monkeypatch.setattr(
+        list_,
+        "_profiles",
+        lambda: [(n, profiles[n]) for n in ("fedavg", "fedprox", "flea", "scaffold", "rbsm")],
+    )
 
 
 def chosen(profiles, **filters):
@@ -57,7 +61,9 @@ def test_a_filter_lets_through_what_a_site_with_that_policy_does(profiles, polic
     for name, profile in profiles.items():
         part = Method(profile.part) if profile.part.name else Method()
         counts_KC = np.full((1, 2), SAMPLES // 2)
-        study = Study(part, conformance.short_settings(), profile.fed, tuple(profile.fed.shared), counts_KC, SAMPLES, 0)
+        study = Study(
+            part, conformance.short_settings(), profile.fed, tuple(profile.fed.shared), counts_KC, SAMPLES, 0
+        )
         try:
             at_site = Policy(**({"handing_on": "allowed"} | policy))
             check_study(at_site, study)
@@ -106,11 +112,26 @@ def test_what_is_chosen_is_listed_or_told_in_full(few):
     told = json.loads(call("list", "methods", "--least-samples", "2", "--json").out)
     assert set(told) == {"fedavg", "fedprox", "scaffold", "rbsm"}
     assert told["scaffold"] | {"about": "", "paper": "", "use_when": ""} == {
-        "about": "", "year": 2020, "paper": "", "family": "steps", "against": ["labels"],
-        "tasks": list(Part.tasks), "changes": ["steps", "server"], "shares": ["weights"],
-        "sends_weights": True, "least_samples": None, "reads": "sums", "secure_aggregation": True, "hands_on": "",
-        "exchanges": 0, "bytes_up": 2.0, "bytes_down": 2.0, "computing": 1.0, "roles": [], "use_when": "",
-    }  # fmt: skip
+        "about": "",
+        "year": 2020,
+        "paper": "",
+        "family": "steps",
+        "against": ["labels"],
+        "tasks": list(Part.tasks),
+        "changes": ["steps", "server"],
+        "shares": ["weights"],
+        "sends_weights": True,
+        "least_samples": None,
+        "reads": "sums",
+        "secure_aggregation": True,
+        "hands_on": "",
+        "exchanges": 0,
+        "bytes_up": 2.0,
+        "bytes_down": 2.0,
+        "computing": 1.0,
+        "roles": [],
+        "use_when": "",
+    }
     assert told["scaffold"]["paper"] == "Karimireddy et al., ICML 2020, algorithm 1, option II"
     nothing = call("list", "methods", "--family", "fairness")
     assert (nothing.code, nothing.out) == (0, "")

@@ -1,4 +1,5 @@
-"""What users write that no option means: one sentence of ours, with what to write, in place of the parser's."""
+"""What users write that no option means: one sentence of ours, with what to write, in place of the
+parser's."""
 
 from __future__ import annotations
 
@@ -22,20 +23,32 @@ def folder(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("run", "fedavg", "--site", "hospital"), '--site is no option of unskew run: .* --data "table.csv(site=hospital)".'),
+        (
+            ("run", "fedavg", "--site", "hospital"),
+            '--site is no option of unskew run: .* --data "table.csv(site=hospital)".',
+        ),
         (("run", "--site=hospital", "--data", "t.csv"), '--data "t.csv(site=hospital)".'),
         (("run", "--data=t.csv(label=a)", "--SITE"), '--data "t.csv(site=COLUMN)".'),
-        (("compare", "--label", "label", "--site", "x"), '--site and --label are no options of .*table.csv(site=x,label=label)'),
+        (
+            ("compare", "--label", "label", "--site", "x"),
+            "--site and --label are no options of .*table.csv(site=x,label=label)",
+        ),
         (("run", "--target", "a"), '--data "table.csv(target=a)".'),
-        (("compare", "fedavg", "--tune"), "--tune takes a number, .* and none was given; write --tune 8, say."),
+        (
+            ("compare", "fedavg", "--tune"),
+            "--tune takes a number, .* and none was given; write --tune 8, say.",
+        ),
         (("compare", "--tune", "--seeds", "2"), "none was given"),
         (("compare", "--tune", "fedavg", "scaffold"), "and got 'fedavg'; write --tune 8"),
         (("compare", "--tune=many"), "got 'many'"),
         (("run", "fedavg", "--skew", "dirichlet=0.1", "--data", "digits"), "Did you mean 'dirichlet:0.1'?"),
-        (("run", "fedavg", "--availability", "sample = 0.5", "--data", "digits"), "Did you mean 'sample:0.5'?"),
+        (
+            ("run", "fedavg", "--availability", "sample = 0.5", "--data", "digits"),
+            "Did you mean 'sample:0.5'?",
+        ),
         (("run", "fedavg", "--data", "t.csv,site=hospital"), 'E402 .*brackets: "t.csv(site=hospital)"'),
     ],
-)  # fmt: skip
+)
 def test_one_sentence_says_what_to_write(folder, words, says):
     import re
 

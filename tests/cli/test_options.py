@@ -17,19 +17,25 @@ from unskew.config import Settings
 from unskew.formats import arguments
 
 SETTINGS = (
-    "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min --lr-rounds --lr-course --lr-warmup --first-epochs "
-    "--momentum --weight-decay --loss --drop-last --model --weighting --cap --secure-aggregation --normalise --partition-seed --eval-every --validation "
-    "--patience --keep-best --track "
-    "--measure --metrics --lanes --workers --device --precision"
+    "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay"
+    " --lr-min --lr-rounds --lr-course --lr-warmup --first-epochs --momentum --weight-decay --loss"
+    " --drop-last --model --weighting --cap --secure-aggregation --normalise --partition-seed --eval-every"
+    " --validation --patience --keep-best --track --measure --metrics --lanes --workers --device --precision"
 )
 FROZEN = {
     "": "--version",
-    "run": "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --without --test-data --clip "
-    f"--no-clip --federations --seed {SETTINGS}",
-    "compare": "methods --seeds --set --references --no-references --processes --on --tune --target --privacy --config --name "
-    f"--folder --dry-run --json {SETTINGS}",
-    "diagnose": "data --label --target --site --features --json --skew --clients --samples --availability --model --seed "
-    "--partition-seed --secure-aggregation",
+    "run": (
+        "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --without"
+        f" --test-data --clip --no-clip --federations --seed {SETTINGS}"
+    ),
+    "compare": (
+        "methods --seeds --set --references --no-references --processes --on --tune --target --privacy"
+        f" --config --name --folder --dry-run --json {SETTINGS}"
+    ),
+    "diagnose": (
+        "data --label --target --site --features --json --skew --clients --samples --availability --model"
+        " --seed --partition-seed --secure-aggregation"
+    ),
     "resume": "run --without --wait --on --method --model --metrics --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --data --pictures --merged --method --model --json",
@@ -39,9 +45,14 @@ FROZEN = {
     "figures": "runs --out --format --columns --font",
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
     "export": "run out --format --license --client --model --method --best --unfinished --data --classes",
-    "reproduce": "table --rows --methods --add --file --seeds --scale --tune --sampler --processes --on --folder --keep --page "
-    "--anew --dry-run --json",
-    "list": "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json --time",
+    "reproduce": (
+        "table --rows --methods --add --file --seeds --scale --tune --sampler --processes --on --folder"
+        " --keep --page --anew --dry-run --json"
+    ),
+    "list": (
+        "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json"
+        " --time"
+    ),
     "explain": "method --data --model",
     "check": "method --json",
     "serve": "name --folder --bind --metrics --log-format",
@@ -66,7 +77,9 @@ FROZEN = {
     "site policy": "--folder --set --default --json",
     "site refuse": "number --folder",
     "site watch": "--folder --port",
-    "site run": "--data --folder --ticket --coordinator --classes --model --device --approve --metrics --log-format",
+    "site run": (
+        "--data --folder --ticket --coordinator --classes --model --device --approve --metrics --log-format"
+    ),
     "site check": "--data --folder --classes --study --sites --model --json",
 }
 """The arguments and options of each command. Scripts use these names: change this table only on purpose."""
@@ -95,7 +108,11 @@ def shown(*words: str) -> str:
 
 def test_help_shows_every_meaning_choice_range_and_default():
     """U1: rich took the brackets for markup, so that no default and no choice was shown."""
-    for command, own in (("run", run.Arguments), ("compare", compare.Arguments), ("reproduce", reproduce.Arguments)):
+    for command, own in (
+        ("run", run.Arguments),
+        ("compare", compare.Arguments),
+        ("reproduce", reproduce.Arguments),
+    ):
         text = shown(command)
         options = [*arguments.of(own), *(arguments.of(Settings) if command != "reproduce" else ())]
         for option in options:

@@ -54,7 +54,9 @@ def test_the_columns_of_a_table_keep_their_order_in_the_runs_folder(tmp_path):
     assert (done.code, done.err) == (0, "")
     expected = ours.predict_proba((X[:, :3] * [1, 100, 1]).astype(np.float32))
     assert np.allclose(
-        [[float(p) for p in row[2:]] for row in list(csv.reader(done.out.splitlines()))[1:]], expected, atol=1e-5
+        [[float(p) for p in row[2:]] for row in list(csv.reader(done.out.splitlines()))[1:]],
+        expected,
+        atol=1e-5,
     )
     early = {"kind": "table", "columns": {"area": [], "kind": [], "width": []}}
     with pytest.raises(DataError, match="E403 this run does not say in which order its columns were"):
@@ -115,7 +117,13 @@ def test_the_samples_are_not_overwritten_by_their_predictions(ours):
 def test_a_model_is_exported_and_nothing_overwritten(ours):
     done = call("export", "r", "e", "--client", "1", cwd=ours.path.parent)
     assert done.code == 0, done.err
-    assert done.out.split() == [*(f"e/{n}" for n in ("model.safetensors", "model.json", "model.md", "load.py")), "next", "python", "-i", "e/load.py"]  # fmt: skip
+    assert done.out.split() == [
+        *(f"e/{n}" for n in ("model.safetensors", "model.json", "model.md", "load.py")),
+        "next",
+        "python",
+        "-i",
+        "e/load.py",
+    ]
     assert json.loads((ours.path.parent / "e" / "model.json").read_text())["client"] == "client-1"
     for arguments, says in (
         (["r", "e"], "E161 e exists, and nothing is overwritten"),
@@ -133,7 +141,8 @@ def test_masks_are_written_as_an_array(tmp_path):
     y = (x[:, 0] > 0.5).astype(np.int64)
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))
     (tmp_path / "net.py").write_text(
-        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))\n"
+        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Conv2d(1, 2, 1),"
+        " nn.Conv2d(2, 2, 1))\n"
     )
     ours = unskew.run("fedavg", (x, y), name="r", folder=tmp_path, **{**SETTINGS, "model": model})  # type: ignore[arg-type]
     np.save(tmp_path / "x.npy", x)

@@ -42,13 +42,18 @@ def test_an_option_counts_before_the_file_and_the_file_before_defaults(config):
 
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_what_the_file_sets_beside_an_option_stays(config, command, tmp_path):
-    """`--set` of one argument dropped the file's others of that Part, and in a comparison of all Parts, without a word."""
+    """`--set` of one argument dropped the file's others of that Part, and in a comparison of all Parts,
+    without a word."""
     path = config("set: {flea: {lambda1: 0.25, alpha: 0.75}, fedprox: {mu: 0.5}}\n")
     words = ["flea+fedprox"] if command == "run" else ["flea+fedprox", "fedavg", "--seeds", "1"]
     one = ["--config", str(path), "--set", "flea.alpha=0.5", "--name", "r"]
     done = call(command, *words, *one, *FAST, "--json", cwd=tmp_path)
     assert done.code == 0, done.err
-    folder = next((tmp_path / "runs/r").rglob("config.yaml")) if command == "run" else tmp_path / "runs/r/compare.yaml"
+    folder = (
+        next((tmp_path / "runs/r").rglob("config.yaml"))
+        if command == "run"
+        else tmp_path / "runs/r/compare.yaml"
+    )
     text = folder.read_text()
     for value in ("lambda1", "0.25", "0.5"):
         assert value in text
@@ -121,10 +126,17 @@ def test_json_holds_every_score_under_its_own_name():
 
     result = Result(path=Path("runs/r"), method="fedavg", metrics=("ece",), record=Record(), digest="00ff")
     assert json.loads(json.dumps(run._as_json(result))) == {
-        "run": "runs/r", "method": "fedavg", "sha256": "00ff", "bytes": {"up": 10, "down": 20},
-        "scores": {"global": {"last": 0.5}, "global@client": {"last": 0.125}, "personal@client": {"last": None}},
+        "run": "runs/r",
+        "method": "fedavg",
+        "sha256": "00ff",
+        "bytes": {"up": 10, "down": 20},
+        "scores": {
+            "global": {"last": 0.5},
+            "global@client": {"last": 0.125},
+            "personal@client": {"last": None},
+        },
         "metrics": {"ece": {"global": {"last": 0.25}}},
-    }  # fmt: skip
+    }
 
 
 def test_the_line_of_a_round_has_the_latest_scores_and_says_of_which_round_they_are():
@@ -150,7 +162,9 @@ def test_settings_that_sites_decide_are_named_where_somebody_wrote_them_down(mon
     monkeypatch.setattr("unskew.cli.remote_run.run_on", lambda *given: None)
     (tmp_path / "study.yaml").write_text("clients: 5\nrounds: 2\n")
     asked = ["run", "study.yaml", "--on", "lung", "--skew", "iid", "--lr", "0.1"]
-    assert call(*asked, cwd=tmp_path).out.startswith("ignored skew, clients: every site trains on its own samples")
+    assert call(*asked, cwd=tmp_path).out.startswith(
+        "ignored skew, clients: every site trains on its own samples"
+    )
     assert call(*asked, "--json", cwd=tmp_path).out == ""
     assert call("run", "fedavg", "--lr", "0.1", "--on", "lung", cwd=tmp_path).out == ""
 

@@ -47,7 +47,9 @@ def test_a_loss_that_diverges_leaves_room_for_the_scores(capsys):
 
 def test_a_finished_run_of_a_few_kilobytes_did_not_send_nothing(capsys):
     """6,120 bytes were 0.0 MB."""
-    small = Cell("fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.5, megabytes=0.00612, code=0)
+    small = Cell(
+        "fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.5, megabytes=0.00612, code=0
+    )
     Progress().look([small])
     assert capsys.readouterr().out.endswith("global  50.0%    0.0061 MB\n")
 
@@ -96,7 +98,12 @@ def test_an_error_does_not_stand_behind_the_line_of_a_round(capsys):
 
 def test_json_has_null_for_what_is_no_number():
     """RMSE of training that diverged was Infinity, which no other program reads."""
-    value = {"scores": {"global": {1: float("inf"), 2: (float("nan"), 0.5)}}, "name": "x", "n": 3, "yes": True}
+    value = {
+        "scores": {"global": {1: float("inf"), 2: (float("nan"), 0.5)}},
+        "name": "x",
+        "n": 3,
+        "yes": True,
+    }
     written = screen.json_of(value)
     assert json.loads(written, parse_constant=pytest.fail) == {
         "scores": {"global": {"1": None, "2": [None, 0.5]}},
@@ -117,7 +124,9 @@ def test_the_name_of_a_method_is_no_markup():
 
 
 def test_a_run_that_nobody_trained_has_no_score(capsys):
-    lost = Cell("fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.1, code=NothingUsed.exit_code)
+    lost = Cell(
+        "fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.1, code=NothingUsed.exit_code
+    )
     own = Cell("apfl", 0, Path("y"), build({"method": "apfl"}), t=1, code=0)
     Progress().look([lost, own])
     told = capsys.readouterr().out.splitlines()

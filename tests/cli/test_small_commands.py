@@ -30,7 +30,9 @@ def settings(**given):
 
 
 def test_the_settings_of_an_attack_are_values_and_samples_is_one_of_them():
-    read = settings(attack="membership", set=("shadows=32", " steps =1e-3", "own=[1, 2]", "unit=client"), samples=7)
+    read = settings(
+        attack="membership", set=("shadows=32", " steps =1e-3", "own=[1, 2]", "unit=client"), samples=7
+    )
     assert read == {"shadows": 32, "steps": 1e-3, "own": [1, 2], "unit": "client", "samples": 7}
     assert settings(samples=3) == {"samples": 3}
     assert settings() == {}
@@ -109,7 +111,10 @@ def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypa
         "2 of 3 checks passed",
     ]
     held = call("check", "fedprox", "--json")
-    assert (held.code, json.loads(held.out)[1]) == (1, {"check": "resumes", "ok": False, "detail": "it does not"})
+    assert (held.code, json.loads(held.out)[1]) == (
+        1,
+        {"check": "resumes", "ok": False, "detail": "it does not"},
+    )
     checks(monkeypatch, ("finite", ""))
     assert call("check", "fedprox").code == 0
 
@@ -142,7 +147,9 @@ def test_a_set_that_was_made_is_named_as_the_next_command_takes_it(monkeypatch, 
     other = call("data", "get", "pacs", "--out", str(tmp_path / "here"))
     assert other.out.splitlines()[-1] == f"next  unskew data check {tmp_path / 'here' / 'pacs.npz'}"
     monkeypatch.delenv("UNSKEW_DATA")
-    assert call("data", "get", "pacs").out.splitlines()[-1] == f"next  unskew data check {Path('data/pacs.npz')}"
+    assert (
+        call("data", "get", "pacs").out.splitlines()[-1] == f"next  unskew data check {Path('data/pacs.npz')}"
+    )
 
 
 def test_a_diagnosis_is_asked_with_what_was_given_alone(monkeypatch):
@@ -215,18 +222,27 @@ def test_an_interrupted_reproduction_says_how_it_goes_on(monkeypatch):
 
     monkeypatch.setattr(reproduce, "carry_out", stopped)
     done = call("reproduce", "flea-fig9c")
-    assert (done.code, done.out) == (130, "\nInterrupted; every run is saved. The same command continues them.\n")
+    assert (done.code, done.out) == (
+        130,
+        "\nInterrupted; every run is saved. The same command continues them.\n",
+    )
     assert call("reproduce", "flea-fig9c", "--json").out == ""
 
 
 def test_options_of_a_network_are_refused_where_there_is_none(tmp_path):
     at = fake_run(tmp_path / "r", rounds=2)
-    for options, told in ((["--without", "a"], "--without names sites"), (["--wait", "1h"], "--wait waits for sites")):
+    for options, told in (
+        (["--without", "a"], "--without names sites"),
+        (["--wait", "1h"], "--wait waits for sites"),
+    ):
         done = call("resume", str(at), *options)
         assert (done.code, done.err) == (2, f"E109 {told} of a run over a network, and {at} is none.\n")
     (at / "deploy.json").write_text("{}")
     done = call("resume", str(at), "--on", "ray")
-    assert (done.code, done.err) == (2, f"E109 --on says where a simulation trains, and {at} has sites of its own.\n")
+    assert (done.code, done.err) == (
+        2,
+        f"E109 --on says where a simulation trains, and {at} has sites of its own.\n",
+    )
 
 
 def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
@@ -275,7 +291,9 @@ def test_explain_counts_for_the_data_and_the_model_that_were_asked_for(tmp_path)
     """For others only where neither was named and the method cannot work with the defaults."""
     assert "With digits and mlp, 10 clients, in all:" in call("explain", "fedprox", "--model", "mlp").out
     small, large = (
-        re.search(r"leaves each client  weights (\S+ \S+) a", call("explain", "fedprox", "--model", model).out)[1]
+        re.search(
+            r"leaves each client  weights (\S+ \S+) a", call("explain", "fedprox", "--model", model).out
+        )[1]
         for model in ("mlp", "mlp(hidden=(512,))")
     )
     assert small != large

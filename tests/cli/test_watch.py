@@ -76,7 +76,11 @@ def test_numbers_are_written_in_their_own_unit(run):
 def test_those_who_did_not_answer_are_named(run):
     """By the names that sites gave, by their numbers in a simulation; a few, and how many more."""
     end = {"t": 1, **SECONDS}
-    path = run([end], [round_of(1, [0, 1, 2], [1])], sites={"sites": [{"site": s} for s in ("oslo", "lyon", "porto")]})
+    path = run(
+        [end],
+        [round_of(1, [0, 1, 2], [1])],
+        sites={"sites": [{"site": s} for s in ("oslo", "lyon", "porto")]},
+    )
     assert shown(path)[1][1].endswith("1/3 answered  without oslo, porto")
     (path / "sites.json").unlink()
     run([{**end, "t": 2}], [round_of(2, list(range(10)), [4])])
@@ -94,7 +98,10 @@ def test_events_are_sentences(run):
 @pytest.mark.parametrize(
     ("ending", "says"),
     [
-        ({"state": "paused", "code": 75, "text": "E203 disk full."}, "E203 disk full. Resume with: unskew resume r"),
+        (
+            {"state": "paused", "code": 75, "text": "E203 disk full."},
+            "E203 disk full. Resume with: unskew resume r",
+        ),
         ({"state": "failed", "code": 2, "text": "E506 cannot run."}, "E506 cannot run."),
         ({"state": "done", "code": 0, "text": ""}, ""),
     ],
@@ -147,4 +154,6 @@ def test_a_comparison_of_an_own_method_is_followed_from_another_folder(tmp_path,
     assert "0/7" in called.out
     called = call("resume", "../here/c", cwd=there)
     assert called.code == 2
-    assert called.err.startswith(f"E111 there is no file my.py in {there}, where this was started."), called.text
+    assert called.err.startswith(f"E111 there is no file my.py in {there}, where this was started."), (
+        called.text
+    )

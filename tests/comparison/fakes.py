@@ -54,13 +54,16 @@ class Actor:
 
 
 class Ray:
-    """What `far` uses of the module. answers: called in turn for each run that begins, the last one ever after. busy: how often a
-    run is looked at in vain before it has ended. losses: how many chunks are lost before one is trained."""
+    """What `far` uses of the module. answers: called in turn for each run that begins, the last one ever
+    after. busy: how often a run is looked at in vain before it has ended. losses: how many chunks are lost
+    before one is trained."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
     cloudpickle = SimpleNamespace(register_pickle_by_value=lambda module: None)
 
-    def __init__(self, *answers: Callable[[str, str, str], dict[str, Any]], nodes: tuple[dict[str, float], ...] = ()):
+    def __init__(
+        self, *answers: Callable[[str, str, str], dict[str, Any]], nodes: tuple[dict[str, float], ...] = ()
+    ):
         self.busy = self.losses = 0
         self.joined = False
         self.answers, self.begun, self.killed, self.orders = list(answers or (trained,)), 0, 0, []

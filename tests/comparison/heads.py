@@ -1,4 +1,5 @@
-"""A head of a Ray cluster with its client server, started as people start it: `ray start --head`, on loopback alone."""
+"""A head of a Ray cluster with its client server, started as people start it: `ray start --head`, on loopback
+alone."""
 
 from __future__ import annotations
 
@@ -36,22 +37,43 @@ class Head:
 
 @contextlib.contextmanager
 def head(cpus: int, inside: Sequence[str] = (), **env: str) -> Iterator[Head]:
-    """Of one node with so many cores, stopped at the end. inside: words before its command. env: more of its environment.
+    """Of one node with so many cores, stopped at the end. inside: words before its command. env: more of its
+    environment.
 
     Its folder has a short name, because the names of sockets that lie in it may have 107 bytes.
     """
     port, client_port = free_port(), free_port()
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     words = [
-        *inside, str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--port", str(port),
-        "--ray-client-server-port", str(client_port), "--num-cpus", str(cpus), "--object-store-memory", str(STORE),
-        "--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", folder,
-    ]  # fmt: skip
+        *inside,
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        "--port",
+        str(port),
+        "--ray-client-server-port",
+        str(client_port),
+        "--num-cpus",
+        str(cpus),
+        "--object-store-memory",
+        str(STORE),
+        "--include-dashboard",
+        "false",
+        "--disable-usage-stats",
+        "--temp-dir",
+        folder,
+    ]
     alone = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # as on a Mac, where Ray listens on loopback alone
     log = Path(folder) / "log.txt"
     with open(log, "wb") as said:
         process = subprocess.Popen(
-            words, cwd="/", env={**os.environ, **alone, **env}, stdout=said, stderr=said, start_new_session=True
+            words,
+            cwd="/",
+            env={**os.environ, **alone, **env},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
     running = Head(process, port, client_port)
     try:

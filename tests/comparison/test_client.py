@@ -1,4 +1,5 @@
-"""Through Ray's client server (`ray://`), from a driver outside the cluster: `make test-ray`. Elsewhere these are skipped.
+"""Through Ray's client server (`ray://`), from a driver outside the cluster: `make test-ray`. Elsewhere these
+are skipped.
 
 The head has two cores and listens on loopback alone.
 """
@@ -19,7 +20,18 @@ import pytest
 pytest.importorskip("ray")
 
 from tests.comparison.heads import head
-from tests.comparison.test_ray import FEW, ONE, actors, begun, command, ended, round_of, trainers, until, weights
+from tests.comparison.test_ray import (
+    FEW,
+    ONE,
+    actors,
+    begun,
+    command,
+    ended,
+    round_of,
+    trainers,
+    until,
+    weights,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.own_process]
 
@@ -42,7 +54,8 @@ def reference(tmp_path_factory) -> dict[str, bytes]:
 
 
 def refused(folder: Path, on: str, *first: str, seconds: float = 60) -> str:
-    """What a command says that must end with one sentence and the code of a wrong use. first: the command's words."""
+    """What a command says that must end with one sentence and the code of a wrong use. first: the command's
+    words."""
     words = first or ("compare", "fedavg", *FEW, "--rounds", "2", "--name", "c")
     done = subprocess.run(
         [sys.executable, "-P", "-m", "unskew", *words, "--on", on],
@@ -58,7 +71,12 @@ def driver(folder: Path, on: str, before: str) -> str:
     code = f"import sys; {before}; sys.argv = ['unskew', *sys.argv[1:]]; from unskew.cli import main; main()"
     words = ["compare", "fedavg", *FEW, "--rounds", "2", "--name", "c", "--on", on]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *words], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -116,7 +134,9 @@ def test_nobody_who_listens_is_told_in_one_sentence(tmp_path, first):
     from unskew.federation.addresses import free_port
 
     on = f"ray://127.0.0.1:{free_port()}"
-    assert refused(tmp_path, on, *first, "--name", "c").startswith(f"E172 nobody answers at {on} (Connection refused).")
+    assert refused(tmp_path, on, *first, "--name", "c").startswith(
+        f"E172 nobody answers at {on} (Connection refused)."
+    )
     assert not (tmp_path / "runs/c/model.safetensors").exists()
 
 
@@ -150,12 +170,21 @@ def test_a_server_of_grpc_that_is_not_ray_is_told(tmp_path, on):
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        ("import ray; ray.__version__ = '2.0.1'", "runs Ray {ray} on Python {python}, and this machine has Ray 2.0.1 on Python {python}: "),
-        ("import ray._private.utils as u; u.compute_version_info = lambda: ('{ray}', '3.9.1')", "and this machine has Ray {ray} on Python 3.9.1: "),
-        ("from unskew.comparison import ray_cluster as nodes; nodes.revision = lambda: '0.0.9'", "and the driver 0.0.9 with torch"),
+        (
+            "import ray; ray.__version__ = '2.0.1'",
+            "runs Ray {ray} on Python {python}, and this machine has Ray 2.0.1 on Python {python}: ",
+        ),
+        (
+            "import ray._private.utils as u; u.compute_version_info = lambda: ('{ray}', '3.9.1')",
+            "and this machine has Ray {ray} on Python 3.9.1: ",
+        ),
+        (
+            "from unskew.comparison import ray_cluster as nodes; nodes.revision = lambda: '0.0.9'",
+            "and the driver 0.0.9 with torch",
+        ),
     ],
     ids=["ray", "python", "unskew"],
-)  # fmt: skip
+)
 def test_another_version_is_told(cluster, tmp_path, before, words):
     import ray
 
@@ -183,7 +212,16 @@ def elsewhere(tmp_path):
 
     def started(hidden: Path):
         return head(
-            1, [*UNSHARE, "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "-", str(empty), str(hidden)]
+            1,
+            [
+                *UNSHARE,
+                "sh",
+                "-c",
+                'mount --bind "$1" "$2" && shift 2 && exec "$@"',
+                "-",
+                str(empty),
+                str(hidden),
+            ],
         )
 
     return started
@@ -206,10 +244,14 @@ def test_a_node_that_lacks_the_data_is_told(tmp_path, elsewhere, monkeypatch):
     np.savez(data / "ours.npz", x=x, y=np.arange(80) % 2)
     words = ["--data", str(data / "ours.npz"), "--clients", "2", "--rounds", "1", "--name", "c"]
     with elsewhere(data) as far:
-        of_comparison = refused(mine, far.outside, "compare", "fedavg", "--seeds", "1", "--no-references", *words)
+        of_comparison = refused(
+            mine, far.outside, "compare", "fedavg", "--seeds", "1", "--no-references", *words
+        )
         of_run = refused(mine, far.outside, "run", "fedavg", *words)
     assert of_comparison.startswith("E173 fedavg, seed 0: node ")
-    assert of_comparison.endswith(f"cannot read the data that the driver has read: there is no {data / 'ours.npz'}.\n")
+    assert of_comparison.endswith(
+        f"cannot read the data that the driver has read: there is no {data / 'ours.npz'}.\n"
+    )
     assert of_run.startswith("E173 round 1: node ")
     assert of_run.endswith(f"cannot build the run: there is no {data / 'ours.npz'}.\n")
 

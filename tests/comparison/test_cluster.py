@@ -82,14 +82,18 @@ def test_versions_that_differ_are_named(monkeypatch):
     def init(url, **options):
         there, here = "    Ray: 2.60.0\n    Python: 3.11.7\n", "    Ray: 2.41.0\n    Python: 3.12.1\n"
         raise RuntimeError(
-            f"Version mismatch: The cluster was started with:\n{there}This process on h was started with:\n{here}"
+            f"Version mismatch: The cluster was started with:\n{there}This process on h was started"
+            f" with:\n{here}"
         )
 
     ray = Ray()
     ray.init = init
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(ray_cluster, "probe_address", lambda cluster: None)
-    words = r"E172 the cluster at ray://h:1 runs Ray 2.60.0 on Python 3.11.7, and this machine has Ray 2.41.0 on Python 3.12.1"
+    words = (
+        r"E172 the cluster at ray://h:1 runs Ray 2.60.0 on Python 3.11.7, and this machine has Ray 2.41.0 on"
+        r" Python 3.12.1"
+    )
     with pytest.raises(UsageError, match=words):
         ray_cluster.connection(parse("ray://h:1"), 1).__enter__()
 
@@ -121,7 +125,8 @@ def test_a_client_server_that_dies_at_birth_is_asked_once_more(monkeypatch, deat
 def test_of_a_traceback_of_the_head_the_last_line_is_told(monkeypatch):
     def init(url, **options):
         raise ConnectionAbortedError(
-            "Initialization failure from server:\nTraceback (most recent call last):\n  x\nRuntimeError: it failed\n"
+            "Initialization failure from server:\nTraceback (most recent call last):\n  x\nRuntimeError: it"
+            " failed\n"
         )
 
     ray = Ray()
@@ -129,7 +134,8 @@ def test_of_a_traceback_of_the_head_the_last_line_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(ray_cluster, "probe_address", lambda cluster: None)
     with pytest.raises(
-        UsageError, match=r"E172 ray://h:1 is no Ray cluster that this Ray can join: 'RuntimeError: it failed'"
+        UsageError,
+        match=r"E172 ray://h:1 is no Ray cluster that this Ray can join: 'RuntimeError: it failed'",
     ):
         ray_cluster.connection(parse("ray://h:1"), 1).__enter__()
 
@@ -154,18 +160,24 @@ def test_a_connection_of_the_program_itself_is_used_and_kept(monkeypatch):
     with ray_cluster.connection(Cluster(), 1) as used:
         assert used is ray
     assert not ray.shut
-    with pytest.raises(UsageError, match="E172 this program is connected"), ray_cluster.connection(parse("ray:h:1"), 1):
+    with (
+        pytest.raises(UsageError, match="E172 this program is connected"),
+        ray_cluster.connection(parse("ray:h:1"), 1),
+    ):
         pass
 
 
 def test_a_federation_is_told_from_a_mistyped_cluster(tmp_path, monkeypatch):
-    """`unskew compare --on lung` was answered with Ray's addresses, though `unskew run --on lung` trains there."""
+    """`unskew compare --on lung` was answered with Ray's addresses, though `unskew run --on lung` trains
+    there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "federations" / "lung").mkdir(parents=True)
     each = "unskew run METHOD --config study.yaml --on lung --name NAME, then unskew report runs/A runs/B."
     with pytest.raises(UsageError) as refused:
         parse("lung")
-    assert refused.value.text.endswith(f"'lung' is a federation, whose sites train one method at a time: {each}")
+    assert refused.value.text.endswith(
+        f"'lung' is a federation, whose sites train one method at a time: {each}"
+    )
     for other in ("lungs", "../federations/lung", "."):
         with pytest.raises(UsageError) as refused:
             parse(other)

@@ -36,7 +36,9 @@ def dying(monkeypatch):
     def made(losses: int, number: signal.Signals):
         code = CODE.format(losses=losses, signal=int(number))
         monkeypatch.setattr(
-            workers.subprocess, "Popen", lambda words, **more: real([sys.executable, "-S", "-c", code], **more)
+            workers.subprocess,
+            "Popen",
+            lambda words, **more: real([sys.executable, "-S", "-c", code], **more),
         )
 
     return made
@@ -49,7 +51,9 @@ def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path, dying):
     assert [(cell.code, cell.losses) for cell in run] == [(0, 2), (0, 2)]
     assert "fedavg, seed 1 was lost: its process died of SIGKILL" in (tmp_path / "log.txt").read_text()
     said = training.lost_in(run)
-    assert said[0].startswith("fedavg, seed 0: its process died twice, and it went on from its last checkpoint")
+    assert said[0].startswith(
+        "fedavg, seed 0: its process died twice, and it went on from its last checkpoint"
+    )
     run[0].losses = 0
     assert training.lost_in(run[:1]) == []
 

@@ -21,8 +21,8 @@ class Answer(Exception):
 
 
 class Grpc:
-    """What is used of the package. ready: whether what listens speaks gRPC. answers: by service, the code it answers with, or
-    None where it serves that."""
+    """What is used of the package. ready: whether what listens speaks gRPC. answers: by service, the code it
+    answers with, or None where it serves that."""
 
     RpcError = Answer
     StatusCode = SimpleNamespace(UNAUTHENTICATED="no token", UNIMPLEMENTED="no such service")
@@ -60,7 +60,9 @@ def listening(monkeypatch):
         monkeypatch.setitem(sys.modules, "grpc", grpc)
         monkeypatch.setitem(sys.modules, "ray._private.grpc_utils", None)
         for service in ("_head", "_client_server"):
-            monkeypatch.setattr(ray_cluster, service, lambda channel, service=service: channel.ask(service[1:]))
+            monkeypatch.setattr(
+                ray_cluster, service, lambda channel, service=service: channel.ask(service[1:])
+            )
         with socket.create_server(("127.0.0.1", 0)) as server:
             try:
                 ray_cluster.probe_address(parse(f"{on}127.0.0.1:{server.getsockname()[1]}"))
@@ -96,7 +98,9 @@ def test_what_speaks_grpc_and_is_not_ray_is_told(listening, on):
 
 
 def test_the_other_port_of_a_head_is_told(listening):
-    with pytest.raises(UsageError, match=r"E172 127.0.0.1:(\d+) is the client server .*: write ray://127.0.0.1:\1"):
+    with pytest.raises(
+        UsageError, match=r"E172 127.0.0.1:(\d+) is the client server .*: write ray://127.0.0.1:\1"
+    ):
         listening("ray:", head=ABSENT, client_server=None)
     with pytest.raises(
         UsageError, match=r"E172 ray://127.0.0.1:(\d+) is the port .* own nodes: write ray:127.0.0.1:\1 on"
@@ -118,7 +122,8 @@ def test_a_ray_that_has_other_names_for_it_is_left_to_ray(listening, monkeypatch
 
 def test_a_cluster_that_asks_for_a_token_is_told(listening):
     with pytest.raises(
-        UsageError, match=r"E172 the Ray cluster at ray://127.0.0.1:\d+ asks for a token .*RAY_AUTH_MODE=token"
+        UsageError,
+        match=r"E172 the Ray cluster at ray://127.0.0.1:\d+ asks for a token .*RAY_AUTH_MODE=token",
     ):
         listening("ray://", client_server=Grpc.StatusCode.UNAUTHENTICATED)
 

@@ -1,4 +1,5 @@
-"""Runs on a real Ray cluster of three nodes on this machine: `make test-ray`. Elsewhere these tests are skipped."""
+"""Runs on a real Ray cluster of three nodes on this machine: `make test-ray`. Elsewhere these tests are
+skipped."""
 
 from __future__ import annotations
 
@@ -178,7 +179,17 @@ def test_a_table_is_tuned_and_run_on_the_nodes(cluster, tmp_path):
     assert tables[0]["tuned"] == tables[1]["tuned"]
 
 
-ONE = ["fedavg+scaffold", "--data", "digits", "--clients", "40", "--availability", "sample:0.8", "--rounds", "30"]
+ONE = [
+    "fedavg+scaffold",
+    "--data",
+    "digits",
+    "--clients",
+    "40",
+    "--availability",
+    "sample:0.8",
+    "--rounds",
+    "30",
+]
 
 
 def actors(folder: Path) -> list[int]:

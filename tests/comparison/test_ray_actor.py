@@ -93,7 +93,9 @@ def test_another_version_is_told(here, monkeypatch):
 
 def test_a_node_without_unskew_says_so(here):
     here.checked = False
-    here.env = {name: value for name, value in here.env.items() if name != "PYTHONPATH"} | {"PYTHONPATH": os.devnull}
+    here.env = {name: value for name, value in here.env.items() if name != "PYTHONPATH"} | {
+        "PYTHONPATH": os.devnull
+    }
     here.order["versions"] = OURS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_actor, "VERSIONS", "import unskew_that_is_not_there")

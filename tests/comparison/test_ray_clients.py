@@ -1,4 +1,5 @@
-"""A single run whose clients train on a cluster, with a Ray that is none: the bits of one machine, losses, refusals."""
+"""A single run whose clients train on a cluster, with a Ray that is none: the bits of one machine, losses,
+refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +22,15 @@ from unskew.round.loop import remaining_rounds
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
 
-TINY = {"rounds": 2, "clients": 5, "samples": 16, "epochs": 1, "model": "mlp(hidden=[8])", "lanes": "2", "workers": 1}
+TINY = {
+    "rounds": 2,
+    "clients": 5,
+    "samples": 16,
+    "epochs": 1,
+    "model": "mlp(hidden=[8])",
+    "lanes": "2",
+    "workers": 1,
+}
 
 
 def trained(run):
@@ -46,13 +55,16 @@ def cluster(monkeypatch):
 
 @pytest.mark.parametrize("method", ["scaffold", "fedamp"])
 def test_clients_train_elsewhere_to_the_bits_of_one_machine(cluster, method):
-    """Private state goes there and back, and so does what each client is sent; two lost chunks change nothing."""
+    """Private state goes there and back, and so does what each client is sent; two lost chunks change
+    nothing."""
     cluster.losses = 2
     run = resolve(build({**TINY, "method": method, "metrics": "auroc"}))
     here, record = trained(run)
     spread_run = ray_clients.train_clients_on(run, Cluster())
     assert isinstance(spread_run.elsewhere, ray_clients.RayClients)
-    assert "auroc" not in spread_run.elsewhere.settings  # only the driver scores, and has a user's file of metrics
+    assert (
+        "auroc" not in spread_run.elsewhere.settings
+    )  # only the driver scores, and has a user's file of metrics
     there, other = trained(spread_run)
     assert here.keys() == there.keys()
     assert all(torch.equal(here[n], there[n]) for n in here)
@@ -63,7 +75,9 @@ def test_clients_train_elsewhere_to_the_bits_of_one_machine(cluster, method):
 
 def test_a_chunk_that_is_lost_again_and_again_ends_the_run(cluster):
     cluster.losses = 99
-    with pytest.raises(StateError, match=r"E174 round 1: the process that trains \d of its clients died 3 times"):
+    with pytest.raises(
+        StateError, match=r"E174 round 1: the process that trains \d of its clients died 3 times"
+    ):
         trained(ray_clients.train_clients_on(resolve(build({**TINY, "workers": 1})), Cluster()))
     assert cluster.shut
 
@@ -71,13 +85,17 @@ def test_a_chunk_that_is_lost_again_and_again_ends_the_run(cluster):
 def test_a_node_that_cannot_build_the_run_is_named(cluster, monkeypatch):
     run = ray_clients.train_clients_on(resolve(build(TINY)), Cluster())
     monkeypatch.setattr(run.elsewhere, "data", "0" * 64)
-    with pytest.raises(UsageError, match=r"E173 round 1: node .* cannot build the run: .*data 'digits' are not those"):
+    with pytest.raises(
+        UsageError, match=r"E173 round 1: node .* cannot build the run: .*data 'digits' are not those"
+    ):
         trained(run)
 
 
 def test_what_leaves_a_node_is_no_view_of_something_larger():
     whole = torch.zeros(1000, 3)
-    reply = ray_trainer.Reply(0, 1.0, {"w": whole[0]}, {"p": {"s": whole[1]}}, {"p": {"m": whole[2]}}, whole[3, 0])
+    reply = ray_trainer.Reply(
+        0, 1.0, {"w": whole[0]}, {"p": {"s": whole[1]}}, {"p": {"m": whole[2]}}, whole[3, 0]
+    )
     sent = ray_trainer.copy_reply(reply)
     tensors = [sent.weights["w"], sent.shares["p"]["s"], sent.private["p"]["m"], sent.loss]
     assert all(t.untyped_storage().nbytes() <= 12 for t in tensors)
@@ -113,7 +131,8 @@ def test_python_runs_and_resumes_on_a_cluster(cluster, tmp_path):
         unskew.run("fedavg", on="slurm", **TINY)
     x = np.zeros((40, 3), np.float32)
     with pytest.raises(
-        UsageError, match="E109 nodes build a run from its settings, and data was given in Python as an object"
+        UsageError,
+        match="E109 nodes build a run from its settings, and data was given in Python as an object",
     ):
         unskew.run("fedavg", (x, np.arange(40) % 2), on="ray", **{**TINY, "samples": None, "clients": 2})
 

@@ -1,4 +1,5 @@
-"""Runs on a cluster, with a Ray that is none: what is lost and done again, what is refused, what is asked of nodes."""
+"""Runs on a cluster, with a Ray that is none: what is lost and done again, what is refused, what is asked of
+nodes."""
 
 from __future__ import annotations
 
@@ -88,7 +89,10 @@ def test_a_node_that_cannot_train_is_named(tmp_path, cluster):
 def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
     """That there are none is not true of the machine on which it is read."""
     cluster(lambda *words: {"node": "n7", "code": 2, "said": "something\nE402 there is no data/ours.npz."})
-    words = "E173 fedavg, seed 0: node n7 cannot read the data that the driver has read: there is no data/ours.npz."
+    words = (
+        "E173 fedavg, seed 0: node n7 cannot read the data that the driver has read: there is no"
+        " data/ours.npz."
+    )
     with pytest.raises(UsageError) as refused:
         training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
     assert str(refused.value) == words
@@ -110,7 +114,9 @@ def test_other_data_on_a_node_are_noticed_before_anything_trains(tmp_path, clust
 
     run = cells(tmp_path)
     cluster(others)
-    with pytest.raises(UsageError, match=r"fedavg, seed 0: .*the data 'digits' are not those that the driver reads"):
+    with pytest.raises(
+        UsageError, match=r"fedavg, seed 0: .*the data 'digits' are not those that the driver reads"
+    ):
         _with_log(run, tmp_path)
     assert not (run[0].path / "config.yaml").exists()
 
@@ -177,6 +183,8 @@ def test_a_lost_connection_pauses_and_nothing_more_is_asked(tmp_path, cluster, h
     ray, run = cluster(gone), cells(tmp_path)
     if how == "Ray knows already":
         ray.wait = lambda *words, **more: setattr(ray, "joined", False) or ([], [])
-    with pytest.raises(Paused, match=r"E175 the connection to the Ray cluster was lost; .* `unskew resume` goes on"):
+    with pytest.raises(
+        Paused, match=r"E175 the connection to the Ray cluster was lost; .* `unskew resume` goes on"
+    ):
         training.train_all(run, 0, lambda cells: None, "ray")
     assert ray.killed == 0

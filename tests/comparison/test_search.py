@@ -34,7 +34,9 @@ def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
     assert floor.lines() == ["lr 0.05 to 2, log scale"]  # below it every point would train with lr_min
     assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01, log scale"
     assert (
-        space("fedprox(mu=0.1)")["fedprox.mu"] == space("fedprox", fedprox={"mu": 0.1})["fedprox.mu"] == "it is given"
+        space("fedprox(mu=0.1)")["fedprox.mu"]
+        == space("fedprox", fedprox={"mu": 0.1})["fedprox.mu"]
+        == "it is given"
     )
     assert space("rbsm")["rebafl.mu"] == "it is given"  # which is what makes it this preset
     assert space("fedprox+fedrs")["fedrs.alpha"] == "0 to 1"
@@ -110,7 +112,8 @@ def test_points_begin_with_what_is_lie_within_the_ranges_and_repeat():
 
 
 def test_points_are_drawn_by_order_of_magnitude_where_the_range_says_so():
-    """Half of 30 learning rates from 0.005 to 0.5 below 0.05, and no more than half of the evenly drawn shares below 0.05."""
+    """Half of 30 learning rates from 0.005 to 0.5 below 0.05, and no more than half of the evenly drawn
+    shares below 0.05."""
     sampler, drawn = ParzenSampler(SPACE, FIRST, drawn=30), []
     for _ in range(30):
         point = sampler.ask()
@@ -148,7 +151,10 @@ class Under:
     """A run under way, with the scores of its rounds by scope."""
 
     def __init__(self, main_score: str, **known: list[float]) -> None:
-        self.main_score, self.known = main_score, {"personal@client" if n == "own" else n: v for n, v in known.items()}
+        self.main_score, self.known = (
+            main_score,
+            {"personal@client" if n == "own" else n: v for n, v in known.items()},
+        )
 
     def series(self, scope, metric):
         values = self.known.get(scope, []) if metric == ("mean" if "@" in scope else self.main_score) else []
@@ -197,7 +203,12 @@ def test_what_a_trial_is_held_against_is_read_as_it_was_written_or_refused(tmp_p
 
 def test_the_best_trial_came_to_its_end_and_did_not_diverge():
     trials = Trials(
-        [Trial({"lr": 1}, math.nan), Trial({"lr": 2}, 0.9, pruned=True), Trial({"lr": 3}, 0.5), Trial({"lr": 4}, 0.5)]
+        [
+            Trial({"lr": 1}, math.nan),
+            Trial({"lr": 2}, 0.9, pruned=True),
+            Trial({"lr": 3}, 0.5),
+            Trial({"lr": 4}, 0.5),
+        ]
     )
     assert trials.best == {"lr": 3}
     lower = [Trial({"lr": 1}, 3.0, "rmse"), Trial({"lr": 2}, 1.0, "rmse")]

@@ -1,4 +1,5 @@
-"""A comparison that tunes first: as many trials for each, never on test samples, to the same end after a kill."""
+"""A comparison that tunes first: as many trials for each, never on test samples, to the same end after a
+kill."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ WORDS = ["--clients", "3", "--samples", "60", "--rounds", "4", "--epochs", "1", 
 
 
 def command(where, *more: str, methods=("fedavg", "fedprox")):
-    return CliRunner().invoke(cli.app(), ["compare", *methods, *WORDS, "--folder", str(where), "--name", "c", *more])
+    return CliRunner().invoke(
+        cli.app(), ["compare", *methods, *WORDS, "--folder", str(where), "--name", "c", *more]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,9 @@ def test_every_method_has_as_many_trials_none_of_which_sees_a_test_sample(origin
         complete = [t for t in entry["trials"] if not t["pruned"]]
         assert entry["best"] == max(complete, key=lambda t: t["score"])["point"]
         assert all(t["curve"][0][0] == 1 for t in entry["trials"])  # round 0 scores the untrained model
-        assert all(t["score"] == t["curve"][-1][1] for t in complete)  # a run this short is scored by its last round
+        assert all(
+            t["score"] == t["curve"][-1][1] for t in complete
+        )  # a run this short is scored by its last round
         final = config.load(where / "c" / f"{method}--s0" / "config.yaml")
         assert (final.validation, final.seed, final.lr) == (0.0, 0, entry["best"]["lr"])
         assert method == "fedavg" or f"mu={entry['best']['fedprox.mu']}" in final.method
@@ -69,7 +74,9 @@ def test_every_method_has_as_many_trials_none_of_which_sees_a_test_sample(origin
     assert "tune   5 trials for each of 2 methods x 4 rounds" in said
     assert "fedprox: lr 0.005 to 0.5, log scale; fedprox.mu 0.0001 to 0.01, log scale" in said
     assert read_plan(where / "c").tune == 5
-    assert unskew.Comparison(where / "c").tuned() == {m: entry["best"] for m, entry in facts["methods"].items()}
+    assert unskew.Comparison(where / "c").tuned() == {
+        m: entry["best"] for m, entry in facts["methods"].items()
+    }
     rows = json.loads((where / "c" / "compare.json").read_text())
     assert rows[0]["tuned"] == facts["methods"]["fedavg"]["best"]
 
@@ -86,7 +93,8 @@ def test_a_kill_anywhere_changes_nothing(copy):
     assert done.exit_code == 0, done.output
     assert (folder / "tuning.json").read_text() == before
     assert (
-        config.load(folder / "fedavg--s0" / "config.yaml").lr == json.loads(before)["methods"]["fedavg"]["best"]["lr"]
+        config.load(folder / "fedavg--s0" / "config.yaml").lr
+        == json.loads(before)["methods"]["fedavg"]["best"]["lr"]
     )
 
 
@@ -149,8 +157,12 @@ def test_what_cannot_be_tuned_is_refused_before_anything_trains(tmp_path, monkey
         with pytest.raises(UnskewError, match=says):
             unskew.compare(["fedavg"], references=False, folder=tmp_path, name="x", **{**SMALL, **more})
     few = np.zeros((4, 1, 8, 8), np.float32), np.array([0, 1, 0, 1])
-    with pytest.raises(UnskewError, match=r"E403 tuning fedavg: .* of . training samples leaves one side without any"):
-        unskew.compare(["fedavg"], few, references=False, tune=2, folder=tmp_path, name="d", clients=1, skew="iid")
+    with pytest.raises(
+        UnskewError, match=r"E403 tuning fedavg: .* of . training samples leaves one side without any"
+    ):
+        unskew.compare(
+            ["fedavg"], few, references=False, tune=2, folder=tmp_path, name="d", clients=1, skew="iid"
+        )
     assert not list(tmp_path.rglob("trial-*"))
     planned = command(tmp_path, "--tune", "3", "--dry-run")
     assert "tune   3 trials for each of 2 methods" in planned.output

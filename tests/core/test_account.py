@@ -14,8 +14,14 @@ from unskew.core.trip import Trip, trip_index
 def test_an_epsilon_without_bound_is_called_infinite():
     """Also where it comes from a file, which has null in its place; `inf` would be read as a number."""
     assert [epsilon_text(e) for e in (math.inf, None, 1.23456, 0.0)] == ["infinite", "infinite", "1.235", "0"]
-    account = Account("noise 1", ((math.inf, "published"), (2.5, "one record added")), ((3, 1, 20, math.inf, 2.5),))
-    assert account.lines() == ["noise 1", "  epsilon  infinite  published", "  epsilon       2.5  one record added"]
+    account = Account(
+        "noise 1", ((math.inf, "published"), (2.5, "one record added")), ((3, 1, 20, math.inf, 2.5),)
+    )
+    assert account.lines() == [
+        "noise 1",
+        "  epsilon  infinite  published",
+        "  epsilon       2.5  one record added",
+    ]
     assert account.as_json()["epsilons"] == [
         {"epsilon": None, "reading": "published"},
         {"epsilon": 2.5, "reading": "one record added"},
@@ -26,7 +32,9 @@ def test_an_epsilon_without_bound_is_called_infinite():
 
 def test_a_large_epsilon_is_said_to_promise_little():
     assert (epsilon_caution(WEAK_EPSILON), epsilon_caution(0.1)) == ("", "")
-    assert epsilon_caution(WEAK_EPSILON + 0.1) == epsilon_caution(math.inf) == "; above 10 this promises little"
+    assert (
+        epsilon_caution(WEAK_EPSILON + 0.1) == epsilon_caution(math.inf) == "; above 10 this promises little"
+    )
 
 
 def trip(client, when=lambda t, T: True) -> Trip:

@@ -1,4 +1,5 @@
-"""A pass through the blocks of a model, started, stopped and changed; and which weights a client remembers."""
+"""A pass through the blocks of a model, started, stopped and changed; and which weights a client
+remembers."""
 
 from __future__ import annotations
 

@@ -72,7 +72,11 @@ def test_an_honest_reply_passes():
         (reply(shares={"y": torch.tensor([-1, 3])}), "E306", "holds -1"),
         (reply(shares={"s": torch.tensor([-0.2, 1])}), "E308", "got -0.2"),
         (reply(shares={"s": torch.tensor([9.0, 9.0])}), "E308", "L2 norm 12.7"),
-        (reply(shares={"f": torch.ones(6, 4)[:, :4], "y": torch.zeros(0, dtype=torch.int64)}), "E302", "up to 5"),
+        (
+            reply(shares={"f": torch.ones(6, 4)[:, :4], "y": torch.zeros(0, dtype=torch.int64)}),
+            "E302",
+            "up to 5",
+        ),
         (reply(shares={"f": torch.full((2, 4), math.nan)}), "E301", "'p/f'"),
         (reply(shares={"extra": torch.ones(1)}), "E303", "unexpected 'p/extra'"),
     ],
@@ -122,13 +126,17 @@ def test_whatever_passes_is_finite_and_fits(shape, dtype, value, name):
     for made in good:
         assert set(made.weights) == set(SPEC.weights)
         assert all(
-            tuple(made.weights[n].shape) == s and torch.isfinite(made.weights[n]).all() for n, s in SPEC.weights.items()
+            tuple(made.weights[n].shape) == s and torch.isfinite(made.weights[n]).all()
+            for n, s in SPEC.weights.items()
         )
 
 
-@pytest.mark.parametrize(("bounds", "sent"), [({"low": 1e-6}, 0.0), ({"high": 0.1}, 9.0), ({"low": 1, "high": 3}, 2.0)])
+@pytest.mark.parametrize(
+    ("bounds", "sent"), [({"low": 1e-6}, 0.0), ({"high": 0.1}, 9.0), ({"low": 1, "high": 3}, 2.0)]
+)
 def test_a_number_that_is_clamped_to_a_bound_is_within_it(bounds, sent):
-    """The float32 nearest to 1e-6 is below 1e-6, that nearest to 0.1 above 0.1: replies that held either were dropped."""
+    """The float32 nearest to 1e-6 is below 1e-6, that nearest to 0.1 above 0.1: replies that held either were
+    dropped."""
     share = Share((1,), **bounds)
     clamped = torch.tensor([sent]).clamp(bounds.get("low"), bounds.get("high"))
     assert leaf_problem("s", clamped, share) is None

@@ -8,8 +8,13 @@ from unskew.core.keys import digest, key
 
 
 def test_keys_depend_on_purpose_alone():
-    assert torch.equal(torch.rand(3, generator=key(1, 2, "batch")), torch.rand(3, generator=key(1, 2, "batch")))
-    assert len({digest(1, 2, "a"), digest(1, 2, "b"), digest(12, "a"), digest("1", 2, "a"), digest(2, 1, "a")}) == 5
+    assert torch.equal(
+        torch.rand(3, generator=key(1, 2, "batch")), torch.rand(3, generator=key(1, 2, "batch"))
+    )
+    assert (
+        len({digest(1, 2, "a"), digest(1, 2, "b"), digest(12, "a"), digest("1", 2, "a"), digest(2, 1, "a")})
+        == 5
+    )
 
 
 def test_every_part_has_a_public_name():

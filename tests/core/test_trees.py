@@ -1,4 +1,5 @@
-"""Trees look the same to a hook wherever they come from: in the order of names, at addresses where torch puts tensors."""
+"""Trees look the same to a hook wherever they come from: in the order of names, at addresses where torch puts
+tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from unskew.records import checkpoints
 from unskew.records.private_state import DiskStore
 from unskew.runs import conformance
 
-ODD = {f"{name}.weight": torch.arange(n, dtype=torch.float32) for n, name in enumerate("kcfjaigbdhe", start=1)}
+ODD = {
+    f"{name}.weight": torch.arange(n, dtype=torch.float32) for n, name in enumerate("kcfjaigbdhe", start=1)
+}
 """Names out of order, and sizes after which the next tensor of a file lies anywhere."""
 
 

@@ -1,7 +1,8 @@
-"""`make crash`: kills and damaged files. A run ends with the bits it would have had, or in one sentence; never silently else.
+"""`make crash`: kills and damaged files. A run ends with the bits it would have had, or in one sentence;
+never silently else.
 
-Kills: a child process trains, is killed at a random moment, and another one goes on, again and again. Damage: one file of
-a run's folder is changed, and `unskew resume` is called.
+Kills: a child process trains, is killed at a random moment, and another one goes on, again and again. Damage:
+one file of a run's folder is changed, and `unskew resume` is called.
 """
 
 from __future__ import annotations
@@ -59,16 +60,22 @@ def train(folder: Path, method: str, stop_after: int = 0) -> None:
 
 
 def end(run: Path) -> tuple[object, ...]:
-    """What must be equal: the weights as a file, every row but for the seconds, and the pictures of the measures."""
+    """What must be equal: the weights as a file, every row but for the seconds, and the pictures of the
+    measures."""
     tree, facts = checkpoints.read(run / checkpoints.LATEST)
-    rows = [json.loads(line) for kind in ("metrics", "ledger", "events") for line in (run / f"{kind}.jsonl").open()]
+    rows = [
+        json.loads(line)
+        for kind in ("metrics", "ledger", "events")
+        for line in (run / f"{kind}.jsonl").open()
+    ]
     rows = [row for row in rows if row.get("metric") != "seconds"]
     pictures = (run / "measures.json").read_text() if (run / "measures.json").exists() else ""
     return (run / "model.safetensors").read_bytes(), checkpoints.digest(tree), facts["t"], rows, pictures
 
 
 def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> bool:
-    """Do work in a forked process, which is killed after some seconds unless it is done before. Returns whether it was."""
+    """Do work in a forked process, which is killed after some seconds unless it is done before. Returns
+    whether it was."""
     child = os.fork()
     if not child:
         code = 1
@@ -93,7 +100,8 @@ def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> b
 
 
 def kills(method: str, count: int, rng: random.Random, folder: Path) -> None:
-    """Kill runs of a method until it was done so many times, each at a random moment; the bits stay the same."""
+    """Kill runs of a method until it was done so many times, each at a random moment; the bits stay the
+    same."""
     began = time.monotonic()
     assert in_a_child(lambda: train(folder / "straight", method))
     took_s, expected, killed, attempt = time.monotonic() - began, end(folder / "straight" / "r"), 0, 0
@@ -151,7 +159,9 @@ def damage(file: Path, how: str, rng: random.Random) -> None:
         shutil.copy(rng.choice(others), file)
 
 
-def damaged(template: Path, expected: tuple[object, ...], rng: random.Random, folder: Path) -> tuple[str, Outcome]:
+def damaged(
+    template: Path, expected: tuple[object, ...], rng: random.Random, folder: Path
+) -> tuple[str, Outcome]:
     """Damage one file of a copy of a run and resume it. Returns what was done, and how it ended."""
     run = folder / "r"
     shutil.rmtree(run, ignore_errors=True)

@@ -1,4 +1,5 @@
-"""What a resumed run reads is what was written: every file that it reads is damaged here, and the data changed."""
+"""What a resumed run reads is what was written: every file that it reads is damaged here, and the data
+changed."""
 
 from __future__ import annotations
 
@@ -81,14 +82,18 @@ def test_private_state_that_no_checkpoint_can_do_without_is_refused(copy, damage
         file.unlink()
     if damage in ("cut", "garble"):
         file.write_bytes(content[:-9] if damage == "cut" else random.Random(1).randbytes(len(content)))
-    with pytest.raises(StateError, match=r"E204 no checkpoint in .* private state of round 3 is missing or damaged"):
+    with pytest.raises(
+        StateError, match=r"E204 no checkpoint in .* private state of round 3 is missing or damaged"
+    ):
         unskew.resume(path)
     assert before.exists()
     file.write_bytes(content)
     assert unskew.resume(path).digest == digest
 
 
-@pytest.mark.parametrize("edit", [{"lr": 0.5}, {"rounds": 9}, {"batch": 8, "seed": 3}, {"method": "fedprox(mu=1.0)"}])
+@pytest.mark.parametrize(
+    "edit", [{"lr": 0.5}, {"rounds": 9}, {"batch": 8, "seed": 3}, {"method": "fedprox(mu=1.0)"}]
+)
 def test_an_edited_config_is_not_resumed(copy, edit):
     """R2: the settings in the checkpoint count, and what differs is named."""
     path, _ = copy
@@ -186,7 +191,9 @@ def test_a_damaged_record_is_noticed_and_never_continued(copy, kind):
     file = path / f"{kind}.jsonl"
     content = file.read_text()
     file.write_text(content.replace(":1", ":2", 1))
-    with pytest.raises(StateError, match=f"E208 no checkpoint .*{kind}.jsonl is missing, or not as the run wrote it"):
+    with pytest.raises(
+        StateError, match=f"E208 no checkpoint .*{kind}.jsonl is missing, or not as the run wrote it"
+    ):
         unskew.resume(path)
     file.write_text(content)
     assert unskew.resume(path).digest == digest
@@ -221,7 +228,8 @@ def test_a_lost_checkpoint_is_told_and_two_are_not_begun_anew(copy):
 
 
 def test_measures_that_are_longer_than_written_are_noticed(tmp_path):
-    """R6: records may have grown after a checkpoint, but measures.json is written whole; more was a traceback."""
+    """R6: records may have grown after a checkpoint, but measures.json is written whole; more was a
+    traceback."""
     digest = run(tmp_path, measure="diversity").digest
     file = tmp_path / "r" / "measures.json"
     file.write_text(file.read_text() * 2)

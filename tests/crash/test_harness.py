@@ -15,7 +15,9 @@ def test_kills_of_forked_processes(tmp_path):
     """R1: killed anywhere, the run ends with the same bits, private state included."""
     code = "import random, sys; from pathlib import Path; from tests.crash import harness; "
     code += "harness.kills('scaffold', 2, random.Random(5), Path(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,4 +1,5 @@
-"""The index of private state: as long as its rounds, cut to what a checkpoint vouches for, and never read when it is damaged."""
+"""The index of private state: as long as its rounds, cut to what a checkpoint vouches for, and never read
+when it is damaged."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ def test_a_folder_that_lists_every_client_resumes_and_is_then_written_round_by_r
     for name in (checkpoints.LATEST, checkpoints.PREVIOUS):
         tensors, facts = checkpoints.read(path / name)
         store = DiskStore(path / "private", facts)
-        lists = {"private": sorted(store.index.items()), "private_files": sorted(store.holdings.files.items())}
+        lists = {
+            "private": sorted(store.index.items()),
+            "private_files": sorted(store.holdings.files.items()),
+        }
         del facts[INDEX_MARK]
         checkpoints.write(path / name, tensors, facts | lists)
     (path / "private" / INDEX_FILE).unlink()
@@ -117,7 +121,9 @@ def test_what_a_checkpoint_says_does_not_grow_with_the_clients(tmp_path):
 def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_path):
     rng, before, store = random.Random(3), {}, DiskStore(tmp_path)
     for t in range(1, 60):
-        if t % 7 == 0:  # a resumed run knows what the checkpoint says, and what a killed round left is removed
+        if (
+            t % 7 == 0
+        ):  # a resumed run knows what the checkpoint says, and what a killed round left is removed
             facts = store.facts()
             store.close()
             (tmp_path / "r000099.safetensors").write_bytes(b"")
@@ -134,7 +140,8 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
 
 @pytest.mark.parametrize("method", ["scaffold"])
 def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch, method):
-    """Every operation by which a save changes the disk fails once, of a run that goes on from there each time."""
+    """Every operation by which a save changes the disk fails once, of a run that goes on from there each
+    time."""
     for step in range(1, 60):
         done = 0
 

@@ -45,7 +45,13 @@ def ends(path: Path):
     metrics = [line for line in (path / "metrics.jsonl").read_text().splitlines() if '"seconds"' not in line]
     store = DiskStore(path / "private", meta)
     kept = {str(k): tree for k, tree in store.fetch(range(SETTINGS["clients"])).items()}
-    return checkpoints.digest(tree), checkpoints.digest(kept), metrics, (path / "ledger.jsonl").read_text(), meta["t"]
+    return (
+        checkpoints.digest(tree),
+        checkpoints.digest(kept),
+        metrics,
+        (path / "ledger.jsonl").read_text(),
+        meta["t"],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +203,9 @@ def test_other_settings_or_data_are_refused(tmp_path):
     run(tmp_path, "r")
     with pytest.raises(StateError, match=r"E112 .*lr was 0.05, is 0.1 now"):
         run(tmp_path, "r", lr=0.1)
-    fed = unskew.data.build(unskew.data.read("digits"), "iid", 6, np.random.default_rng(9), np.random.default_rng(9))
+    fed = unskew.data.build(
+        unskew.data.read("digits"), "iid", 6, np.random.default_rng(9), np.random.default_rng(9)
+    )
     with pytest.raises(StateError, match="E112"):
         unskew.run(METHOD, fed, folder=tmp_path, name="r", **SETTINGS)
 

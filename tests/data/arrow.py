@@ -1,7 +1,8 @@
-"""Parquet files for tests: written by pyarrow where it is installed, or by a stand-in for the little of it that is used.
+"""Parquet files for tests: written by pyarrow where it is installed, or by a stand-in for the little of it
+that is used.
 
-The stand-in keeps columns as JSON between the two marks of a Parquet file. A column is (type, values), the type as Arrow
-writes it.
+The stand-in keeps columns as JSON between the two marks of a Parquet file. A column is (type, values), the
+type as Arrow writes it.
 """
 
 import base64
@@ -106,7 +107,9 @@ class ParquetFile:
         ParquetFile.opened += 1
         begin = sum(self._said["groups"][: row_groups[0]])
         end = min(begin + self._said["groups"][row_groups[0]], len(next(iter(self._columns.values()))))
-        sizes = itertools.cycle((max(1, 2 * batch_size // 3), batch_size))  # fewer rows than asked for are allowed
+        sizes = itertools.cycle(
+            (max(1, 2 * batch_size // 3), batch_size)
+        )  # fewer rows than asked for are allowed
         while begin < end:
             count = min(next(sizes), end - begin)
             part = {n: self._columns[n].slice(begin, count) for n in columns}
@@ -134,7 +137,8 @@ def _bytes(value):
 
 
 def write(path, columns, group=7, notes=None, **lies):
-    """A file of the stand-in's. group: rows of a row group. notes: of the hub. lies: what its footer says otherwise."""
+    """A file of the stand-in's. group: rows of a row group. notes: of the hub. lies: what its footer says
+    otherwise."""
     rows = len(next(iter(columns.values()))[1])
     groups = [min(group, rows - begin) for begin in range(0, rows, group)]
     said = {"rows": rows, "groups": groups, "size": None, "notes": notes, "columns": columns, **lies}
@@ -162,6 +166,9 @@ def _type(pa, form):
         return pa.list_(_type(pa, match[1]))
     if form.startswith("struct"):
         return pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    return {"double": pa.float64(), "float": pa.float32(), "bool": pa.bool_(), "date32[day]": pa.date32()}.get(
-        form
-    ) or getattr(pa, form)()
+    return {
+        "double": pa.float64(),
+        "float": pa.float32(),
+        "bool": pa.bool_(),
+        "date32[day]": pa.date32(),
+    }.get(form) or getattr(pa, form)()

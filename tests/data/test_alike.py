@@ -15,7 +15,9 @@ SAYS = "differ in capitals or spaces alone and count as 2; if they are one, give
 def warnings(y, site) -> list[str]:
     """Those of the table, which are those of the facts."""
     dataset = take(unskew.data.arrays(X, np.array(y), columns={"site": np.array(site)}))
-    told = [line.removeprefix("warning  ") for line in table(dataset).splitlines() if line.startswith("warning")]
+    told = [
+        line.removeprefix("warning  ") for line in table(dataset).splitlines() if line.startswith("warning")
+    ]
     assert told == [note["text"] for note in facts(dataset)["notes"] if note["about"] == "warning"]
     return told
 

@@ -71,7 +71,9 @@ def test_lengths_and_range_are_the_named_sets():
     wave[4000:] = 0
     found = log_mel(wave, 8000, window=256)
     assert (found.min(), found.max()) == (0, pytest.approx(80, abs=1e-4))
-    quieter = log_mel(0.01 * wave, 8000, window=256)  # level does not matter; far below the peak float32 rounds
+    quieter = log_mel(
+        0.01 * wave, 8000, window=256
+    )  # level does not matter; far below the peak float32 rounds
     np.testing.assert_allclose(quieter, found, atol=0.01)
     assert not log_mel(np.zeros(8000), 8000, window=256).any()
     with pytest.raises(
@@ -86,7 +88,11 @@ def sounds(root, rates=(8000, 8000, 16000)):
             (root / part / name).mkdir(parents=True)
             for i in range(n):
                 wave = tone(hz, rates[i], 0.5 + 0.1 * i)
-                kind = [wave, (32767 * wave).astype(np.int16), np.stack([128 + 127 * wave] * 2, 1).astype(np.uint8)][i]
+                kind = [
+                    wave,
+                    (32767 * wave).astype(np.int16),
+                    np.stack([128 + 127 * wave] * 2, 1).astype(np.uint8),
+                ][i]
                 wavfile.write(root / part / name / f"{i}.wav", rates[i], kind)
 
 
@@ -122,7 +128,10 @@ def test_sounds_that_cannot_be_read(tmp_path):
         (np.array([0, 128, 192], np.uint8), [-1, 0, 0.5]),  # bytes have no sign: silence is 128
         (np.array([-(1 << 31), 0, 1 << 30], np.int32), [-1, 0, 0.5]),
         (np.array([-1.0, 0.0, 0.5], np.float32), [-1, 0, 0.5]),
-        (np.array([[-(1 << 15), 0], [0, 0], [1 << 14, 1 << 14]], np.int16), [-0.5, 0, 0.5]),  # the mean of two channels
+        (
+            np.array([[-(1 << 15), 0], [0, 0], [1 << 14, 1 << 14]], np.int16),
+            [-0.5, 0, 0.5],
+        ),  # the mean of two channels
     ],
 )
 def test_waves_lie_between_minus_one_and_one_whatever_their_type(tmp_path, samples, wave):
@@ -144,7 +153,8 @@ def test_chunks_of_odd_length_are_followed_by_a_byte_and_frames_must_fit_their_c
 
 
 def test_the_range_of_bands_and_of_loudness_is_what_is_asked_for():
-    """500 Hz is in the middle of eight bands up to 1,000 Hz by mel, and lower among those up to half the rate."""
+    """500 Hz is in the middle of eight bands up to 1,000 Hz by mel, and lower among those up to half the
+    rate."""
     wave = tone(500, 8000)
     bands = [int(log_mel(wave, 8000, 8, 512, high_hz=high).mean(1).argmax()) for high in (1000, None)]
     assert bands == [4, 2]

@@ -1,7 +1,8 @@
-"""Samples with several inputs that memory does not hold: each input stays where it lies, and they train to the bits that they
-have in memory.
+"""Samples with several inputs that memory does not hold: each input stays where it lies, and they train to
+the bits that they have in memory.
 
-Likely mistakes: whole numbers that are rounded or scaled otherwise than in memory, a file in Fortran order, NaN deep inside.
+Likely mistakes: whole numbers that are rounded or scaled otherwise than in memory, a file in Fortran order,
+NaN deep inside.
 What others may do: write to a file while it is used.
 """
 
@@ -109,14 +110,19 @@ def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, lit
     assert is_streamed(ours.federation.x)
     assert ours.federation.applied == theirs.federation.applied
     assert ours.digest == theirs.digest
-    both = [{note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)]
+    both = [
+        {note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)
+    ]
     assert both[0] == both[1]
 
 
 @pytest.mark.parametrize("scratch", ["", "off"])
 def test_columns_of_parquet_are_unpacked_once_and_stay_there(scratch, tmp_path, little, monkeypatch):
-    """Lists, numbers and images. Also without a temporary file, where they are unpacked when they are wanted."""
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    """Lists, numbers and images. Also without a temporary file, where they are unpacked when they are
+    wanted."""
+    monkeypatch.setitem(
+        __import__("sys").modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile)
+    )
     numbers = "list<element: list<element: list<element: uint8>>>"
     rows = {
         "scan": (numbers, SCANS.tolist()),
@@ -137,11 +143,15 @@ def test_columns_of_parquet_are_unpacked_once_and_stay_there(scratch, tmp_path, 
     assert np.array_equal(read.x[:], whole.x)
     where = "each time unpacked again" if scratch else "from a file without a name"
     told = [t for _, t in read.intake.notes]
-    assert any(t.startswith("column 'photo': samples are read when they are wanted") and where in t for t in told)
+    assert any(
+        t.startswith("column 'photo': samples are read when they are wanted") and where in t for t in told
+    )
     changed = {**rows, "ids": (rows["ids"][0], (IDS + 1).tolist())}
     arrow.write(tmp_path / "p.parquet", changed)
     if scratch:
-        with pytest.raises(DataError, match=r"E413 .*p.parquet has changed|E413 .*another than when it was checked"):
+        with pytest.raises(
+            DataError, match=r"E413 .*p.parquet has changed|E413 .*another than when it was checked"
+        ):
             read.x[:]
     else:
         assert np.array_equal(read.x[:], whole.x)
@@ -175,7 +185,11 @@ def test_tokens_may_have_a_label_each(little):
     [
         ("age", np.nan, r"E405 arrays: input 'age' of sample 31 holds nan"),
         ("age", 1e39, r"E405 arrays: input 'age' of sample 31 holds inf"),
-        ("ids", 1 << 24, r"E405 arrays: input 'ids' of sample 31 holds 16777216, and whole numbers are kept up to"),
+        (
+            "ids",
+            1 << 24,
+            r"E405 arrays: input 'ids' of sample 31 holds 16777216, and whole numbers are kept up to",
+        ),
         (
             "ids",
             (1 << 24) + 1,
@@ -200,7 +214,8 @@ def test_a_file_in_another_order_is_read_too_and_a_changed_one_is_no_other_resul
     np.save(tmp_path / "f.npy", np.asfortranarray(scan))
     assert np.array_equal(data.arrays({"scan": tmp_path / "f.npy", "age": AGES}, Y).x[:], whole.x)
     with pytest.raises(
-        DataError, match=r"E403 arrays: input 'scan': .* stay in memory \(mode 'c'\); map the file with mode 'r'"
+        DataError,
+        match=r"E403 arrays: input 'scan': .* stay in memory \(mode 'c'\); map the file with mode 'r'",
     ):
         data.arrays({"scan": np.load(tmp_path / "f.npy", mmap_mode="c"), "age": AGES}, Y)
     read = data.arrays(mapped(tmp_path), Y)

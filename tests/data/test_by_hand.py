@@ -45,7 +45,8 @@ def test_quotas_are_rounded_by_the_largest_remainder(quota, most, numbers):
 
 
 def test_rows_are_drawn_in_the_proportions_of_the_classes():
-    """5 of 2 + 6 + 2 rows: quotas 1, 3 and 1; each class's rows are a random choice, listed in ascending order."""
+    """5 of 2 + 6 + 2 rows: quotas 1, 3 and 1; each class's rows are a random choice, listed in ascending
+    order."""
     y = np.array([0, 0, 1, 1, 1, 1, 1, 1, 2, 2])
     seen = set()
     for seed in range(20):
@@ -71,7 +72,9 @@ def test_test_rows_are_rounded_by_the_largest_remainder_whatever_the_lot(n, weig
 
 
 def test_equal_remainders_are_settled_at_random():
-    results = {tuple(largest_remainder_exact(1, np.array([2, 2, 2]), rng(seed)).tolist()) for seed in range(40)}
+    results = {
+        tuple(largest_remainder_exact(1, np.array([2, 2, 2]), rng(seed)).tolist()) for seed in range(40)
+    }
     assert results == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
 
 
@@ -94,7 +97,11 @@ def test_decks_are_dealt_in_order_and_begin_again_at_their_end():
 def test_each_class_has_a_deck_of_its_own_and_no_client_a_row_twice():
     y = np.array([0, 0, 0, 1, 1, 2, 3, 3])
     index = wrap_rows([np.array([0, 1]), np.array([1, 3]), np.array([2, 0])], 2, Request(y, 3), rng())
-    assert [np.bincount(y[rows], minlength=4).tolist() for rows in index] == [[2, 2, 0, 0], [0, 2, 0, 2], [2, 0, 1, 0]]
+    assert [np.bincount(y[rows], minlength=4).tolist() for rows in index] == [
+        [2, 2, 0, 0],
+        [0, 2, 0, 2],
+        [2, 0, 1, 0],
+    ]
     assert all(len(set(rows.tolist())) == len(rows) for rows in index)
 
 
@@ -114,7 +121,8 @@ def test_an_average_size_is_split_evenly_over_a_clients_classes():
 
 
 def test_clients_of_a_group_differ_in_their_classes():
-    """Four classes for four clients of one class each; drawn at random, two would have the same one in 10 of 11 cases."""
+    """Four classes for four clients of one class each; drawn at random, two would have the same one in 10 of
+    11 cases."""
     y = np.tile(np.arange(4), 10)
     for seed in range(5):
         assert sorted(int(y[rows[0]]) for rows in partition("clustered:1", y, 4, rng(seed))) == [0, 1, 2, 3]
@@ -128,7 +136,8 @@ def test_the_first_groups_are_the_larger_ones():
 
 
 def test_a_site_keeps_at_most_so_many_samples_in_the_proportions_of_its_classes():
-    """Of site a 8 of 15 and 5 rows: 6 and 2, from anywhere among them; site b has 6 rows and keeps them all."""
+    """Of site a 8 of 15 and 5 rows: 6 and 2, from anywhere among them; site b has 6 rows and keeps them
+    all."""
     y, site = np.repeat([0, 1, 0], [15, 5, 6]), np.repeat(["a", "b"], [20, 6])
     a, b = partition("column:site", y, 2, rng(), columns={"site": site}, samples=8)
     assert np.bincount(y[a]).tolist() == [6, 2]
@@ -162,7 +171,8 @@ def test_groups_have_equal_classes_or_consecutive_rows():
 
 
 def test_a_client_with_its_part_gets_none_of_the_next_class():
-    """Ten classes of 20 rows for two clients: the last class that reaches a client finds it below 100 rows."""
+    """Ten classes of 20 rows for two clients: the last class that reaches a client finds it below 100
+    rows."""
     y = np.tile(np.arange(10), 20)
     for seed in range(30):
         assert partition("dirichlet:0.5,min=1", y, 2, rng(seed)).sizes.max() < 100 + 20
@@ -355,7 +365,8 @@ def test_targets_whose_errors_lose_their_squares_are_refused(value):
 
 
 def test_groups_are_held_out_whole_as_many_as_fit_and_at_least_one():
-    """A quarter of ten patients with a slice each is two; of 4 and 4 slices one patient, whichever share is asked for."""
+    """A quarter of ten patients with a slice each is two; of 4 and 4 slices one patient, whichever share is
+    asked for."""
     assert _whole_groups(np.arange(10), 0.25, rng()).sum() == 2
     assert _whole_groups(np.arange(10), 0.3, rng()).sum() == 3
     both = np.repeat([0, 1], 4)
@@ -384,11 +395,14 @@ def test_levels_of_devices_by_hand():
 
 
 def test_what_devices_see_by_hand():
-    """Two samples of two pixels, the second twice as bright, under client 1, whose u is 0.854102 and v 0.927051."""
+    """Two samples of two pixels, the second twice as bright, under client 1, whose u is 0.854102 and v
+    0.927051."""
     x, client = np.array([[[[0.1, 0.3]]], [[[0.2, 0.6]]]], np.float32), Client(1)
     factor = 2 ** (0.5 * 0.854102)
     assert Brightness(0.5).apply(x, client) == pytest.approx(x + 0.5 * 0.854102)
-    around = np.array([[[[0.2 - 0.1 * factor, 0.2 + 0.1 * factor]]], [[[0.4 - 0.2 * factor, 0.4 + 0.2 * factor]]]])
+    around = np.array(
+        [[[[0.2 - 0.1 * factor, 0.2 + 0.1 * factor]]], [[[0.4 - 0.2 * factor, 0.4 + 0.2 * factor]]]]
+    )
     assert Contrast(0.5).apply(x, client) == pytest.approx(around)  # each sample around its own mean
     assert Gamma(0.5).apply(x, client) == pytest.approx(x**factor)
     flat = np.zeros((50, 1, 40, 40), np.float32)
@@ -404,14 +418,20 @@ def test_columns_stay_with_their_rows_where_each_client_sees_its_own():
     site = np.array([2, 0, 1, 0, 2, 1, 0, 1, 2, 2, 1, 0])
     x = site[:, None].astype(np.float32) * np.ones((1, 3), np.float32)
     sample = data.arrays(
-        x, np.arange(12) % 2, x[:3], np.array([0, 1, 0]), columns={"site": site}, test_columns={"site": site[:3]}
+        x,
+        np.arange(12) % 2,
+        x[:3],
+        np.array([0, 1, 0]),
+        columns={"site": site},
+        test_columns={"site": site[:3]},
     )
     federation = data.build(sample, "column:site+brightness:0", 3, rng(), rng())
     assert [set(federation.columns["site"][rows].tolist()) for rows in federation.train] == [{0}, {1}, {2}]
 
 
 def test_a_blur_is_a_gaussian_that_repeats_the_border():
-    """Of client 1 and s = 2 the deviation is 1.854102 pixels: so it is for a single bright pixel, along both axes."""
+    """Of client 1 and s = 2 the deviation is 1.854102 pixels: so it is for a single bright pixel, along both
+    axes."""
     x = np.zeros((1, 1, 31, 31), np.float32)
     x[0, 0, 15, 15] = 1
     seen = Blur(2.0).apply(x, Client(1))[0, 0].astype(float)
@@ -438,7 +458,12 @@ def test_noise_of_parts_and_of_suffixes_is_independent():
 def test_test_rows_of_an_unknown_site_belong_to_nobody():
     x, y = rng().random((8, 2)), np.arange(8) % 2
     dataset = data.arrays(
-        x, y, x[:4], y[:4], columns={"site": np.array([1, 1, 1, 1, 5, 5, 5, 5])}, test_columns={"site": [1, 3, 5, 9]}
+        x,
+        y,
+        x[:4],
+        y[:4],
+        columns={"site": np.array([1, 1, 1, 1, 5, 5, 5, 5])},
+        test_columns={"site": [1, 3, 5, 9]},
     )
     federation = data.build(dataset, "column:site", 1, rng(), rng())
     assert [rows.tolist() for rows in federation.test] == [[0], [2]]
@@ -446,7 +471,8 @@ def test_test_rows_of_an_unknown_site_belong_to_nobody():
 
 
 def test_a_channel_that_varies_by_rounding_alone_is_shifted_and_not_scaled():
-    """A million with a last bit more in one of four samples: a deviation of 0.027, which is no more than float32 can say."""
+    """A million with a last bit more in one of four samples: a deviation of 0.027, which is no more than
+    float32 can say."""
     x = np.array([[1e6, 0.0], [1e6, 2.0], [1e6, 0.0], [1e6 + 0.0625, 2.0]], np.float32)
     mean, std = scaling.find_constants(x)
     assert mean == (pytest.approx(1e6), 1.0)
@@ -457,7 +483,12 @@ def test_a_channel_that_varies_by_rounding_alone_is_shifted_and_not_scaled():
 
 @pytest.mark.parametrize(
     ("constants", "channels"),
-    [(((0.0,), (0.0,)), 1), (((0.0,), (-1.0,)), 1), (((float("nan"),), (1.0,)), 1), (((0.0, 0.0), (1.0, 1.0)), 1)],
+    [
+        (((0.0,), (0.0,)), 1),
+        (((0.0,), (-1.0,)), 1),
+        (((float("nan"),), (1.0,)), 1),
+        (((0.0, 0.0), (1.0, 1.0)), 1),
+    ],
 )
 def test_constants_that_scale_nothing_are_refused(constants, channels):
     scaling.check(((0.0,), (1e-3,)), (1, 8, 8), None)
@@ -508,10 +539,16 @@ def test_what_is_shown_before_a_run_by_hand():
     """Sites with 1, 2 and 9 samples: the median is 2; one, two and three classes, two on average."""
     site, y = np.repeat([0, 1, 2], [1, 2, 9]), np.array([0, 0, 1, 0, 0, 0, 0, 1, 1, 2, 2, 2])
     columns = {"columns": {"site": site}, "test_columns": {"site": site[:4]}}
-    sample = data.arrays(rng().random((12, 3)), y, rng().random((4, 3)), y[:4], classes=list("abcd"), **columns)
+    sample = data.arrays(
+        rng().random((12, 3)), y, rng().random((4, 3)), y[:4], classes=list("abcd"), **columns
+    )
     lines = data_overview.terminal(data.build(sample, "column:site", 3, rng(), rng())).splitlines()
     facts = [line for line in lines if line.startswith(("data    arrays", "split"))]
     assert "12 training samples of 3 clients, 4 classes" in facts[0]
     assert facts[0].endswith("global test 4")
     assert facts[1] == "split   column:site: sizes 1 to 9 (median 2), 2.0 of 4 classes a client"
-    assert [line.split(maxsplit=1)[1] for line in lines[-3:]] == ["|█   | 1", "|██  | 2", "|█▄▆ | 9"]  # 4, 2 and 3 of 9
+    assert [line.split(maxsplit=1)[1] for line in lines[-3:]] == [
+        "|█   | 1",
+        "|██  | 2",
+        "|█▄▆ | 9",
+    ]  # 4, 2 and 3 of 9

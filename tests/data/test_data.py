@@ -76,7 +76,10 @@ def test_quantity_skew_owns_q_classes_and_always_class_i_mod_c():
 def test_dirichlet_gets_more_skewed_as_alpha_falls():
     def classes_held(alpha):
         return np.mean(
-            [(counts(partition(f"dirichlet:{alpha},min=1", Y, 20, rng(s))) > 0).sum(1).mean() for s in range(3)]
+            [
+                (counts(partition(f"dirichlet:{alpha},min=1", Y, 20, rng(s))) > 0).sum(1).mean()
+                for s in range(3)
+            ]
         )
 
     assert classes_held(0.05) < classes_held(0.5) < classes_held(50)
@@ -84,7 +87,8 @@ def test_dirichlet_gets_more_skewed_as_alpha_falls():
 
 
 def test_dirichlet_balance_step_keeps_full_clients_from_getting_more():
-    """A client at N/K or above when a class is dealt gets none of it, so nobody exceeds N/K by more than a class."""
+    """A client at N/K or above when a class is dealt gets none of it, so nobody exceeds N/K by more than a
+    class."""
     for seed in range(5):
         sizes = partition("dirichlet:0.3,min=1", Y, 6, rng(seed)).sizes
         assert sizes.max() < len(Y) / 6 + np.bincount(Y).max()
@@ -167,7 +171,8 @@ def test_small_clients_are_ordinary():
 
 
 def test_digits_are_those_of_scikit_learn_wherever_it_keeps_them(monkeypatch):
-    """The file is read without importing scikit-learn, which takes longer than the whole of a short run's data."""
+    """The file is read without importing scikit-learn, which takes longer than the whole of a short run's
+    data."""
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "sklearn.datasets", None)
         here = data.read("digits")
@@ -402,7 +407,9 @@ def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_aw
     assert (len(held.y), len(held.y_test)) == (160, 40)
     for column, values in ((held.y_test, range(4)), (held.test_columns["domain"], range(2))):
         assert set(np.bincount(column).tolist()) == {40 // len(values)}
-    assert np.bincount(4 * held.test_columns["domain"] + held.y_test).tolist() == [5] * 8  # of every class of a domain
+    assert (
+        np.bincount(4 * held.test_columns["domain"] + held.y_test).tolist() == [5] * 8
+    )  # of every class of a domain
     together = np.concatenate([held.x, held.x_test])
     assert np.array_equal(np.sort(together[:, 0]), np.sort(x[:, 0]))
     assert np.array_equal(held.x_test, validation_of(made, 0.2).x_test)

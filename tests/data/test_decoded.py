@@ -1,6 +1,8 @@
-"""Files that hold a sample each, and sets of several clients, which are too many for memory: decoded when they are wanted.
+"""Files that hold a sample each, and sets of several clients, which are too many for memory: decoded when
+they are wanted.
 
-Likely mistakes: images of several sizes, a damaged file among them, a client whose set is small beside one that is not. What
+Likely mistakes: images of several sizes, a damaged file among them, a client whose set is small beside one
+that is not. What
 others may do: take a file away, write another one in its place, damage it, while a run trains.
 """
 
@@ -53,7 +55,10 @@ def little(monkeypatch):
     ("make", "more"),
     [
         (images, {"skew": "iid"}),
-        (lambda root: images(root, 6, ("x", "y")), {"skew": "column:site", "clients": 2, "normalise": "dataset"}),
+        (
+            lambda root: images(root, 6, ("x", "y")),
+            {"skew": "column:site", "clients": 2, "normalise": "dataset"},
+        ),
         (sounds, {"skew": "iid", "clients": 2}),
     ],
 )
@@ -74,9 +79,14 @@ def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_sam
     monkeypatch.setattr("unskew.data.readers.from_folder.FileRows._sample", None)  # nothing is decoded again
     source, found = read.x.source, read.x.source.survey
     assert all(
-        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n)) for n in vars(found)
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n))
+        for n in vars(found)
     )
-    notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
+    notes = [
+        note
+        for note in read.intake.notes
+        if "read when they are wanted: together they would take" not in note[1]
+    ]
     assert (notes, len(read.intake.notes)) == (list(whole.intake.notes), len(notes) + 1)
     other = unskew.run("fedavg", text, **SETTINGS | more)
     assert (other.digest, other.scores()) == (one.digest, one.scores())
@@ -93,7 +103,9 @@ def test_a_test_folder_is_decoded_when_it_is_wanted(tmp_path, little):
     assert np.array_equal(read.x_test[:], whole.x_test)
 
 
-def test_without_a_temporary_file_they_are_decoded_when_they_are_wanted_to_the_same_bits(tmp_path, little, monkeypatch):
+def test_without_a_temporary_file_they_are_decoded_when_they_are_wanted_to_the_same_bits(
+    tmp_path, little, monkeypatch
+):
     text = images(tmp_path / "set")
     whole, one = data.read(text), unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"})
     little()
@@ -103,7 +115,8 @@ def test_without_a_temporary_file_they_are_decoded_when_they_are_wanted_to_the_s
     assert np.array_equal(read.x_test[:], whole.x_test)
     source, found = read.x.source, read.x.source.survey
     assert all(
-        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n)) for n in vars(found)
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n))
+        for n in vars(found)
     )
     assert unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"}).digest == one.digest
 
@@ -171,7 +184,8 @@ class Items:
 
 
 def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(monkeypatch):
-    """D8: sets by client were put into one array, E414 where one of them did not fit, and never asked whether all do."""
+    """D8: sets by client were put into one array, E414 where one of them did not fit, and never asked whether
+    all do."""
     sets = {name: Items(i, n) for i, (name, n) in enumerate({"p": 20, "q": 30, "r": 10}.items())}
     settings = SETTINGS | {"epochs": 2}
     whole = unskew.run("fedavg", sets, **settings)

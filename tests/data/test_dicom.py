@@ -1,4 +1,5 @@
-"""DICOM as sets of slices: nothing of whom it is about gets out, it is what NIfTI gives, and what is wrong is refused.
+"""DICOM as sets of slices: nothing of whom it is about gets out, it is what NIfTI gives, and what is wrong is
+refused.
 
 Skipped where pydicom is not installed (pip install 'unskew[medical]').
 """
@@ -35,7 +36,7 @@ RNG = np.random.default_rng(11)
 
 def volume(path):
     """The only series below a path, as a volume."""
-    ((one,), _) = find_series(path)
+    (one,), _ = find_series(path)
     return stack_series(one.series)
 
 
@@ -61,9 +62,26 @@ def test_nothing_of_whom_the_files_are_about_is_written_or_printed(tmp_path, cap
         said = [
             call("data", "check", spec, cwd=out),
             call(
-                "run", "fedavg", "--data", spec, "--rounds", "1", "--skew", "column:patient", "--name", "one", cwd=out
+                "run",
+                "fedavg",
+                "--data",
+                spec,
+                "--rounds",
+                "1",
+                "--skew",
+                "column:patient",
+                "--name",
+                "one",
+                cwd=out,
             ),
-            call("predict", "runs/one", f"../in/{scans.name}/ill/Quillfeather-1", "--out", "answers.csv", cwd=out),
+            call(
+                "predict",
+                "runs/one",
+                f"../in/{scans.name}/ill/Quillfeather-1",
+                "--out",
+                "answers.csv",
+                cwd=out,
+            ),
         ]
     assert [s.code for s in said] == [0, 0, 0], "".join(s.text for s in said)
     text = "".join(s.text for s in said) + caplog.text + "".join(str(w.message) for w in warned)
@@ -126,7 +144,8 @@ def spoken(item):
 
 
 def test_what_pydicom_says_is_dropped(tmp_path, caplog):
-    """Its warnings quote tags, as an identifier that breaks the rules does here; its logs and errors could."""
+    """Its warnings quote tags, as an identifier that breaks the rules does here; its logs and errors
+    could."""
     write_series(tmp_path / "Zebedee", np.ones((8, 8, 2), np.uint8))
     for path in (tmp_path / "Zebedee").iterdir():
         path.write_bytes(
@@ -168,14 +187,20 @@ def test_a_series_is_what_nifti_gives_of_the_same_volume(tmp_path, kind, tilted)
     begin = np.array([10, -20, 30.0])
     for k in range(3):
         tags = {
-            "ImagePositionPatient": list(begin + 3 * k * normal), "ImageOrientationPatient": [*across, *down],
-            "PixelSpacing": [0.5, 2], "RescaleSlope": slope, "RescaleIntercept": intercept, "InstanceNumber": 3 - k,
-        }  # fmt: skip
+            "ImagePositionPatient": list(begin + 3 * k * normal),
+            "ImageOrientationPatient": [*across, *down],
+            "PixelSpacing": [0.5, 2],
+            "RescaleSlope": slope,
+            "RescaleIntercept": intercept,
+            "InstanceNumber": 3 - k,
+        }
         write(instance(stored_RCN[..., k], k + 1, **tags), tmp_path / f"{(2 * k) % 3}")
     affine = np.eye(4)
     affine[:3] = np.stack([across * 2, down * 0.5, normal * 3, begin], 1)
     affine = np.diag([-1, -1, 1, 1]) @ affine
-    scaled = nibabel.Nifti1Image(stored_RCN.transpose(1, 0, 2) * np.float32(slope) + np.float32(intercept), affine)
+    scaled = nibabel.Nifti1Image(
+        stored_RCN.transpose(1, 0, 2) * np.float32(slope) + np.float32(intercept), affine
+    )
     nibabel.save(scaled, tmp_path / "same.nii")
     expected, ours = read_nifti(tmp_path / "same.nii"), volume(tmp_path)
     np.testing.assert_array_equal(ours.values, expected.values)
@@ -203,10 +228,16 @@ def test_frames_of_one_file_lie_where_their_groups_say(tmp_path):
     order = [2, 0, 1]
     frames = [group("PlanePositionSequence", ImagePositionPatient=[0, 0, 2.0 * (k + 1)]) for k in order]
     ds = instance(
-        np.moveaxis(body, 2, 0)[order], SOPClassUID=EnhancedCTImageStorage, ImagePositionPatient=None, RescaleSlope=None,
-        ImageOrientationPatient=None, PixelSpacing=None, RescaleIntercept=None, SharedFunctionalGroupsSequence=[shared],
+        np.moveaxis(body, 2, 0)[order],
+        SOPClassUID=EnhancedCTImageStorage,
+        ImagePositionPatient=None,
+        RescaleSlope=None,
+        ImageOrientationPatient=None,
+        PixelSpacing=None,
+        RescaleIntercept=None,
+        SharedFunctionalGroupsSequence=[shared],
         PerFrameFunctionalGroupsSequence=frames,
-    )  # fmt: skip
+    )
     write(ds, tmp_path / "many" / "x")
     one, many = volume(tmp_path / "one"), volume(tmp_path / "many")
     np.testing.assert_array_equal(one.values, many.values)
@@ -245,7 +276,9 @@ def test_what_pydicom_reads_by_itself_is_read(tmp_path, how):
         ds._read_implicit, ds._read_little = False, True
     (tmp_path / "other").mkdir()
     if how == "big endian":
-        pydicom.dcmwrite(tmp_path / "other" / "a", ds, implicit_vr=False, little_endian=False, force_encoding=True)
+        pydicom.dcmwrite(
+            tmp_path / "other" / "a", ds, implicit_vr=False, little_endian=False, force_encoding=True
+        )
     else:
         ds.save_as(tmp_path / "other" / "a", enforce_file_format=True)
     np.testing.assert_array_equal(volume(tmp_path / "other").values, volume(tmp_path / "plain").values)
@@ -285,7 +318,11 @@ def test_sites_are_folders_of_several_patients_and_tables_name_patients_by_their
     np.testing.assert_array_equal(np.bincount(one.y), np.bincount(other.y))
     (tmp_path / "table" / "patients.csv").write_text("\n".join(lines[:-1]))
     (tmp_path / "table").rename(tmp_path / "Zebedee")
-    for table, text in (("\n".join(lines[:-1]), "1 of the patients"), ("patient,x\na,1", "no line"), ('"', "no rows")):
+    for table, text in (
+        ("\n".join(lines[:-1]), "1 of the patients"),
+        ("patient,x\na,1", "no line"),
+        ('"', "no rows"),
+    ):
         (tmp_path / "Zebedee" / "patients.csv").write_text(table)
         with pytest.raises(DataError, match=text) as caught:
             volumes(tmp_path / "Zebedee", size=8, label="state")
@@ -308,7 +345,12 @@ def test_the_kind_of_image_is_chosen_by_its_description(tmp_path):
         for series, title in ((1, "scout"), (2, "axial T1")):
             body = np.full((8, 8, series), i + 10 * series, np.uint8)
             write_series(
-                tmp_path / "ab"[i % 2] / f"p{i}", body, i, series, SeriesDescription=title, names=f"{series}-{{}}"
+                tmp_path / "ab"[i % 2] / f"p{i}",
+                body,
+                i,
+                series,
+                SeriesDescription=title,
+                names=f"{series}-{{}}",
             )
     dataset = volumes(tmp_path, size=8, image="T1")
     assert len(dataset.x) + len(dataset.x_test) == 8

@@ -1,4 +1,5 @@
-"""DICOM that is damaged, hostile or laid out in a way that cannot be read: each ends in one sentence that names nobody.
+"""DICOM that is damaged, hostile or laid out in a way that cannot be read: each ends in one sentence that
+names nobody.
 
 Skipped where pydicom is not installed (pip install 'unskew[medical]').
 """
@@ -100,8 +101,16 @@ def halves(share):
 def colours(light):
     def change(path):
         values = np.zeros((8, 8, 3), np.uint8)
-        tagged(SamplesPerPixel=3, PhotometricInterpretation=light, PlanarConfiguration=0, BitsAllocated=8, BitsStored=8,
-               HighBit=7, PixelRepresentation=0, PixelData=values.tobytes())(path)  # fmt: skip
+        tagged(
+            SamplesPerPixel=3,
+            PhotometricInterpretation=light,
+            PlanarConfiguration=0,
+            BitsAllocated=8,
+            BitsStored=8,
+            HighBit=7,
+            PixelRepresentation=0,
+            PixelData=values.tobytes(),
+        )(path)
 
     return change
 
@@ -111,7 +120,11 @@ DANGERS = {
     "more rows than bytes": (tagged(Rows=65000, Columns=60000), "E401", "more than 32,768 voxels"),
     "a deflated bomb": (bomb, "E401", "unpacks to more than 65,536 bytes"),
     "run lengths without end": (run_lengths, "E401", "packed into more than it needs"),
-    "a missing slice": (lambda p: p.unlink(), "E401", "lacks images: one lies 4 mm behind its neighbour, others 2 mm"),
+    "a missing slice": (
+        lambda p: p.unlink(),
+        "E401",
+        "lacks images: one lies 4 mm behind its neighbour, others 2 mm",
+    ),
     "one place twice": (tagged(ImagePositionPatient=[0, 0, 2.0]), "E409", "two images in one place"),
     "beside the others": (tagged(ImagePositionPatient=[9, 0, 6.0]), "E401", "off the line"),
     "a scout": (tagged(ImageOrientationPatient=[0, 1, 0, 0, 0, 1]), "E409", "several orientations"),
@@ -121,7 +134,11 @@ DANGERS = {
     "a cut header": (halves(0.4), "E401", "cannot be read as DICOM"),
     "an early cut": (halves(0.2), "E401", "cannot be read as DICOM"),
     "nothing": (lambda p: p.write_bytes(b""), "E401", "is not DICOM"),
-    "noise": (lambda p: p.write_bytes(bytes(128) + b"DICM" + RNG.bytes(500)), "E401", "cannot be read as DICOM"),
+    "noise": (
+        lambda p: p.write_bytes(bytes(128) + b"DICM" + RNG.bytes(500)),
+        "E401",
+        "cannot be read as DICOM",
+    ),
     "no patient": (tagged(PatientID=None), "E409", "several patients"),
     "no series": (tagged(SeriesInstanceUID=None), "E401", "no SeriesInstanceUID"),
     "no rows": (tagged(Rows=None), "E401", "no Rows"),
@@ -141,7 +158,7 @@ DANGERS = {
     "packed as JPEG-LS": (packed("1.2.840.10008.1.2.4.80"), "E403", "JPEG-LS.*pip install pylibjpeg"),
     "packed as nobody knows": (packed(SECRETS[4] + ".9"), "E403|E401", "does not know|damaged"),
     "broken JPEG": (packed("1.2.840.10008.1.2.4.50"), "E401|E403", "damaged|pip install"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("danger", DANGERS)
@@ -157,7 +174,9 @@ def test_what_is_wrong_ends_in_one_sentence_that_names_nobody(tmp_path, monkeypa
             volumes(tmp_path / "Quillfeather", size=8)
     assert caught.value.code in code.split("|")
     assert "\n" not in str(caught.value)
-    assert not told(f"{caught.value} {caught.value.__cause__} {caplog.text} {[str(w.message) for w in warned]}")
+    assert not told(
+        f"{caught.value} {caught.value.__cause__} {caplog.text} {[str(w.message) for w in warned]}"
+    )
     assert str(tmp_path) not in str(caught.value)
 
 

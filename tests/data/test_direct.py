@@ -1,8 +1,9 @@
-"""Rows that go past the system's cache are the same rows, and where that does not work they are read through it.
+"""Rows that go past the system's cache are the same rows, and where that does not work they are read through
+it.
 
-Likely mistakes: data on a file system that has no such reads, a container that forbids them, rows that do not begin where the
-disk's blocks do. What others may do: cut the file off while the disk is asked, put another file in its place, take all queues
-that the system has.
+Likely mistakes: data on a file system that has no such reads, a container that forbids them, rows that do not
+begin where the disk's blocks do. What others may do: cut the file off while the disk is asked, put another
+file in its place, take all queues that the system has.
 """
 
 import os
@@ -21,8 +22,8 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """How many ranges the disk was asked for past the cache, and how many of them were not read, at each read; the system's
-    memory seems to hold nothing."""
+    """How many ranges the disk was asked for past the cache, and how many of them were not read, at each
+    read; the system's memory seems to hold nothing."""
     (tmp_path / "x").write_bytes(bytes(9000))
     some = RangeFile(tmp_path / "x")
     if not some._direct.block:
@@ -47,10 +48,12 @@ def source_of(path, shape, kind=np.uint8, offset=0):
 
 
 @pytest.mark.parametrize(
-    ("shape", "offset"), [((700, 7), 0), ((300, 513), 128), ((90, 3, 32, 32), 128), ((600, 5000), 5), ((40, 4096), 0)]
+    ("shape", "offset"),
+    [((700, 7), 0), ((300, 513), 128), ((90, 3, 32, 32), 128), ((600, 5000), 5), ((40, 4096), 0)],
 )
 def test_rows_past_the_cache_are_those_of_the_file(shape, offset, tmp_path, asked):
-    """D8: in any order, twice, side by side, at either end of the file, more of them and more bytes than are asked for at once."""
+    """D8: in any order, twice, side by side, at either end of the file, more of them and more bytes than are
+    asked for at once."""
     source, x = source_of(tmp_path / "x", shape, offset=offset)
     n = len(x)
     for rows in (RNG.permutation(n), np.r_[0:n:2, n - 1, 0, n - 1], RNG.integers(0, n, 4 * QUEUE_LENGTH)):
@@ -115,7 +118,9 @@ def test_a_file_that_is_cut_off_or_replaced_is_noticed_past_the_cache_too(tmp_pa
 def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path, asked, monkeypatch):
     monkeypatch.setattr(file_ranges, "_read_queues", [])
     if lacks == "a call":
-        monkeypatch.setattr(file_ranges, "SYSTEM_CALLS", dict.fromkeys(file_ranges.SYSTEM_CALLS, (100_000,) * 4))
+        monkeypatch.setattr(
+            file_ranges, "SYSTEM_CALLS", dict.fromkeys(file_ranges.SYSTEM_CALLS, (100_000,) * 4)
+        )
         assert file_ranges.read_queue() is None
     elif lacks == "a machine":
         monkeypatch.setattr(file_ranges, "SYSTEM_CALLS", {})
@@ -140,7 +145,9 @@ def test_what_was_asked_and_not_waited_for_never_overwrites_what_is_read_later(t
     queue, some = file_ranges.read_queue(), file_ranges.ReadQueue._some
     assert queue is not None
     monkeypatch.setattr(
-        file_ranges.ReadQueue, "_some", lambda self, call, *rest: -1 if call == self._wait else some(self, call, *rest)
+        file_ranges.ReadQueue,
+        "_some",
+        lambda self, call, *rest: -1 if call == self._wait else some(self, call, *rest),
     )
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     monkeypatch.setattr(file_ranges.ReadQueue, "_some", some)

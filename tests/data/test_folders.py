@@ -1,4 +1,5 @@
-"""Folders as people keep them: sites and domains, masks, tables beside files, parts, sizes, and what is left out."""
+"""Folders as people keep them: sites and domains, masks, tables beside files, parts, sizes, and what is left
+out."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ def test_labels_beside_images_are_masks_also_by_site(tmp_path):
 
 
 def test_images_keep_their_ratio_and_masks_follow(tmp_path):
-    """D7: size and fit are settings; an image that is not square is padded unless asked otherwise, and told."""
+    """D7: size and fit are settings; an image that is not square is padded unless asked otherwise, and
+    told."""
     wide = np.zeros((4, 8), np.uint8)
     wide[:, :4] = 255
     for kind in ("images", "masks"):
@@ -99,7 +101,9 @@ def test_images_keep_their_ratio_and_masks_follow(tmp_path):
     squashed, cut = (data.read(tmp_path, size=4, fit=fit) for fit in ("squash", "crop"))
     assert squashed.y[0].tolist() == [[1, 1, 0, 0]] * 4
     assert cut.y[0].tolist() == [[1, 1, 0, 0]] * 4
-    with pytest.raises(UsageError, match=r"E125 folder .*: fit must be 'pad' or 'crop' or 'squash'; got 'pda'"):
+    with pytest.raises(
+        UsageError, match=r"E125 folder .*: fit must be 'pad' or 'crop' or 'squash'; got 'pda'"
+    ):
         data.read(f"{tmp_path}(fit=pda)")
 
 
@@ -177,7 +181,9 @@ def disc(path, n=0, value=0, size=(16, 16)):
     Image.fromarray((inside * value if value else noise + 100 * inside).astype(np.uint8)).save(path)
 
 
-def scans(root, image="{site}/images/{n}.png", mask="{site}/masks/{n}.png", sites=("berlin", "lyon"), value=255):
+def scans(
+    root, image="{site}/images/{n}.png", mask="{site}/masks/{n}.png", sites=("berlin", "lyon"), value=255
+):
     for site in sites:
         for n in range(5):
             disc(root / image.format(site=site, n=n), n)
@@ -197,8 +203,8 @@ def scans(root, image="{site}/images/{n}.png", mask="{site}/masks/{n}.png", site
     ],
 )
 def test_usual_spellings_of_images_and_masks_are_understood(tmp_path, image, mask):
-    """Other names made a classification of images and masks, merged sites of one country, and gave every patient's slice
-    the mask of the last."""
+    """Other names made a classification of images and masks, merged sites of one country, and gave every
+    patient's slice the mask of the last."""
     scans(tmp_path, image, mask)
     d = data.folder(tmp_path, size=16)
     assert d.labels["site"] == ("berlin", "lyon")
@@ -207,7 +213,8 @@ def test_usual_spellings_of_images_and_masks_are_understood(tmp_path, image, mas
 
 
 def test_sites_of_other_spellings_do_not_vanish(tmp_path):
-    """A site with scans/ and segs/ beside sites with images/ and masks/, and a site that is a link, vanished."""
+    """A site with scans/ and segs/ beside sites with images/ and masks/, and a site that is a link,
+    vanished."""
     scans(tmp_path / "all", sites=("berlin",))
     scans(tmp_path / "all", "{site}/scans/{n}.png", "{site}/segs/{n}.png", sites=("lyon",))
     scans(tmp_path, sites=("elsewhere",))
@@ -344,7 +351,8 @@ def test_identical_rows_of_tables_are_told():
 
 
 def test_bits_of_deep_images_are_a_setting(tmp_path):
-    """Twelve bits in files of 16 bits were a sixteenth as bright as those of other sites; size had no bound."""
+    """Twelve bits in files of 16 bits were a sixteenth as bright as those of other sites; size had no
+    bound."""
     ramp = np.linspace(0, 4095, 64).reshape(8, 8).astype(np.uint16)
     for name in ("a/0", "a/1", "b/0", "b/1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -359,13 +367,16 @@ def test_bits_of_deep_images_are_a_setting(tmp_path):
 
 
 def test_images_of_several_depths_at_one_site_are_warned_of(tmp_path):
-    """They were counted, and no more: a scanner's 12 bits among files of 8 bits were a sixteenth as bright."""
+    """They were counted, and no more: a scanner's 12 bits among files of 8 bits were a sixteenth as
+    bright."""
     grey = np.linspace(0, 255, 64).reshape(8, 8).astype(np.uint8)
     for site, deep in (("north", 1), ("south", 0)):
         for name in ("a/0", "a/1", "b/0", "b/1"):
             (tmp_path / site / name).parent.mkdir(parents=True, exist_ok=True)
             is_deep = deep and name.endswith("1")
-            Image.fromarray(grey.astype(np.uint16) * 16 if is_deep else grey).save(tmp_path / site / f"{name}.png")
+            Image.fromarray(grey.astype(np.uint16) * 16 if is_deep else grey).save(
+                tmp_path / site / f"{name}.png"
+            )
     kinds = "images of several kinds, 2 of 8 bit and 2 of 16 bit, and each is scaled by its own"
     warnings = notes(data.read(f"{tmp_path}(size=8)"))
     assert f"'north' has {kinds}" in warnings
@@ -377,7 +388,8 @@ def test_images_of_several_depths_at_one_site_are_warned_of(tmp_path):
 
 
 def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):
-    """`my scans (2026)/(size=8)` was no path, and a missing relative path did not say where it was looked for."""
+    """`my scans (2026)/(size=8)` was no path, and a missing relative path did not say where it was looked
+    for."""
     pictures(tmp_path / "my scans (2026)", "a", "b")
     d = data.read(f"{tmp_path / 'my scans (2026)'}/(size=8)")
     assert d.shape == (3, 8, 8)
@@ -390,7 +402,8 @@ def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):
 
 
 def test_sites_are_shown_with_their_values_and_told_apart(tmp_path):
-    """Sites of 12-bit values in 16-bit files were a sixteenth as bright, and neither the table nor JSON showed it."""
+    """Sites of 12-bit values in 16-bit files were a sixteenth as bright, and neither the table nor JSON
+    showed it."""
     scans(tmp_path)
     for n in range(5):
         file = tmp_path / "lyon" / "images" / f"{n}.png"
@@ -403,7 +416,11 @@ def test_sites_are_shown_with_their_values_and_told_apart(tmp_path):
     facts = json.loads(call("data", "check", f"{tmp_path}(size=16)", "--json").out)
     assert facts["shares"] == pytest.approx([1 - 48 / 256, 48 / 256])
     berlin, lyon = facts["sites"]
-    assert (berlin["name"], berlin["samples"], lyon["shares"]) == ("berlin", 4, pytest.approx([1 - 48 / 256, 48 / 256]))
+    assert (berlin["name"], berlin["samples"], lyon["shares"]) == (
+        "berlin",
+        4,
+        pytest.approx([1 - 48 / 256, 48 / 256]),
+    )
     assert facts["values"][1] == berlin["values"][1] == pytest.approx(16 * lyon["values"][1], rel=0.02)
     said = []
     settings = {"skew": "column:site", "rounds": 1, "epochs": 1, "model": "unet(base=2,levels=2)"}
@@ -426,7 +443,9 @@ def test_archives_as_people_save_them(tmp_path):
 def test_a_column_of_the_test_set_of_another_length_is_refused(tmp_path, wards):
     """It was left out without a word, and the test samples then belonged to no ward."""
     np.savez(tmp_path / "a.npz", x=X, y=Y, x_test=X[:6] + 1, y_test=Y[:6], ward=Y, ward_test=wards)
-    with pytest.raises(DataError, match=r"E403 .*the array 'ward_test' is \[.*\] for 6 test samples; give one value"):
+    with pytest.raises(
+        DataError, match=r"E403 .*the array 'ward_test' is \[.*\] for 6 test samples; give one value"
+    ):
         data.npz(tmp_path / "a.npz")
 
 
@@ -451,7 +470,10 @@ def test_a_test_set_beside_the_samples_is_the_test_set(tmp_path, part, many):
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"x": X, "y": np.array(["a", None] * 10, dtype=object)}, r"the array 'y' holds Python objects.*dtype=str"),
+        (
+            {"x": X, "y": np.array(["a", None] * 10, dtype=object)},
+            r"the array 'y' holds Python objects.*dtype=str",
+        ),
         ({"x": X}, "holds x; it needs x and y, or x_train"),
         ({"x_train": X, "y_train": Y, "x_test": X}, "x_test and y_test belong together"),
         ({"x": X, "y": Y, "y_test": Y}, "x_test and y_test belong together"),
@@ -520,7 +542,8 @@ def test_arrays_by_path_are_a_set(tmp_path):
 
 
 def test_large_files_of_bytes_are_divided_where_rows_are_used(tmp_path, monkeypatch):
-    """D8: a large mapped file of whole numbers is not refused, copied or converted as a whole, and trains to the same bits."""
+    """D8: a large mapped file of whole numbers is not refused, copied or converted as a whole, and trains to
+    the same bits."""
     x, y = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8)).astype(np.uint8), np.arange(40) % 2
     np.save(tmp_path / "x.npy", x)
     settings = {"skew": "iid", "clients": 2, "rounds": 2, "epochs": 1}
@@ -535,15 +558,20 @@ def test_large_files_of_bytes_are_divided_where_rows_are_used(tmp_path, monkeypa
 
 
 def test_data_check_prints_what_was_understood(tmp_path):
-    """D7: `unskew data check` shows samples, values, classes, sites and what is done to them, and trains nothing."""
+    """D7: `unskew data check` shows samples, values, classes, sites and what is done to them, and trains
+    nothing."""
     pictures(tmp_path / "d", "berlin/a", "berlin/b", "lyon/a", "lyon/b")
     (tmp_path / "d" / "lyon" / "a" / "Thumbs.db").write_bytes(b"?")
     done = call("data", "check", f"{tmp_path / 'd'}(size=8)")
     assert done.code == 0, done.err
     for words in (
-        "samples  16 for training, 4 for testing", "each     3 channels of 8 x 8", "values   0 to ", "classes  2: a 8, b 8",
-        "sites    2: berlin 8, lyon 8; --skew column:site", "left out 1 hidden or system file",
-    ):  # fmt: skip
+        "samples  16 for training, 4 for testing",
+        "each     3 channels of 8 x 8",
+        "values   0 to ",
+        "classes  2: a 8, b 8",
+        "sites    2: berlin 8, lyon 8; --skew column:site",
+        "left out 1 hidden or system file",
+    ):
         assert words in done.out
     facts = json.loads(call("data", "check", str(tmp_path / "d"), "--json").out)
     assert facts["samples"] == {"train": 16, "test": 4}
@@ -577,12 +605,15 @@ def test_files_of_one_name_in_two_folders_are_told_apart_by_their_paths(tmp_path
         ),
     ]
     _, given = table_of_files(tmp_path / "d", lines, files)
-    assert [(f"{f.path.parent.name}/{f.path.name}", given.classes[y]) for f, y in zip(given.files, given.labels)] == [
+    assert [
+        (f"{f.path.parent.name}/{f.path.name}", given.classes[y]) for f, y in zip(given.files, given.labels)
+    ] == [
         *((f"a/{i}.png", "cat") for i in range(4)),
         *((f"b/{i}.png", "dog") for i in range(4)),
     ]
     with pytest.raises(
-        DataError, match=r"E409 '1' at line 2 of .*labels.csv may be .*a/1.png or .*b/1.png; write the path of each"
+        DataError,
+        match=r"E409 '1' at line 2 of .*labels.csv may be .*a/1.png or .*b/1.png; write the path of each",
     ):
         table_of_files(tmp_path / "d", ["file,label", "1,cat", "2,dog"], files)
 
@@ -592,8 +623,14 @@ def test_a_table_of_files_is_read_as_other_tables_are(tmp_path):
     names = [f"{i}.png" for i in range(6)]
     for rows, says in (
         (["0.png,a", "1.png,", "2.png,b"], "E404 labels.csv: column 'label' has no label at line 3"),
-        (["0.png,a", "1.png,NA", "2.png,b"], "E404 labels.csv: column 'label' has no label at line 3, only 'NA'"),
-        (["0.png,1", "1.png,1.5", "2.png,2"], "E404 labels.csv: the label at line 3, column 'label', is '1.5'"),
+        (
+            ["0.png,a", "1.png,NA", "2.png,b"],
+            "E404 labels.csv: column 'label' has no label at line 3, only 'NA'",
+        ),
+        (
+            ["0.png,1", "1.png,1.5", "2.png,2"],
+            "E404 labels.csv: the label at line 3, column 'label', is '1.5'",
+        ),
         (
             ["0.png,a", "1.png,b", "0.png,b"],
             "E409 .*labels.csv lists 0.png at line 2 as 'a' and at line 4 as 'b'; keep one",

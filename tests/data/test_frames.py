@@ -1,7 +1,8 @@
-"""DataFrames of several clients or parts: a column of numbers means one column and one word, and no row gets lost.
+"""DataFrames of several clients or parts: a column of numbers means one column and one word, and no row gets
+lost.
 
-Likely mistakes: a test table that lacks a word, clients with other words or columns in another order, a set that is given as
-training part although a fifth of it was held out, two columns of one name.
+Likely mistakes: a test table that lacks a word, clients with other words or columns in another order, a set
+that is given as training part although a fifth of it was held out, two columns of one name.
 """
 
 import numpy as np
@@ -42,7 +43,8 @@ def one_hot(words, kinds):
 
 
 def test_words_mean_the_same_column_in_training_and_test_and_no_row_is_left_out():
-    """A fifth of each table was held out and lost, and `y`, `z` of the test table were given the column of `x`, `y`."""
+    """A fifth of each table was held out and lost, and `y`, `z` of the test table were given the column of
+    `x`, `y`."""
     dataset = data.take((table("xy"), table("yz")))
     assert np.array_equal(dataset.x, np.c_[A.astype(np.float32), one_hot("xy", "xyz")])
     assert np.array_equal(dataset.x_test, np.c_[A.astype(np.float32), one_hot("yz", "xyz")])
@@ -58,17 +60,23 @@ def test_clients_tables_are_read_together():
     dataset = data.take({"north": table("xy"), "south": table("zy", label=1 - Y)})
     order = np.argsort(np.r_[dataset.columns["client"], dataset.test_columns["client"]], kind="stable")
     x, y = np.r_[dataset.x, dataset.x_test][order], np.r_[dataset.y, dataset.y_test][order]
-    expected = np.r_[np.c_[A, one_hot("xy", "xyz"), Y], np.c_[A, one_hot("zy", "xyz"), 1 - Y]].astype(np.float32)
+    expected = np.r_[np.c_[A, one_hot("xy", "xyz"), Y], np.c_[A, one_hot("zy", "xyz"), 1 - Y]].astype(
+        np.float32
+    )
     assert sorted(map(bytes, np.c_[x, y].astype(np.float32))) == sorted(map(bytes, expected))
     tested = data.take(([table("xy"), table("yz")], table("zz")))
     assert np.array_equal(tested.x_test[:, 1:], one_hot("z", "xyz"))
     assert len(tested.y) == 2 * N
-    with pytest.raises(DataError, match="E403 'south' has no column 'c', which 'north' has; it has: a, label"):
+    with pytest.raises(
+        DataError, match="E403 'south' has no column 'c', which 'north' has; it has: a, label"
+    ):
         data.take({"north": table("xy"), "south": Frame({"a": A, "label": Y})})
 
 
 def test_clients_tables_have_a_number_to_predict():
-    dataset = data.take({"north": table("xy", price=A * 3), "south": table("yz", price=A * 5)}, target="price")
+    dataset = data.take(
+        {"north": table("xy", price=A * 3), "south": table("yz", price=A * 5)}, target="price"
+    )
     assert dataset.target.name == "price"
     assert len(dataset.y) + len(dataset.y_test) == 2 * N
 
@@ -80,7 +88,10 @@ def test_tables_in_files_whose_words_differ_are_refused(tmp_path):
     paths = {name: str(tmp_path / f"{name}.csv") for name in ("north", "south", "same")}
     with pytest.raises(
         DataError,
-        match=r"E403 the tables of 'north' and 'south' .*: 'c' with the words x, y and 'c' with the words y, z; give",
+        match=(
+            r"E403 the tables of 'north' and 'south' .*: 'c' with the words x, y and 'c' with the words y, z;"
+            r" give"
+        ),
     ):
         data.take({"north": paths["north"], "south": paths["south"]})
     with pytest.raises(DataError, match="E403 the tables of 'train' and 'test'"):
@@ -126,7 +137,9 @@ def test_a_table_that_cannot_be_meant_is_refused():
         data.take(Frame({"a": A, "label": Y}, ["a", "a ", "label"]))
     several = np.empty(N, object)
     several[:] = [[1, 2]] * N
-    with pytest.raises(DataError, match=r"E403 table: column 'o' holds several values in row 0, .*; give arrays"):
+    with pytest.raises(
+        DataError, match=r"E403 table: column 'o' holds several values in row 0, .*; give arrays"
+    ):
         data.take(table("xy", o=several))
 
 
@@ -140,7 +153,8 @@ def test_labels_of_clients_in_other_forms():
     one, other = (A[:, None], (Y * 1.0)), (A[:, None], Y.astype(str))
     assert data.take({"north": one, "south": other}).classes == ("0", "1")
     with pytest.raises(
-        DataError, match=r"E404 labels are \[60, 2\] at 'north' and \[60\] at 'south'; give all clients one form"
+        DataError,
+        match=r"E404 labels are \[60, 2\] at 'north' and \[60\] at 'south'; give all clients one form",
     ):
         data.take({"north": (A[:, None], np.eye(2)[Y]), "south": one})
     dataset = data.take((A[:, None], Y * 1.0, A[:, None], Y.astype(str)))
@@ -183,7 +197,12 @@ def test_a_table_with_its_labels_beside_it():
     assert np.array_equal(tested.y_test, 1 - Y)
     assert data.take((Frame(features), A * 3), target="price").target.name == "price"
     for x, y, more, says in (
-        (Indexed(features, range(N)), series(Y, "sick", range(1, N + 1)), {}, "E403 x: x and y have different indexes"),
+        (
+            Indexed(features, range(N)),
+            series(Y, "sick", range(1, N + 1)),
+            {},
+            "E403 x: x and y have different indexes",
+        ),
         (Frame(features), Y[1:], {}, r"E403 x: x has 60 rows, and y is \[59\]; give one label"),
         (Frame(features), series(Y, "a", range(N)), {}, "E403 x: column 'a' is in x, too"),
         (Frame(features), Y, {"label": "a"}, "E403 label='a' names a column, and y is given as well"),
@@ -220,7 +239,9 @@ def test_a_model_finds_the_columns_of_a_table_by_name(training):
     once = result.predict_proba(Frame(asked))
     assert np.array_equal(once, result.predict_proba(Frame(dict(reversed(asked.items())))))
     columns = [name for name in ("b", *training) if name != "label"]
-    rows = np.concatenate([one_hot("xyz", "xyz")[:7] if n == "c" else asked[n][:, None] for n in columns], axis=1)
+    rows = np.concatenate(
+        [one_hot("xyz", "xyz")[:7] if n == "c" else asked[n][:, None] for n in columns], axis=1
+    )
     assert np.array_equal(once, result.predict_proba(rows.astype(np.float32)))
     with pytest.raises(DataError, match="E403 predict has no column 'b', which the model reads; it has"):
         result.predict(Frame({"a": A, "c": given["c"]}))

@@ -1,4 +1,5 @@
-"""`unskew data get`: tiny archives in the original formats become sets that are read by name; what comes from elsewhere does no harm."""
+"""`unskew data get`: tiny archives in the original formats become sets that are read by name; what comes from
+elsewhere does no harm."""
 
 from __future__ import annotations
 
@@ -45,9 +46,22 @@ def python_2(value: Any) -> bytes:
         return b"T" + struct.pack("<i", len(value)) + value
     if isinstance(value, int):
         return b"J" + struct.pack("<i", value)
-    dtype = b"cnumpy\ndtype\n" + python_2(value.dtype.str[1:].encode()) + b"K\x00K\x01\x87R(K\x03U\x01|NNN" + python_2(-1) * 2 + b"K\x00tb"  # fmt: skip
+    dtype = (
+        b"cnumpy\ndtype\n"
+        + python_2(value.dtype.str[1:].encode())
+        + b"K\x00K\x01\x87R(K\x03U\x01|NNN"
+        + python_2(-1) * 2
+        + b"K\x00tb"
+    )
     shape = b"(" + b"".join(map(python_2, value.shape)) + b"t"
-    return b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01" + shape + dtype + b"\x89" + python_2(value.tobytes()) + b"tb"  # fmt: skip
+    return (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01"
+        + shape
+        + dtype
+        + b"\x89"
+        + python_2(value.tobytes())
+        + b"tb"
+    )
 
 
 def pickled(value: Any) -> bytes:
@@ -88,11 +102,16 @@ def png(value: int) -> bytes:
     return buffer.getvalue()
 
 
-def a_cifar10(rows: Callable[[int], Any] = lambda i: TEN[2 * i : 2 * i + 2].reshape(2, -1)) -> dict[str, bytes]:
+def a_cifar10(
+    rows: Callable[[int], Any] = lambda i: TEN[2 * i : 2 * i + 2].reshape(2, -1),
+) -> dict[str, bytes]:
     batches = {
-        f"cifar-10-batches-py/data_batch_{i + 1}": pickled({b"data": rows(i), b"labels": [i, 9]}) for i in range(5)
+        f"cifar-10-batches-py/data_batch_{i + 1}": pickled({b"data": rows(i), b"labels": [i, 9]})
+        for i in range(5)
     }
-    test = {"cifar-10-batches-py/test_batch": pickled({b"data": TEN[:3].reshape(3, -1), b"labels": [0, 1, 2]})}
+    test = {
+        "cifar-10-batches-py/test_batch": pickled({b"data": TEN[:3].reshape(3, -1), b"labels": [0, 1, 2]})
+    }
     names = [f"class {i}".encode() for i in range(9)] + [b"<b>|x"]
     return batches | test | {"cifar-10-batches-py/batches.meta": pickled({b"label_names": names})}
 
@@ -104,7 +123,9 @@ def a_har() -> dict[str, bytes]:
     for part, n in (("train", 3), ("test", 2)):
         for i, name in enumerate(SIGNALS):
             rows = np.arange(n * 128).reshape(n, 128) + 1000 * i
-            made[f"{part}/Inertial Signals/{name}_{part}.txt"] = "\n".join("  ".join(f"{v:.7e}" for v in r) for r in rows).encode()  # fmt: skip
+            made[f"{part}/Inertial Signals/{name}_{part}.txt"] = "\n".join(
+                "  ".join(f"{v:.7e}" for v in r) for r in rows
+            ).encode()
         made[f"{part}/y_{part}.txt"] = b"1\n2\n1\n"[: 2 * n]
         made[f"{part}/subject_{part}.txt"] = b"7\n7\n9\n"[: 2 * n]
     return {f"UCI HAR Dataset/{name}": content for name, content in made.items()}
@@ -126,7 +147,8 @@ def made(name: str, origin: Path, tmp_path: Path, **more: Any) -> OriginalSample
 
 
 def test_cifar10_of_either_version_is_read_by_its_name(tmp_path, monkeypatch):
-    """Pickles of Python 2 and binary records give the same bytes, and the card names files and classes as text."""
+    """Pickles of Python 2 and binary records give the same bytes, and the card names files and classes as
+    text."""
     got = get.get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
     assert (got.samples.x == TEN).all()
     assert got.samples.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
@@ -143,7 +165,10 @@ def test_cifar10_of_either_version_is_read_by_its_name(tmp_path, monkeypatch):
     flat, labels = TEN.reshape(10, -1), got.samples.y
     records = [bytes([y]) + row.tobytes() for y, row in zip(labels.tolist(), flat)]
     binary = {f"b/data_batch_{i + 1}.bin": b"".join(records[2 * i : 2 * i + 2]) for i in range(5)}
-    binary |= {"b/test_batch.bin": b"".join(bytes([i]) + flat[i].tobytes() for i in range(3)), "b/batches.meta.txt": b"\n".join(b"c%d" % i for i in range(10)) + b"\n\n"}  # fmt: skip
+    binary |= {
+        "b/test_batch.bin": b"".join(bytes([i]) + flat[i].tobytes() for i in range(3)),
+        "b/batches.meta.txt": b"\n".join(b"c%d" % i for i in range(10)) + b"\n\n",
+    }
     again = get.get("cifar10", folder(tmp_path / "folder", binary), tmp_path / "again").samples
     assert (again.x == got.samples.x).all()
     assert (again.y == got.samples.y).all()
@@ -155,7 +180,15 @@ def test_cifar100_has_superclasses(tmp_path, monkeypatch):
     flat = TEN.reshape(10, -1)
     rows = b"".join(bytes([i % 2, 9 - i]) + flat[i].tobytes() for i in range(10))
     fine = b"\n".join(b"f%d" % i for i in range(10))
-    origin = folder(tmp_path / "c", {"train.bin": rows, "test.bin": rows, "fine_label_names.txt": fine, "coarse_label_names.txt": b"even\nodd\n"})  # fmt: skip
+    origin = folder(
+        tmp_path / "c",
+        {
+            "train.bin": rows,
+            "test.bin": rows,
+            "fine_label_names.txt": fine,
+            "coarse_label_names.txt": b"even\nodd\n",
+        },
+    )
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
     samples = made("cifar100", origin, tmp_path)
     assert samples.y.tolist() == list(range(9, -1, -1))
@@ -173,11 +206,19 @@ def test_cifar100_has_superclasses(tmp_path, monkeypatch):
 
 def test_idx_files_and_emnists_exchanged_axes(tmp_path, monkeypatch):
     y = np.array([1, 2, 1, 2, 1, 2], np.uint8)
-    four = {f"{part}-{kind}": idx(v) for part in ("train", "t10k") for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
+    four = {
+        f"{part}-{kind}": idx(v)
+        for part in ("train", "t10k")
+        for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))
+    }
     samples = made("fashion_mnist", folder(tmp_path / "f", four), tmp_path)
     assert (samples.x[:, 0] == GREY).all()
     assert samples.classes[1] == "Trouser"
-    letters = {f"gzip/emnist-letters-{part}-{kind}.gz": gzip.compress(idx(v)) for part in ("train", "test") for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
+    letters = {
+        f"gzip/emnist-letters-{part}-{kind}.gz": gzip.compress(idx(v))
+        for part in ("train", "test")
+        for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))
+    }
     letters["gzip/emnist-letters-mapping.txt"] = b"1 65 97\n2 66 98\n"
     (tmp_path / "gzip.zip").write_bytes(zipped(letters))
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
@@ -200,7 +241,9 @@ def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
 
 def test_leafs_files_keep_their_writers_and_roles(tmp_path):
     users = {"w1": ([[0.0] * 784, [1.0] * 784], [3, 61]), "w2": ([[0.5] * 784], [10])}
-    origin = folder(tmp_path / "data", {"train/a.json": leaf(users), "test/a.json": leaf({"w2": users["w2"]})})
+    origin = folder(
+        tmp_path / "data", {"train/a.json": leaf(users), "test/a.json": leaf({"w2": users["w2"]})}
+    )
     samples = made("femnist", origin, tmp_path)
     assert samples.x.shape == (3, 1, 28, 28)
     assert samples.x[:, 0, 0, 0].tolist() == [0, 255, 128]
@@ -220,7 +263,9 @@ def test_leafs_files_keep_their_writers_and_roles(tmp_path):
 
 
 def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
-    names = [f"{domain}/{c}/{i}.png" for domain in ("amazon", "dslr") for c in ("bike", "mug") for i in range(3)]
+    names = [
+        f"{domain}/{c}/{i}.png" for domain in ("amazon", "dslr") for c in ("bike", "mug") for i in range(3)
+    ]
     origin = folder(tmp_path / "d", {name: png(10 * i) for i, name in enumerate(names)})
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
     made("pacs", origin, tmp_path, size=8)
@@ -231,14 +276,28 @@ def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"E403 .*images of 64 x 64"):
         unskew.data.read("office_caltech10(size=128)")
     table = "slice_file_name,fsID,fold,classID,class\n1.wav,5,1,0,dog\n2.wav,6,10,1,car\n3.wav,6,2,1,car\n"
-    sounds = folder(tmp_path / "U", {"metadata/UrbanSound8K.csv": table.encode(), **{f"audio/fold{f}/{n}.wav": a_wav() for f, n in ((1, 1), (10, 2), (2, 3))}})  # fmt: skip
+    sounds = folder(
+        tmp_path / "U",
+        {
+            "metadata/UrbanSound8K.csv": table.encode(),
+            **{f"audio/fold{f}/{n}.wav": a_wav() for f, n in ((1, 1), (10, 2), (2, 3))},
+        },
+    )
     heard = made("urbansound8k", sounds, tmp_path)
     assert heard.x.shape == (2, 1, 64, 87)
     assert heard.columns["recording"][1] is not None
     assert heard.columns["recording"][1].tolist() == [6]
     rgb = TEN.transpose(0, 2, 3, 1)
     y = np.arange(10)[:, None].astype(np.uint8) % 3
-    np.savez(tmp_path / "pathmnist.npz", train_images=rgb, train_labels=y, val_images=rgb, val_labels=y, test_images=rgb[:3], test_labels=y[:3])  # fmt: skip
+    np.savez(
+        tmp_path / "pathmnist.npz",
+        train_images=rgb,
+        train_labels=y,
+        val_images=rgb,
+        val_labels=y,
+        test_images=rgb[:3],
+        test_labels=y[:3],
+    )
     medical = get.get("pathmnist", tmp_path / "pathmnist.npz", tmp_path / "out")
     assert (medical.samples.x == TEN).all()
     assert "10 validation images were left out" in medical.remarks
@@ -251,8 +310,19 @@ def hub_files(x: np.ndarray, labels: list[Any], **columns: list[str]) -> dict[st
     """A set as the hub has it: two files to train on and one to test."""
     cells = [{"bytes": tiny(image), "path": "/etc/passwd"} for image in x]
     half = len(x) // 2
-    rows = {"img": cells, "image": cells, "label": labels, "fine_label": labels, "character": labels, **columns}
-    ranges = {PARQUET: (0, half), PARQUET.replace("00000-", "00001-"): (half, len(x)), "plain_text/test-00000-of-00001.parquet": (0, 2)}  # fmt: skip
+    rows = {
+        "img": cells,
+        "image": cells,
+        "label": labels,
+        "fine_label": labels,
+        "character": labels,
+        **columns,
+    }
+    ranges = {
+        PARQUET: (0, half),
+        PARQUET.replace("00000-", "00001-"): (half, len(x)),
+        "plain_text/test-00000-of-00001.parquet": (0, 2),
+    }
     return {name: {column: values[a:b] for column, values in rows.items()} for name, (a, b) in ranges.items()}
 
 
@@ -263,7 +333,8 @@ def tiny(pixels: np.ndarray) -> bytes:
 
 
 class FakeParquet:
-    """Stands for pyarrow.parquet, which tests cannot count on: files hold pickles, which only this test reads."""
+    """Stands for pyarrow.parquet, which tests cannot count on: files hold pickles, which only this test
+    reads."""
 
     unpacks_to = 100
 
@@ -304,14 +375,20 @@ def test_files_of_the_hub_are_the_same_sets(tmp_path, parquet, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda rows: rows.update(img=[{"bytes": None, "path": "/etc/passwd"}] * 5), "row 0 holds no image of its own"),
+        (
+            lambda rows: rows.update(img=[{"bytes": None, "path": "/etc/passwd"}] * 5),
+            "row 0 holds no image of its own",
+        ),
         (lambda rows: rows.update(img=[{"bytes": b"no", "path": ""}] * 5), "the image of row 0 is damaged"),
-        (lambda rows: rows.update(img=[{"bytes": tiny(np.zeros((1, 5000, 5000), np.uint8))}] * 5), "has 5000 x 5000 pixels"),
+        (
+            lambda rows: rows.update(img=[{"bytes": tiny(np.zeros((1, 5000, 5000), np.uint8))}] * 5),
+            "has 5000 x 5000 pixels",
+        ),
         (lambda rows: rows.update(img=[{"bytes": tiny(TEN[0, :, :9])}] * 5), "have different sizes"),
         (lambda rows: rows.update(label=["cat"] * 5), "one whole number as label"),
         (lambda rows: rows.pop("label"), "has no column label"),
     ],
-)  # fmt: skip
+)
 def test_what_a_file_of_the_hub_must_not_hold_is_refused(change, says, tmp_path, parquet):
     contents = hub_files(TEN, [0, 1] * 5)
     change(contents[PARQUET])
@@ -320,7 +397,9 @@ def test_what_a_file_of_the_hub_must_not_hold_is_refused(change, says, tmp_path,
         made("cifar10", origin, tmp_path)
 
 
-def test_files_of_the_hub_that_unpack_to_too_much_or_are_elsewhere_are_refused(tmp_path, parquet, monkeypatch):
+def test_files_of_the_hub_that_unpack_to_too_much_or_are_elsewhere_are_refused(
+    tmp_path, parquet, monkeypatch
+):
     rows = pickle.dumps(hub_files(TEN, [0, 1] * 5)[PARQUET])
     origin = folder(tmp_path / "f", {"a/train.parquet": rows})
     with monkeypatch.context() as patch:
@@ -351,11 +430,18 @@ def test_a_real_file_of_the_hub_is_read(tmp_path):
 
 def test_torchvisions_folders_are_taken_as_they_are(tmp_path):
     """It keeps the archive beside what it unpacks to."""
-    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+    names = (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    )
     y = np.arange(6, dtype=np.uint8)
     content = dict(zip(names, (idx(GREY), idx(y), idx(GREY[:2]), idx(y[:2]))))
     both = {f"FashionMNIST/raw/{name}": value for name, value in content.items()}
-    origin = folder(tmp_path / "root", {**both, **{f"MNIST/raw/{name}": value for name, value in content.items()}})
+    origin = folder(
+        tmp_path / "root", {**both, **{f"MNIST/raw/{name}": value for name, value in content.items()}}
+    )
     assert (made("fashion_mnist", origin / "FashionMNIST", tmp_path).x[:, 0] == GREY).all()
     with pytest.raises(DataError, match=r"E411 .*holds train-images-idx3-ubyte twice: .*name one folder"):
         made("mnist", origin, tmp_path)
@@ -424,18 +510,30 @@ def written(path: Path, content: bytes) -> Path:
         (lambda p: written(p / "a.zip", zipped({"a/../../evil": b"x"})), "E411 .*leads out of it"),
         (lambda p: linked_tar(p / "a.tar.gz"), "E411 .*is a link or a device"),
         (lambda p: linked_zip(p / "a.zip"), "E411 .*is a link"),
-        (lambda p: written(p / "a.zip", zipped({"bomb": bytes(1 << 21)})), "E411 .*unpack to 2,097,152 or more"),
+        (
+            lambda p: written(p / "a.zip", zipped({"bomb": bytes(1 << 21)})),
+            "E411 .*unpack to 2,097,152 or more",
+        ),
         (lambda p: tar(p / "a.tar.gz", {"bomb": bytes(1 << 21)}), "E411 .*unpack to 2,097,152 or more"),
         (lambda p: folder(p / "f", {"data_batch_1.gz": gzip.compress(bytes(1 << 21))}), "E411 .*or more"),
-        (lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]), "E401 .*damaged"),
+        (
+            lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]),
+            "E401 .*damaged",
+        ),
         (lambda p: written(p / "a.zip", zipped({"x": b"abc" * 99})[:-30]), "E411 .*holds no file"),
         (lambda p: p / "nothing.zip", "E402 there is no"),
         (lambda p: tar(p / "a.tar.gz", {"x/data_batch_1": b"", "y/data_batch_1": b""}), "E411 .*twice"),
         (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E411 .*os.system"),
         (lambda p: folder(p / "f", {"data_batch_1": b"\x80\x02K\x01."}), "E401 .*not a dictionary"),
         (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:2, 0].reshape(2, -1))), "E411 .*no images"),
-        (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:3].reshape(3, -1))), "E411 .*one label for each"),
-        (lambda p: folder(p / "f", {"data_batch_1.bin": b"x" * 99, "test_batch.bin": b""}), "E411 .*99 bytes"),
+        (
+            lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:3].reshape(3, -1))),
+            "E411 .*one label for each",
+        ),
+        (
+            lambda p: folder(p / "f", {"data_batch_1.bin": b"x" * 99, "test_batch.bin": b""}),
+            "E411 .*99 bytes",
+        ),
     ],
 )
 def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, monkeypatch):
@@ -450,10 +548,26 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, m
 @pytest.mark.parametrize(
     ("name", "contents", "says"),
     [
-        ("mnist", {"train-images-idx3-ubyte": idx(GREY)[:-1], "train-labels-idx1-ubyte": idx(GREY[:, 0, 0])}, "E411 .*6 x 4 x 5"),
-        ("mnist", {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY)}, "E411 .*no IDX file of bytes with 1 axes"),
-        ("mnist", {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY[:2, 0, 0])}, "E411 .*6 images and 2 labels"),
-        ("mnist", {"train-images-idx3-ubyte.gz": gzip.compress(idx(GREY))}, "E412 train-images-idx3-ubyte.gz has the SHA-256"),
+        (
+            "mnist",
+            {"train-images-idx3-ubyte": idx(GREY)[:-1], "train-labels-idx1-ubyte": idx(GREY[:, 0, 0])},
+            "E411 .*6 x 4 x 5",
+        ),
+        (
+            "mnist",
+            {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY)},
+            "E411 .*no IDX file of bytes with 1 axes",
+        ),
+        (
+            "mnist",
+            {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY[:2, 0, 0])},
+            "E411 .*6 images and 2 labels",
+        ),
+        (
+            "mnist",
+            {"train-images-idx3-ubyte.gz": gzip.compress(idx(GREY))},
+            "E412 train-images-idx3-ubyte.gz has the SHA-256",
+        ),
         ("femnist", {"a.json": leaf({"w": ([[2.0] * 784], [1])})}, "E411 .*784 numbers from 0 to 1"),
         ("femnist", {"a.json": leaf({"w": ([[0.5] * 784], [62])})}, "E404 .*62"),
         ("femnist", {"a.json": b"[" * 99999}, "E411 .*no file of LEAF"),
@@ -461,10 +575,16 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, m
         ("pacs", {"bike/1.png": png(1), "mug/1.png": png(2)}, "E411 .*one folder for each domain"),
         ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\n"}, "E411 .*differ in length"),
         ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\nnan\n1\n"}, "E411 .*not 1 numbers"),
-        ("urbansound8k", {"metadata/UrbanSound8K.csv": b"slice_file_name,fsID,fold,classID,class\n../../x.wav,1,1,0,dog\n"}, "E411 .*files elsewhere"),
+        (
+            "urbansound8k",
+            {
+                "metadata/UrbanSound8K.csv": b"slice_file_name,fsID,fold,classID,class\n../../x.wav,1,1,0,dog\n"
+            },
+            "E411 .*files elsewhere",
+        ),
         ("pathmnist", {"pathmnist.npz": b"PK nonsense"}, "E401 .*no whole .npz"),
     ],
-)  # fmt: skip
+)
 def test_files_of_the_wrong_kind_or_length_are_refused(name, contents, says, tmp_path):
     with pytest.raises(DataError, match=says):
         made(name, folder(tmp_path / "f", contents), tmp_path)
@@ -481,7 +601,11 @@ def test_links_in_a_folder_are_not_followed(tmp_path):
 
 def test_a_file_of_a_published_digest_is_verified(tmp_path, monkeypatch):
     y = GREY[:, 0, 0] % 10
-    four = {f"{p}-{k}.gz": gzip.compress(idx(v), mtime=0) for p in ("train", "t10k") for k, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
+    four = {
+        f"{p}-{k}.gz": gzip.compress(idx(v), mtime=0)
+        for p in ("train", "t10k")
+        for k, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))
+    }
     origin = folder(tmp_path / "f", four)
     recipe = replace(recipes()["mnist"], files={name: disk.sha256(origin / name) for name in four})
     monkeypatch.setattr(get, "recipe_of", lambda name: recipe)
@@ -500,7 +624,11 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
     for arguments, code, says in (
         (["cifar10", "--from", "a.tar.gz"], 2, "E161"),
         (["cifar10", "--out", "e"], 3, "E411 nothing is downloaded: get cifar10 from www.cs.toronto.edu"),
-        (["cifar11", "--from", "a.tar.gz"], 2, "E125 unskew data get knows no 'cifar11'. Did you mean 'cifar10'?"),
+        (
+            ["cifar11", "--from", "a.tar.gz"],
+            2,
+            "E125 unskew data get knows no 'cifar11'. Did you mean 'cifar10'?",
+        ),
         (["cifar10", "--from", "b.tar.gz", "--out", "e"], 3, "E402"),
         (["cifar10", "--from", "a.tar.gz", "--out", "a.tar.gz"], 2, "E161"),
         (
@@ -522,7 +650,9 @@ def test_a_set_that_is_not_there_says_how_it_is_made(monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     with pytest.raises(DataError, match=r"E402 .*make the set of it, unskew data get cifar10 --from ARCHIVE"):
         unskew.data.read("cifar10")
-    with pytest.raises(DataError, match=r"E402 .*pack it as fsdd.npz \(docs/data-sets.md says which arrays\)"):
+    with pytest.raises(
+        DataError, match=r"E402 .*pack it as fsdd.npz \(docs/data-sets.md says which arrays\)"
+    ):
         unskew.data.read("fsdd")
 
 

@@ -45,7 +45,10 @@ def test_columns_are_found_by_name_and_words_get_the_numbers_of_training(trained
     ("text", "says"),
     [
         ("age,town,dose\n41,Ulm,1\n", "E403 new.csv has no column 'smokes'"),
-        ("age,smokes,town,dose\n41,yes,Rom,1\n", "E405 new.csv: column 'town' holds 'Rom' at line 2 .*knows 'Bonn'"),
+        (
+            "age,smokes,town,dose\n41,yes,Rom,1\n",
+            "E405 new.csv: column 'town' holds 'Rom' at line 2 .*knows 'Bonn'",
+        ),
         ("age,smokes,town,dose\nold,yes,Ulm,1\n", "E405 new.csv: column 'age' holds words such as"),
         ("age,smokes,town,dose\n41,yes,Ulm,\n", "E405 new.csv: column 'dose' has no value at line 2"),
     ],
@@ -60,7 +63,9 @@ def test_images_get_the_size_and_fit_of_training(tmp_path):
     rng = np.random.default_rng(0)
     for part, name in (("a", "1"), ("a", "2"), ("b", "3"), ("b", "4")):
         (tmp_path / "set" / part).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, (9, 14, 3)).astype(np.uint8)).save(tmp_path / "set" / part / f"{name}.png")
+        Image.fromarray(rng.integers(0, 255, (9, 14, 3)).astype(np.uint8)).save(
+            tmp_path / "set" / part / f"{name}.png"
+        )
     dataset = data.read(f"{tmp_path / 'set'}(size=8,fit=crop)")
     names, x = prediction_inputs.read_inputs(tmp_path / "set", form_of(dataset))
     assert names == ["a/1.png", "a/2.png", "b/3.png", "b/4.png"]

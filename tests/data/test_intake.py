@@ -91,7 +91,8 @@ def test_masks_saved_as_jpeg_are_black_and_white(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda y: rng().integers(0, 256, y.shape), lambda y: np.where(y > 127, 128, y), lambda y: y // 4]
+    "spoil",
+    [lambda y: rng().integers(0, 256, y.shape), lambda y: np.where(y > 127, 128, y), lambda y: y // 4],
 )
 def test_more_than_twenty_classes_of_masks_need_names(spoil):
     """D2: greys that are no blurred black and white are refused unless their classes are named."""
@@ -139,14 +140,19 @@ def dealt(dataset: Dataset, **options):
 
 
 def test_constants_are_computed_for_own_samples():
-    """D4: normalise=dataset standardises own arrays by the mean and standard deviation of the training samples."""
-    d = data.arrays(rng().random((100, 3, 8, 8)).astype(np.float32) * [[[[0.2]], [[0.5]], [[1]]]], np.arange(100) % 2)
+    """D4: normalise=dataset standardises own arrays by the mean and standard deviation of the training
+    samples."""
+    d = data.arrays(
+        rng().random((100, 3, 8, 8)).astype(np.float32) * [[[[0.2]], [[0.5]], [[1]]]], np.arange(100) % 2
+    )
     plain, scaled = dealt(d), dealt(d, normalise="dataset")
     assert np.array_equal(plain.x, d.x)
     np.testing.assert_allclose(scaled.x.mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(scaled.x.std((0, 2, 3)), 1, atol=1e-4)
     mean, std = d.x.mean((0, 2, 3), dtype=np.float64), d.x.std((0, 2, 3), dtype=np.float64)
-    np.testing.assert_allclose(scaled.x_test, (d.x_test - mean[:, None, None]) / std[:, None, None], atol=1e-4)
+    np.testing.assert_allclose(
+        scaled.x_test, (d.x_test - mean[:, None, None]) / std[:, None, None], atol=1e-4
+    )
 
 
 def test_unscaled_columns_are_standardised_and_told():
@@ -189,7 +195,11 @@ X = rng().random((30, 4)).astype(np.float32)
 @pytest.mark.parametrize(
     ("y", "classes", "says"),
     [
-        (np.array(["cat", "ant", "dog"] * 10), ("ant", "cat", "dog"), "labels that are words were numbered in this order: ant, cat, dog"),
+        (
+            np.array(["cat", "ant", "dog"] * 10),
+            ("ant", "cat", "dog"),
+            "labels that are words were numbered in this order: ant, cat, dog",
+        ),
         (np.array(["10", "9", "1"] * 10), ("1", "9", "10"), "words"),
         (np.array([1, 2, 3] * 10), ("1", "2", "3"), "labels 1 to 3 were read as classes 0 to 2"),
         (np.array([0.0, 1.0, 2.0] * 10), ("0", "1", "2"), "float64 labels, all whole"),
@@ -199,9 +209,13 @@ X = rng().random((30, 4)).astype(np.float32)
         (np.array(["a", "b", "b"] * 10, dtype=object), ("a", "b"), "words"),
         (np.array([0, 1, 1] * 10)[:, None], ("0", "1"), ""),
         (np.zeros(30, int), ("0",), "all samples are of one class, 0, so there is nothing to tell apart"),
-        (np.array(["ill"] * 30), ("ill",), "all samples are of one class, ill, so there is nothing to tell apart"),
+        (
+            np.array(["ill"] * 30),
+            ("ill",),
+            "all samples are of one class, ill, so there is nothing to tell apart",
+        ),
     ],
-)  # fmt: skip
+)
 def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
     """D6: words, numbers from 1, whole floats and one-hot rows become classes, and it is told."""
     d = data.arrays(X, y, X, y)
@@ -219,7 +233,10 @@ def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
         (np.array([0.0, np.nan, 1.0] * 10), "sample 1 has no label"),
         (np.array(["a", None, "b"] * 10, dtype=object), "sample 1 has no label"),
         (np.array(["a", " ", "b"] * 10, dtype=object), "sample 1 has no label"),
-        (np.array([50_000, 50_001, 50_002] * 10), r"only 3 different labels, but the largest is 50002.*return_inverse"),
+        (
+            np.array([50_000, 50_001, 50_002] * 10),
+            r"only 3 different labels, but the largest is 50002.*return_inverse",
+        ),
         (np.array([0, 1, 10**9] * 10), "would make 1000000001 classes|would make 1,000,000,001 classes"),
         (
             rng().random((30, 3)),
@@ -248,7 +265,9 @@ def test_labels_that_cannot_be_classes_are_refused_with_a_hint(y, says):
 
 def test_lists_of_labels_of_unequal_lengths_are_refused():
     for y in ([["cough", "fever"], ["fever"]] * 15, [[0, 1], 1] * 15):
-        with pytest.raises(DataError, match=r"E404 .*more than of others; write a row of as many zeros and ones"):
+        with pytest.raises(
+            DataError, match=r"E404 .*more than of others; write a row of as many zeros and ones"
+        ):
             data.arrays(X, y)
 
 
@@ -259,7 +278,8 @@ def test_labels_of_two_forms_are_refused():
 
 
 def test_words_are_found_among_named_classes():
-    """D6: with classes given, words are looked up in them, and one that is missing is named with its sample."""
+    """D6: with classes given, words are looked up in them, and one that is missing is named with its
+    sample."""
     y = np.array(["cat", "dog"] * 15)
     assert data.arrays(X, y, classes=["horse", "dog", "cat"], test=0).y[:2].tolist() == [2, 1]
     with pytest.raises(DataError, match=r"E404 .*label of sample 1 is 'dog'.*Did you mean 'dogs'"):

@@ -1,7 +1,7 @@
 """A set that is kept for other processes: what its archive says of samples that lie elsewhere.
 
-The worst that somebody could do with such an archive: name a file of this machine as its samples, a type or a shape that
-takes the process down, or more rows than there are.
+The worst that somebody could do with such an archive: name a file of this machine as its samples, a type or a
+shape that takes the process down, or more rows than there are.
 """
 
 import json
@@ -17,8 +17,8 @@ from unskew.errors import DataError
 
 
 def test_a_strangers_archive_names_no_other_file(tmp_path):
-    """Facts of an archive said in which file samples lie, so that one from anybody trained on, and handed to other
-    processes, whatever file of this machine it named."""
+    """Facts of an archive said in which file samples lie, so that one from anybody trained on, and handed to
+    other processes, whatever file of this machine it named."""
     read = on_disk(tmp_path)
     from_npz.save_dataset(read, tmp_path / "data.npz")
     arrays = dict(np.load(tmp_path / "data.npz"))
@@ -28,7 +28,10 @@ def test_a_strangers_archive_names_no_other_file(tmp_path):
     secret.write_bytes((tmp_path / "x.npy").read_bytes())
     for named in ({"path": str(secret)}, {"path": "../secret.npy"}):
         changed = facts | {"stored": {n: how | named for n, how in facts["stored"].items()}}
-        np.savez(tmp_path / "elsewhere" / "other.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(changed))})
+        np.savez(
+            tmp_path / "elsewhere" / "other.npz",
+            **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(changed))},
+        )
         with pytest.raises(DataError, match=r"E402 there is no .*elsewhere/other\.x\.npy"):
             data.read(tmp_path / "elsewhere" / "other.npz")
     for wrong in (
@@ -94,5 +97,7 @@ def test_facts_of_other_types_and_lengths_are_refused(tmp_path, change):
     np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(facts))})
     assert np.array_equal(data.read(tmp_path / "data.npz").y, data.arrays(X / np.float32(255), Y).y)
     np.savez(tmp_path / "data.npz", **arrays | {from_npz.FACTS_ARRAY: np.array(json.dumps(facts | change))})
-    with pytest.raises(DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"):
+    with pytest.raises(
+        DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"
+    ):
         data.read(tmp_path / "data.npz")

@@ -19,7 +19,9 @@ RNG = np.random.default_rng(0)
 N = 120
 A, Y = RNG.random(N).astype(np.float32), np.arange(N) % 3
 WORDS = np.array(["yes", "no", "perhaps"])
-SAYS = "has a value of its own for each class in all training samples: leave out what was made from the labels"
+SAYS = (
+    "has a value of its own for each class in all training samples: leave out what was made from the labels"
+)
 
 
 def of(*columns, y=Y, **more):
@@ -71,7 +73,9 @@ def test_words_of_a_table_are_compared_as_one_column(tmp_path):
 
 def test_the_target_in_another_unit_is_told():
     price = RNG.normal(200, 50, N)
-    assert of(A, price * 100 - 7, y=price, target="price").startswith("column 1 is the target in another unit")
+    assert of(A, price * 100 - 7, y=price, target="price").startswith(
+        "column 1 is the target in another unit"
+    )
     assert not of(A, np.log(price), y=price, target="price")
     assert not of(A, np.round(price), y=price, target="price")
     assert not of(A, 3 * (Y % 2), y=(Y % 2) * 1.0, target="price")
@@ -79,7 +83,9 @@ def test_the_target_in_another_unit_is_told():
 
 def test_one_of_several_labels_is_told():
     flags = np.stack([Y > 0, RNG.random(N) > 0.5], 1)
-    assert of(A, ~flags[:, 1], y=flags.astype(int), target="fever,cough").startswith("column 1 tells a label by itself")
+    assert of(A, ~flags[:, 1], y=flags.astype(int), target="fever,cough").startswith(
+        "column 1 tells a label by itself"
+    )
     assert not of(A, A > 0.5, y=flags.astype(int), target="fever,cough")
 
 

@@ -1,6 +1,8 @@
-"""Files that a CSV lists: which row belongs to which file, what their columns become, and inputs beside files.
+"""Files that a CSV lists: which row belongs to which file, what their columns become, and inputs beside
+files.
 
-Likely mistakes: names that two folders share, a file in two rows, an empty label, columns named where no CSV lists anything.
+Likely mistakes: names that two folders share, a file in two rows, an empty label, columns named where no CSV
+lists anything.
 """
 
 from __future__ import annotations
@@ -128,14 +130,21 @@ def many_words(rows):
         (
             without_folders,
             {},
-            r"E409 '00.png' at line 2 of .*list.csv may be .*a/00.png or .*b/00.png; write the path of each file",
+            (
+                r"E409 '00.png' at line 2 of .*list.csv may be .*a/00.png or .*b/00.png; write the path of"
+                r" each file"
+            ),
         ),
         (
             other_age,
             {"x": "image,age"},
             r"E409 .*list.csv lists 01.png at line 5 as 61.0 and at line 26 as 99.0; keep",
         ),
-        (twice, {}, r"E409 .*list.csv lists 01.png at line 5 as 'well' and at line 26 as 'ill'; keep one of them"),
+        (
+            twice,
+            {},
+            r"E409 .*list.csv lists 01.png at line 5 as 'well' and at line 26 as 'ill'; keep one of them",
+        ),
         (no_label, {}, r"E404 list.csv: column 'state' has no label at line 6"),
         (no_site, {"site": "ward"}, r"E403 list.csv: column 'ward' has no site at line 6"),
         (no_age, {"x": "image,age"}, r"E405 list.csv: column 'age' has no value at line 6"),
@@ -175,7 +184,9 @@ def test_columns_without_a_table_are_refused(setting, tmp_path):
         place.parent.mkdir(exist_ok=True)
         Image.new("L", (8, 8), grey(i)).save(place)
     named = {setting: "image,age" if setting == "x" else "age"}
-    with pytest.raises(DataError, match=rf"E409 .*: {setting}=.* names a column, and no CSV below it lists its files"):
+    with pytest.raises(
+        DataError, match=rf"E409 .*: {setting}=.* names a column, and no CSV below it lists its files"
+    ):
         read(tmp_path, **named)
 
 
@@ -228,11 +239,18 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
     result = unskew.run("fedavg", text, model=Net(), **SETTINGS)
     order = np.argsort([f"{'ab'[i % 2]}/{i // 2:02}" for i in range(N)])
     images = np.stack([np.full((3, 8, 8), grey(i), np.uint8) for i in range(N)])[order] / np.float32(255)
-    given = {"image": images, "age": np.array(AGES, np.float32)[order], "sex": (order // 2 % 2).astype(np.float32)}
+    given = {
+        "image": images,
+        "age": np.array(AGES, np.float32)[order],
+        "sex": (order // 2 % 2).astype(np.float32),
+    }
     theirs = unskew.run("fedavg", (given, (order % 3 == 0).astype(int)), model=Net(), **SETTINGS)
     assert result.digest == theirs.digest
     new = tmp_path / "new"
-    write(new, [{name: value for name, value in row(i).items() if name in ("file", "sex", "age")} for i in range(9)])
+    write(
+        new,
+        [{name: value for name, value in row(i).items() if name in ("file", "sex", "age")} for i in range(9)],
+    )
     assert result.federation.intake
     names, x = prediction_inputs.read_inputs(new, result.federation.intake.form, result.federation.layout)
     assert names[:2] == ["files/a/00.png", "files/a/01.png"]
@@ -240,10 +258,13 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
     assert result.predict_proba(x).shape == (9, 2)
     (new / "list.csv").unlink()
     with pytest.raises(
-        DataError, match=r"E403 .*new holds no CSV that lists its files, beside which the model takes age, sex"
+        DataError,
+        match=r"E403 .*new holds no CSV that lists its files, beside which the model takes age, sex",
     ):
         prediction_inputs.read_inputs(new, result.federation.intake.form, result.federation.layout)
-    with pytest.raises(DataError, match=r"E403 .*00.png is no folder with a CSV that lists files; .*holds age float32"):
+    with pytest.raises(
+        DataError, match=r"E403 .*00.png is no folder with a CSV that lists files; .*holds age float32"
+    ):
         prediction_inputs.read_inputs(
             new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout
         )
@@ -251,7 +272,9 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
 
 def test_the_column_of_names_may_be_called_as_the_input_is(tmp_path):
     """`image` in x means the file, and is no column with another purpose."""
-    rows = [{("image" if name == "file" else name): value for name, value in row(i).items()} for i in range(N)]
+    rows = [
+        {("image" if name == "file" else name): value for name, value in row(i).items()} for i in range(N)
+    ]
     d = read(write(tmp_path, rows), label="state", x="image,age")
     assert d.layout
     assert [each.name for each in d.layout.inputs] == ["age", "image"]
@@ -274,7 +297,8 @@ def test_two_tables_that_list_files_are_not_one_of_them(tmp_path):
 
 def test_a_word_that_only_test_rows_have_is_told(tmp_path):
     rows = [
-        {**row(i), "split": "test" if i < 6 else "train", "sex": "x" if i == 2 else row(i)["sex"]} for i in range(N)
+        {**row(i), "split": "test" if i < 6 else "train", "sex": "x" if i == 2 else row(i)["sex"]}
+        for i in range(N)
     ]
     d = read(write(tmp_path, rows), label="state", x="image,sex")
     assert d.intake
@@ -286,7 +310,9 @@ def test_a_word_that_only_test_rows_have_is_told(tmp_path):
 def test_sounds_may_have_inputs_beside_them(tmp_path, monkeypatch):
     for i in range(8):
         tone(tmp_path / f"{i}.wav", 300 + 40 * i)
-    (tmp_path / "list.csv").write_text("name,label,age\n" + "".join(f"{i},{'ab'[i % 2]},{20 + i}\n" for i in range(8)))
+    (tmp_path / "list.csv").write_text(
+        "name,label,age\n" + "".join(f"{i},{'ab'[i % 2]},{20 + i}\n" for i in range(8))
+    )
     d = data.folder(tmp_path, x="sound,age")
     assert [each.name for each in d.layout.inputs] == ["age", "sound"]
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)

@@ -1,4 +1,5 @@
-"""Sets of which nearly all samples are of one class are told, before a model that always guesses it looks good."""
+"""Sets of which nearly all samples are of one class are told, before a model that always guesses it looks
+good."""
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ def of_shares(rare: int, **more):
 
 def test_a_class_that_nearly_all_samples_have_is_told():
     text = (
-        "99.0% of the training samples are of class 'well', so a model that always answers so has that accuracy; 'ill' has "
-        "5. Look at --metrics auroc,balanced_accuracy as well"
+        "99.0% of the training samples are of class 'well', so a model that always answers so has that"
+        " accuracy; 'ill' has 5. Look at --metrics auroc,balanced_accuracy as well"
     )
     rare = of_shares(5)
     assert class_imbalance(rare) == text

@@ -64,7 +64,9 @@ def test_masks_that_do_not_fit_are_refused(spoil, told):
 
 def test_an_archive_with_masks(tmp_path):
     x, y = images()
-    np.savez(tmp_path / "eyes.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4], site_train=np.arange(12) % 2)
+    np.savez(
+        tmp_path / "eyes.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4], site_train=np.arange(12) % 2
+    )
     d = data.npz(tmp_path / "eyes.npz")
     assert (d.y.shape, d.y_test.shape) == ((12, 8, 8), (4, 8, 8))
     assert list(d.columns) == ["site"]
@@ -78,7 +80,9 @@ def test_a_folder_of_images_and_masks(tmp_path):
         for i in range(n):
             inside = np.zeros((6, 10), np.uint8)
             inside[:3] = 255
-            Image.fromarray(np.stack([inside // (i + 1)] * 3, -1)).save(tmp_path / part / "images" / f"{i}.png")
+            Image.fromarray(np.stack([inside // (i + 1)] * 3, -1)).save(
+                tmp_path / part / "images" / f"{i}.png"
+            )
             Image.fromarray(inside).save(tmp_path / part / "masks" / f"{i}.bmp")
     d = data.folder(tmp_path, size=4, fit="squash")
     assert d.x.shape == (3, 3, 4, 4)
@@ -115,7 +119,9 @@ def test_equal_parts_without_looking_at_labels():
 
 @pytest.mark.parametrize("skew", ["dirichlet:0.1", "classes:2", "pathological:1x2", "clustered:1-2"])
 def test_dealing_by_class_is_refused(skew):
-    with pytest.raises(DataError, match=r"E406 skew '\w+' deals by class, but .*masks; use iid or column:site\."):
+    with pytest.raises(
+        DataError, match=r"E406 skew '\w+' deals by class, but .*masks; use iid or column:site\."
+    ):
         built(sites(), skew)
 
 
@@ -136,7 +142,11 @@ def test_what_the_server_holds_back_stays_itself_under_feature_skew():
     x, y = rng().random((40, 1, 4, 4)).astype(np.float32), np.arange(40) % 2
     d = data.arrays(x, y, test=0)
     plain, shifted = (built(d, skew, 2, reserve=3) for skew in ("iid", "iid+gamma:1"))
-    assert shifted.y[shifted.reserved].tolist() == d.y[plain.reserved].tolist() == plain.y[plain.reserved].tolist()
+    assert (
+        shifted.y[shifted.reserved].tolist()
+        == d.y[plain.reserved].tolist()
+        == plain.y[plain.reserved].tolist()
+    )
     assert np.array_equal(shifted.x[shifted.reserved], d.x[plain.reserved])
     assert np.bincount(shifted.y[shifted.reserved]).tolist() == [3, 3]
 
@@ -190,7 +200,9 @@ def test_the_named_set(vessels):
 
 def drawn(values, n=6, side=16):
     """Masks whose left third, middle and right third hold these values."""
-    return np.repeat(np.array(values), -(-side // len(values)))[:side][None, None].repeat(side, 1).repeat(n, 0)
+    return (
+        np.repeat(np.array(values), -(-side // len(values)))[:side][None, None].repeat(side, 1).repeat(n, 0)
+    )
 
 
 def two_sites(one, other):
@@ -200,16 +212,17 @@ def two_sites(one, other):
 
 @pytest.mark.parametrize("values", [(0, 1), (0, 255), (0, 65_535)])
 def test_sites_with_black_and_white_in_other_numbers_keep_their_foreground(values):
-    """Masks of 0 and 1 beside masks of 0 and 255 were thresholded together, and a site lost its foreground."""
+    """Masks of 0 and 1 beside masks of 0 and 255 were thresholded together, and a site lost its
+    foreground."""
     x, y, site = two_sites(values, (0, 255))
     d = data.arrays(x, y, columns={"site": site}, test=0)
     assert d.classes == ("background", "foreground")
     assert np.array_equal(d.y, y > 0)
     assert d.intake
     texts = [text for _, text in d.intake.notes]
-    assert (f"masks of lyon hold {values[0]} and {values[1]}, read as background and foreground" in texts) == (
-        values[1] > 255
-    )
+    assert (
+        f"masks of lyon hold {values[0]} and {values[1]}, read as background and foreground" in texts
+    ) == (values[1] > 255)
     assert ("masks of lyon hold class numbers, which were kept" in texts) == (values[1] == 1)
     clients = data.take({"lyon": (x[:6], y[:6]), "oslo": (x[6:], y[6:])})
     assert isinstance(clients, data.Dataset)
@@ -219,15 +232,27 @@ def test_sites_with_black_and_white_in_other_numbers_keep_their_foreground(value
 @pytest.mark.parametrize(
     ("one", "other", "told"),
     [
-        ((0, 1, 2), (0, 255), "masks of lyon hold 0, 1 and 2 .*, masks of oslo hold 0 and 255 .*which of these values"),
-        ((0, 128), (0, 255), "masks of oslo hold 0 and 255 .*, masks of lyon hold 0 and 128 .*which of these values"),
+        (
+            (0, 1, 2),
+            (0, 255),
+            "masks of lyon hold 0, 1 and 2 .*, masks of oslo hold 0 and 255 .*which of these values",
+        ),
+        (
+            (0, 128),
+            (0, 255),
+            "masks of oslo hold 0 and 255 .*, masks of lyon hold 0 and 128 .*which of these values",
+        ),
         (
             (0, 1, 255),
             (0, 1),
             r"masks of lyon hold class numbers \(0, 1\) and 255 \(training sample 0\); 255 is often 'void'",
         ),
         ((0, 1, 2, 255), (0, 1), "255 is often 'void'"),
-        ((0, 128, 255), (0, 255), r"of lyon hold values up to 255 .*numpy.searchsorted\(\[0, 128, 255\], mask\)"),
+        (
+            (0, 128, 255),
+            (0, 255),
+            r"of lyon hold values up to 255 .*numpy.searchsorted\(\[0, 128, 255\], mask\)",
+        ),
     ],
 )
 def test_sites_whose_masks_contradict_each_other_are_refused(one, other, told):

@@ -1,7 +1,8 @@
-"""Sets that number their classes differently: labels are matched by the classes' names, and never by their numbers.
+"""Sets that number their classes differently: labels are matched by the classes' names, and never by their
+numbers.
 
-Likely mistakes: a test folder without one class, clients whose folders hold other classes, Parquet files with other names, and
-a set of Hugging Face with two columns of classes.
+Likely mistakes: a test folder without one class, clients whose folders hold other classes, Parquet files with
+other names, and a set of Hugging Face with two columns of classes.
 """
 
 import json
@@ -50,7 +51,9 @@ class Table(Hub):
     def __init__(self, columns, names=None):
         self.columns, self.column_names = columns, list(columns)
         kinds = {name: "ClassLabel" if name in (names or {}) else "Value" for name in columns}
-        self.features = {name: type(kind, (), {"names": (names or {}).get(name)})() for name, kind in kinds.items()}
+        self.features = {
+            name: type(kind, (), {"names": (names or {}).get(name)})() for name, kind in kinds.items()
+        }
 
     def __len__(self):
         return len(next(iter(self.columns.values())))
@@ -95,7 +98,10 @@ def test_clients_and_their_common_test_set_are_matched_by_names():
 def test_one_hot_rows_go_to_the_columns_of_their_classes():
     one_hot = {"x": X, "y": np.eye(2)[np.arange(60) % 2], "classes": ("dog", "ant")}
     dataset = data.take(
-        {"north": Folder(words("ant", "dog"), ["ant", "dog"]), "south": Folder(words("ant", "dog"), ["ant", "dog"])}
+        {
+            "north": Folder(words("ant", "dog"), ["ant", "dog"]),
+            "south": Folder(words("ant", "dog"), ["ant", "dog"]),
+        }
     )
     assert dataset.classes == ("ant", "dog")
     mixed = data.take({"train": one_hot, "test": {**one_hot, "classes": ("ant", "dog")}})
@@ -105,7 +111,8 @@ def test_one_hot_rows_go_to_the_columns_of_their_classes():
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array])
 def test_names_of_classes_beside_arrays_come_in_any_list(kind):
-    """A list, or an array, of names of several clients ended in a TypeError, as examples/shakespeare.py gave one."""
+    """A list, or an array, of names of several clients ended in a TypeError, as examples/shakespeare.py gave
+    one."""
     one = {"x": X, "y": np.arange(60) % 2, "classes": kind(["dog", "ant"])}
     assert data.take(one).classes == ("dog", "ant")
     dataset = data.take({"north": one, "south": {**one, "classes": kind(["ant", "dog"])}})
@@ -122,7 +129,8 @@ def test_names_that_do_not_say_which_class_is_meant_are_refused():
     )
     assert data.take((crane, crane)).classes == ("crane", "ant", "crane")
     with pytest.raises(
-        DataError, match="E404 the classes of 'train' and of others differ, and two of them are called 'crane'"
+        DataError,
+        match="E404 the classes of 'train' and of others differ, and two of them are called 'crane'",
     ):
         data.take((crane, other))
     with pytest.raises(
@@ -153,7 +161,9 @@ def test_parquet_files_that_number_classes_differently_are_refused(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     for part, names in (("one", ["cat", "dog"]), ("two", ["dog", "cat"])):
         notes = {"huggingface": json.dumps({"info": {"features": {"label": {"names": names}}}})}
-        table = pyarrow.table({"a": RNG.random(60), "label": np.arange(60) % 2}).replace_schema_metadata(notes)
+        table = pyarrow.table({"a": RNG.random(60), "label": np.arange(60) % 2}).replace_schema_metadata(
+            notes
+        )
         parquet.write_table(table, tmp_path / f"{part}.parquet")
     with pytest.raises(
         DataError, match=r"E403 .*one.parquet and .*two.parquet number the classes of column 'label' diff"
@@ -197,7 +207,8 @@ def test_bytes_of_images_among_fractions_are_refused():
     """They were taken as numbers from 0 to 255 beside others from 0 to 1."""
     mixed = [((x * 255).astype(np.uint8) if i == 9 else x, i % 2) for i, x in enumerate(X)]
     with pytest.raises(
-        DataError, match="E403 Subset: sample 0 is float32, sample 9 is uint8, and whole numbers of images are"
+        DataError,
+        match="E403 Subset: sample 0 is float32, sample 9 is uint8, and whole numbers of images are",
     ):
         data.take(Subset(mixed, range(60)))
 
@@ -224,13 +235,19 @@ def test_numbers_that_are_no_classes_are_named():
         DataError, match="E404 arrays: the label of sample 7 is 9223372036854775808, which is no number of a"
     ):
         data.take((X, y))
-    with pytest.raises(DataError, match="E404 arrays: all labels are below 0, such as -1; number classes from 0"):
+    with pytest.raises(
+        DataError, match="E404 arrays: all labels are below 0, such as -1; number classes from 0"
+    ):
         data.take((X, np.full(60, -1)))
 
 
 def test_a_set_of_plain_columns_is_a_table_whose_numbers_are_words():
     """It was asked for the input of each row, and refused."""
-    ages, wards, states = [40 + i % 17 for i in range(60)], [i % 3 for i in range(60)], [i % 2 for i in range(60)]
+    ages, wards, states = (
+        [40 + i % 17 for i in range(60)],
+        [i % 3 for i in range(60)],
+        [i % 2 for i in range(60)],
+    )
     names = {"ward": ["north", "east", "west"], "label": ["well", "ill"]}
     given = Table({"age": ages, "ward": wards, "label": states}, names)
     dataset = data.take(given)
@@ -240,7 +257,9 @@ def test_a_set_of_plain_columns_is_a_table_whose_numbers_are_words():
     both = np.concatenate([dataset.x, dataset.x_test]), np.concatenate([dataset.y, dataset.y_test])
     rows = {(int(x[0]), int(np.argmax(x[1:])), dataset.classes[y]) for x, y in zip(*both)}
     order = ("east", "north", "west")
-    assert rows == {(a, order.index(names["ward"][w]), names["label"][s]) for a, w, s in zip(ages, wards, states)}
+    assert rows == {
+        (a, order.index(names["ward"][w]), names["label"][s]) for a, w, s in zip(ages, wards, states)
+    }
     assert data.take(given, target="age").target.name == "age"
     with pytest.raises(DataError, match=r"E404 .*column 'label' has no label in row 7"):
         data.take(Table({"age": ages, "label": [None if i == 7 else i % 2 for i in range(60)]}, names))

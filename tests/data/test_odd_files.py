@@ -1,7 +1,9 @@
-"""Files as other programs, cameras and operating systems leave them: what they hold is what is read, or they are refused by name.
+"""Files as other programs, cameras and operating systems leave them: what they hold is what is read, or they
+are refused by name.
 
-Likely mistakes: colours of 16 bits cut to 8, big-endian numbers cut to 255, an index into a palette, or the grey of a colour, taken
-for a class; half-written shards that match a pattern, notes inside an archive, an array that stands in it twice.
+Likely mistakes: colours of 16 bits cut to 8, big-endian numbers cut to 255, an index into a palette, or the
+grey of a colour, taken for a class; half-written shards that match a pattern, notes inside an archive, an
+array that stands in it twice.
 """
 
 import io
@@ -28,7 +30,9 @@ def png(pixels, kind):
     """A PNG of 16 bits. kind: 2 for colours, 4 for grey and alpha, 6 for colours and alpha."""
 
     def chunk(name, content):
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        return (
+            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
     header = struct.pack(">IIBBBBB", *pixels.shape[1::-1], 16, kind, 0, 0, 0)
@@ -37,9 +41,12 @@ def png(pixels, kind):
 
 
 def tiff(pixels, order="<", shown=1, planes=1, packed=False):
-    """A TIFF. order: of bytes; shown: 0 for white is zero, 1 for black is zero, 2 for colours; planes: 2 for one after another."""
+    """A TIFF. order: of bytes; shown: 0 for white is zero, 1 for black is zero, 2 for colours; planes: 2 for
+    one after another."""
     content = [pixels[..., k] for k in range(3)] if planes == 2 else [pixels]
-    content = [np.ascontiguousarray(part).astype(part.dtype.newbyteorder(order)).tobytes() for part in content]
+    content = [
+        np.ascontiguousarray(part).astype(part.dtype.newbyteorder(order)).tobytes() for part in content
+    ]
     content = [zlib.compress(part) if packed else part for part in content]
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     kind = {"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]
@@ -62,7 +69,9 @@ def tiff(pixels, order="<", shown=1, planes=1, packed=False):
         value = struct.pack(f"{order}{len(values)}{letter}", *values)
         if len(value) > 4:
             value, far = struct.pack(f"{order}I", at + len(far)), far + value
-        entries += struct.pack(f"{order}HHI", tag, 3 if letter == "H" else 4, len(values)) + value.ljust(4, b"\0")
+        entries += struct.pack(f"{order}HHI", tag, 3 if letter == "H" else 4, len(values)) + value.ljust(
+            4, b"\0"
+        )
     start = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, 8 + len(body))
     return start + body + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + far
 
@@ -82,16 +91,22 @@ OPAQUE = np.full((SIDE, SIDE, 1), 65_535, np.uint16)
     ],
 )  # fmt: skip
 def test_colours_of_16_bits_are_read_whole(tmp_path, name, content):
-    """Pillow keeps the upper 8 bits: of images that use 12, 4 were left, and all of them were nearly black."""
+    """Pillow keeps the upper 8 bits: of images that use 12, 4 were left, and all of them were nearly
+    black."""
     (tmp_path / name).write_bytes(content)
     pixels, form = read_image(tmp_path / name, SIDE, "pad")
     assert form.depth == "16 bit"
-    np.testing.assert_array_equal(pixels, (COLOURS.astype(np.float32) / np.float32(65_535)).transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        pixels, (COLOURS.astype(np.float32) / np.float32(65_535)).transpose(2, 0, 1)
+    )
 
 
 def test_deep_colours_of_which_no_lower_byte_can_be_had_are_refused(tmp_path):
     (tmp_path / "a.tif").write_bytes(tiff(COLOURS, shown=2, planes=2, packed=True))
-    said = r"E401 .*a\.tif cannot be read as an image: its colours of 16 bits lie one after another and are packed; save it"
+    said = (
+        r"E401 .*a\.tif cannot be read as an image: its colours of 16 bits lie one after another and are"
+        r" packed; save it"
+    )
     with pytest.raises(DataError, match=said):
         read_image(tmp_path / "a.tif", SIDE, "pad")
 
@@ -100,7 +115,9 @@ def test_bits_of_deep_colours_are_a_setting(tmp_path):
     (tmp_path / "a.png").write_bytes(png(COLOURS >> 4, 2))
     pixels, _ = read_image(tmp_path / "a.png", SIDE, "pad", bits=12)
     np.testing.assert_allclose(pixels, ((COLOURS >> 4) / 4095).transpose(2, 0, 1), rtol=1e-6)
-    with pytest.raises(DataError, match=r"E401 .*a\.png holds values from \d+ to 40\d\d; bits=11 allows 2,047 at most"):
+    with pytest.raises(
+        DataError, match=r"E401 .*a\.png holds values from \d+ to 40\d\d; bits=11 allows 2,047 at most"
+    ):
         read_image(tmp_path / "a.png", SIDE, "pad", bits=11)
 
 
@@ -108,7 +125,9 @@ def test_deep_greys_with_alpha_are_read_whole(tmp_path):
     (tmp_path / "a.png").write_bytes(png(np.concatenate([GREY[..., None], OPAQUE], 2), 4))
     pixels, form = read_image(tmp_path / "a.png", SIDE, "pad")
     assert form.depth == "16 bit"
-    np.testing.assert_array_equal(pixels, np.repeat((GREY.astype(np.float32) / np.float32(65_535))[None], 3, 0))
+    np.testing.assert_array_equal(
+        pixels, np.repeat((GREY.astype(np.float32) / np.float32(65_535))[None], 3, 0)
+    )
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
@@ -117,7 +136,9 @@ def test_images_in_which_white_is_zero_are_read_as_they_look(tmp_path, kind):
     most = int(np.iinfo(kind).max)
     values = (GREY.astype(np.int64) % (most + 1)).astype(kind)
     (tmp_path / "a.tif").write_bytes(tiff(values, shown=0))
-    np.testing.assert_allclose(read_image(tmp_path / "a.tif", SIDE, "pad")[0][0], 1 - values / most, atol=1e-6)
+    np.testing.assert_allclose(
+        read_image(tmp_path / "a.tif", SIDE, "pad")[0][0], 1 - values / most, atol=1e-6
+    )
 
 
 def test_a_file_with_a_number_that_is_none_is_named(tmp_path):
@@ -161,11 +182,14 @@ def palette(*lists, numbers=LABELS):
 
 
 def masks(root, files, ending="png"):
-    """The classes [N, H, W] of masks, and what was said of them. files: each an image, or the content of a file."""
+    """The classes [N, H, W] of masks, and what was said of them. files: each an image, or the content of a
+    file."""
     for kind in ("images", "masks"):
         (root / kind).mkdir()
     for i, content in enumerate(files):
-        Image.fromarray(RNG.integers(0, 256, (SIDE, SIDE)).astype(np.uint8)).save(root / "images" / f"{i}.png")
+        Image.fromarray(RNG.integers(0, 256, (SIDE, SIDE)).astype(np.uint8)).save(
+            root / "images" / f"{i}.png"
+        )
         file = root / "masks" / f"{i}.{ending}"
         content.save(file) if isinstance(content, Image.Image) else file.write_bytes(content)
     read = data.read(f"{root}(size={SIDE})")
@@ -186,17 +210,37 @@ VOC = [BLACK, (128, 0, 0), (0, 128, 0)]
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        (lambda: drawn([BLACK, RED], 2), ["8 masks in colour: black is background and (255, 0, 0) is foreground"]),
-        (lambda: drawn([BLACK, (0, 0, 128)], 2), ["8 masks in colour: black is background and (0, 0, 128) is foreground"]),
-        (lambda: drawn([(0, 0, 0, 0), (0, 0, 0, 255)], 2), ["8 masks in colour: transparent is background and black is foreground"]),
+        (
+            lambda: drawn([BLACK, RED], 2),
+            ["8 masks in colour: black is background and (255, 0, 0) is foreground"],
+        ),
+        (
+            lambda: drawn([BLACK, (0, 0, 128)], 2),
+            ["8 masks in colour: black is background and (0, 0, 128) is foreground"],
+        ),
+        (
+            lambda: drawn([(0, 0, 0, 0), (0, 0, 0, 255)], 2),
+            ["8 masks in colour: transparent is background and black is foreground"],
+        ),
         (lambda: drawn([(255, 255, 255, 0), (255, 255, 255, 255)], 2), []),
         (lambda: palette([BLACK, WHITE], numbers=TWO), []),
-        (lambda: palette([WHITE, BLACK], numbers=[1 - two for two in TWO]), ["8 masks in colour: black is background and white is foreground"]),
-        (lambda: palette([BLACK, WHITE], [WHITE, BLACK], numbers=[two if i % 2 == 0 else 1 - two for i, two in enumerate(TWO)]), ["8 masks in colour: black is background and white is foreground"]),
+        (
+            lambda: palette([WHITE, BLACK], numbers=[1 - two for two in TWO]),
+            ["8 masks in colour: black is background and white is foreground"],
+        ),
+        (
+            lambda: palette(
+                [BLACK, WHITE],
+                [WHITE, BLACK],
+                numbers=[two if i % 2 == 0 else 1 - two for i, two in enumerate(TWO)],
+            ),
+            ["8 masks in colour: black is background and white is foreground"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_two_colours_are_background_and_foreground(tmp_path, files, told):
-    """A palette that begins with white turned every mask round, navy became class 15 of 16, and black on nothing was all background."""
+    """A palette that begins with white turned every mask round, navy became class 15 of 16, and black on
+    nothing was all background."""
     assert masks(tmp_path, files()) == (expected(TWO), told)
 
 
@@ -230,15 +274,25 @@ def test_what_lies_around_a_mask_in_colour_is_background(tmp_path, colours):
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        (lambda: drawn([BLACK, RED, GREEN]), r"masks in colour hold 3 colours, such as black, \(255, 0, 0\), \(0, 130, 0\) .*0\.png\), and nothing says"),
+        (
+            lambda: drawn([BLACK, RED, GREEN]),
+            r"masks in colour hold 3 colours, such as black, \(255, 0, 0\), \(0, 130, 0\) .*0\.png\), and nothing says",
+        ),
         (lambda: drawn([BLACK, (1, 0, 0), (2, 0, 0)]), "hold 3 colours"),
         (lambda: drawn([BLACK, (0, 0, 128), (32, 0, 0)]), "hold 3 colours"),
-        (lambda: palette(VOC, [VOC[0], VOC[2], VOC[1]]), r"number 1 is \(128, 0, 0\) in the palette of .*0\.png and \(0, 128, 0\) in that of .*1\.png; save all masks"),
-        (lambda: [Image.fromarray(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8)) for _ in LABELS], r"0\.png holds [34],\d+ colours, as photographs .* Or were images and masks swapped"),
+        (
+            lambda: palette(VOC, [VOC[0], VOC[2], VOC[1]]),
+            r"number 1 is \(128, 0, 0\) in the palette of .*0\.png and \(0, 128, 0\) in that of .*1\.png; save all masks",
+        ),
+        (
+            lambda: [Image.fromarray(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8)) for _ in LABELS],
+            r"0\.png holds [34],\d+ colours, as photographs .* Or were images and masks swapped",
+        ),
     ],
-)  # fmt: skip
+)
 def test_colours_that_do_not_say_which_class_they_are_are_refused(tmp_path, files, told):
-    """Red and a green have one grey: they became one class. So did classes that stand in the red of an image."""
+    """Red and a green have one grey: they became one class. So did classes that stand in the red of an
+    image."""
     with pytest.raises(DataError, match=rf"E404 .*{told}"):
         masks(tmp_path, files())
 
@@ -248,7 +302,10 @@ def test_greys_in_colour_are_greys(tmp_path):
 
 
 def test_classes_in_colours_of_16_bits_are_read_whole(tmp_path):
-    assert masks(tmp_path, [png(np.repeat(labels[..., None], 3, 2), 2) for labels in LABELS]) == (expected(LABELS), [])
+    assert masks(tmp_path, [png(np.repeat(labels[..., None], 3, 2), 2) for labels in LABELS]) == (
+        expected(LABELS),
+        [],
+    )
 
 
 def test_greys_that_loss_has_tinted_are_greys(tmp_path):
@@ -307,14 +364,17 @@ def test_a_pattern_leaves_out_what_is_hidden_or_still_being_written(tmp_path):
 
 
 def test_files_in_an_archive_that_are_no_arrays_are_left_out_and_told(tmp_path):
-    """An archive that was packed again by hand, with a note and what macOS adds, ended in an AttributeError."""
+    """An archive that was packed again by hand, with a note and what macOS adds, ended in an
+    AttributeError."""
     x, y = RNG.random((12, 3)), np.arange(12) % 2
     members = [("x.npy", npy(x)), ("y.npy", npy(y)), ("x.txt", b"scans"), ("__MACOSX/._x.npy", b"\0\5")]
     read = data.read(archive(tmp_path / "a.npz", *members))
     assert read.x.shape == (10, 3)
     assert ("left out", "files that are no arrays: x.txt") in read.intake.notes
     assert "MACOSX" not in str(read.intake.notes)
-    with pytest.raises(DataError, match=r"E401 .*a\.npz: 'y\.npy' in it is no array; copy it, or save it, again"):
+    with pytest.raises(
+        DataError, match=r"E401 .*a\.npz: 'y\.npy' in it is no array; copy it, or save it, again"
+    ):
         data.read(archive(tmp_path / "a.npz", members[0], ("y.npy", b"\0\5")))
 
 
@@ -323,12 +383,15 @@ def test_an_array_that_an_archive_holds_twice_is_refused(tmp_path):
     """The later one was read without a word."""
     x, y = RNG.random((12, 3)), np.arange(12) % 2
     path = archive(tmp_path / "a.npz", ("x.npy", npy(x)), ("y.npy", npy(y)), ("y.npy", npy(1 - y)))
-    with pytest.raises(DataError, match=r"E401 .*a\.npz holds two arrays called 'y'; save it again with one of them"):
+    with pytest.raises(
+        DataError, match=r"E401 .*a\.npz holds two arrays called 'y'; save it again with one of them"
+    ):
         data.read(path)
 
 
 def wav(samples, rate=8000, kind=1, again=b""):
-    """A .wav of one channel or several, [N] or [N, channels]. kind: 3 of floats, 6 of A-law; again: what a second piece holds."""
+    """A .wav of one channel or several, [N] or [N, channels]. kind: 3 of floats, 6 of A-law; again: what a
+    second piece holds."""
     channels, size = samples.shape[1] if samples.ndim > 1 else 1, samples.dtype.itemsize
     head = struct.pack("<HHIIHH", kind, channels, rate, rate * channels * size, channels * size, 8 * size)
     chunks = [(b"fmt ", head), (b"data", samples.tobytes()), *([(b"data", again)] if again else [])]
@@ -354,13 +417,23 @@ def sounds(root, *more, n=6):
 def test_what_is_cut_of_sounds_resampled_or_silent_is_told(tmp_path):
     """Of 20 s of a sound 16 were cut away, and sounds of half the rate had empty bands, without a word."""
     away = np.stack([tone(1), -tone(1)], 1)
-    read = sounds(tmp_path, wav(tone(20)), wav(tone(4.5)), wav(tone(1, 4000), 4000), wav(tone(1, 44_100), 44_100), wav(away))  # fmt: skip
+    read = sounds(
+        tmp_path,
+        wav(tone(20)),
+        wav(tone(4.5)),
+        wav(tone(1, 4000), 4000),
+        wav(tone(1, 44_100), 44_100),
+        wav(away),
+    )
     assert [note for note in read.intake.notes if "sound" in note[1]] == [
         ("scaled", "sounds became log-mel spectrograms of 4 s at 8,000 Hz"),
         ("left out", "what comes after 4 s of 2 sounds, up to 20 s long"),
-        ("note", "sounds of other rates were resampled to 8,000 Hz: 1 of 4,000 Hz, 1 of 44,100 Hz; those of a lower rate have nothing in the upper bands"),
+        (
+            "note",
+            "sounds of other rates were resampled to 8,000 Hz: 1 of 4,000 Hz, 1 of 44,100 Hz; those of a lower rate have nothing in the upper bands",
+        ),
         ("note", "1 sound without anything to hear"),
-    ]  # fmt: skip
+    ]
 
 
 def test_of_sounds_of_one_kind_nothing_more_is_told(tmp_path):
@@ -371,12 +444,24 @@ def test_of_sounds_of_one_kind_nothing_more_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (wav(np.where(np.arange(900) == 5, np.nan, 0.5).astype("<f4"), kind=3), "E405 .*more-0.wav holds nan, which is no number; correct it"),
-        (wav(np.where(np.arange(900) == 5, np.inf, 0.5).astype("<f4"), kind=3), "E405 .*more-0.wav holds inf, which is no number"),
-        (wav(tone(1), again=bytes(8)), "E401 .*more-0.wav cannot be read as a .wav file: its sound is in several pieces, .*; save it again"),
-        (wav(np.zeros(900, np.uint8), kind=6), r"E401 .*more-0.wav cannot be read as a .wav file: Unknown wave file format: ALAW; save it again, as PCM of 16 bits, or take it away\.$"),
+        (
+            wav(np.where(np.arange(900) == 5, np.nan, 0.5).astype("<f4"), kind=3),
+            "E405 .*more-0.wav holds nan, which is no number; correct it",
+        ),
+        (
+            wav(np.where(np.arange(900) == 5, np.inf, 0.5).astype("<f4"), kind=3),
+            "E405 .*more-0.wav holds inf, which is no number",
+        ),
+        (
+            wav(tone(1), again=bytes(8)),
+            "E401 .*more-0.wav cannot be read as a .wav file: its sound is in several pieces, .*; save it again",
+        ),
+        (
+            wav(np.zeros(900, np.uint8), kind=6),
+            r"E401 .*more-0.wav cannot be read as a .wav file: Unknown wave file format: ALAW; save it again, as PCM of 16 bits, or take it away\.$",
+        ),
     ],
-)  # fmt: skip
+)
 def test_sounds_that_cannot_be_read_are_named(tmp_path, content, told):
     """NaN was told of a sample by its number, and of two pieces the last one was read."""
     with pytest.raises(DataError, match=told):
@@ -387,7 +472,8 @@ FORM = {"kind": "images", "size": 8, "fit": "pad", "bits": 16}
 
 
 def test_masks_are_not_predicted_from(tmp_path):
-    """Of a folder as it was for training, masks were answered as if they were images, and a row of the answer was anybody's."""
+    """Of a folder as it was for training, masks were answered as if they were images, and a row of the answer
+    was anybody's."""
     for kind in ("images", "masks"):
         (tmp_path / "set" / "lyon" / kind).mkdir(parents=True)
         for i in range(2):
@@ -418,7 +504,9 @@ def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_
     for patient in ("p1", "p2"):
         (tmp_path / patient).mkdir()
         for name in ("scan", "scan_seg"):
-            nib.save(nib.Nifti1Image(np.ones((4, 4, 2), np.int16), np.eye(4)), tmp_path / patient / f"{name}.nii")
+            nib.save(
+                nib.Nifti1Image(np.ones((4, 4, 2), np.int16), np.eye(4)), tmp_path / patient / f"{name}.nii"
+            )
     form = {"kind": "volumes", "size": 8, "axis": "axial"}
     assert prediction_inputs.read_inputs(tmp_path, form)[0] == [
         f"p{p}/scan.nii slice {i}" for p in (1, 2) for i in (0, 1)

@@ -44,7 +44,9 @@ def test_digits_have_values_from_0_to_1_and_the_label_of_the_source():
     source = pytest.importorskip("sklearn.datasets").load_digits()
     found = data.read("digits")
     assert (found.x.min(), found.x.max()) == (0.0, 1.0)
-    labels = {(image / 16).astype(np.float32).tobytes(): int(y) for image, y in zip(source.images, source.target)}
+    labels = {
+        (image / 16).astype(np.float32).tobytes(): int(y) for image, y in zip(source.images, source.target)
+    }
     assert [labels[x.tobytes()] for x in found.x[:, 0]] == found.y.tolist()
     assert found.classes == tuple("0123456789")
     assert found.mean == pytest.approx((found.x.mean(),), abs=2e-3)

@@ -1,7 +1,8 @@
 """Parquet by path, in memory and larger than it: read row group by row group, to the same bits and scores.
 
-Likely mistakes: shards of several sets in one folder, a test shard without labels, lists of unequal length. What others may do:
-lie about the number of rows, pack something else than an image, write another file in a file's place while a run trains.
+Likely mistakes: shards of several sets in one folder, a test shard without labels, lists of unequal length.
+What others may do: lie about the number of rows, pack something else than an image, write another file in a
+file's place while a run trains.
 """
 
 import datetime
@@ -88,7 +89,11 @@ def columns():
 
 
 def same(one, other):
-    assert (one.classes, one.intake.form, one.intake.dtype) == (other.classes, other.intake.form, other.intake.dtype)
+    assert (one.classes, one.intake.form, one.intake.dtype) == (
+        other.classes,
+        other.intake.form,
+        other.intake.dtype,
+    )
     assert (one.applied, one.mean, one.labels) == (other.applied, other.mean, other.labels)
     for name in ("x", "x_test", "y", "y_test"):
         assert np.array_equal(getattr(one, name)[:], getattr(other, name)[:]), name
@@ -106,12 +111,17 @@ def trains_the_same(text, little, **more):
     assert is_streamed(read.x)
     assert not is_streamed(whole.x)
     same(whole, read)
-    notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
+    notes = [
+        note
+        for note in read.intake.notes
+        if "read when they are wanted: together they would take" not in note[1]
+    ]
     assert (sorted(notes), len(read.intake.notes)) == (sorted(whole.intake.notes), len(notes) + 1)
     source = read.x.source
     assert len(source.pieces) > 8
     assert all(
-        np.array_equal(getattr(survey_rows(source.shape, source.read), n), v) for n, v in vars(source.survey).items()
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), v)
+        for n, v in vars(source.survey).items()
     )
     other = unskew.run("fedavg", text, **SETTINGS | more)
     assert (other.digest, other.scores()) == (result.digest, result.scores())
@@ -124,7 +134,9 @@ def test_a_table_is_what_it_is_in_memory(tmp_path, write, little):
     write(tmp_path / "x.parquet", given)
     text = f"{tmp_path}/x.parquet"
     whole = trains_the_same(f"{text}(site=hospital)", little, skew="iid")
-    old = read_table({name: np.array(values) for name, (_, values) in given.items()}, "x.parquet", site="hospital")
+    old = read_table(
+        {name: np.array(values) for name, (_, values) in given.items()}, "x.parquet", site="hospital"
+    )
     same(whole, old)
     assert whole.intake.notes == old.intake.notes
     assert [c for c, _ in whole.intake.form["columns"]] == ["a", "b", "k", "flag", "w", "t"]
@@ -153,13 +165,28 @@ def test_whole_numbers_of_training_rows_that_count_them_are_left_out(tmp_path, w
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"a": ("double", [0.5] * 40 + [None] + [1.5] * 19)}, r"E405 x\.parquet: column 'a' has no value at row 40 of .*x\.parquet"),
-        ({"a": ("double", [0.5] * 41 + [float("inf")] * 2 + [1.5] * 17)}, r"E405 x\.parquet: column 'a' holds inf at row 41 of"),
-        ({"a": ("double", [0.5] * 41 + [float("nan")] + [1.5] * 17 + [float("nan")])}, r"E405 .* column 'a' has no value at row 41 of .* \(2 are missing"),
-        ({"a": ("string", ["0.5"] * 42 + ["1,5"] + ["2"] * 17)}, r"E405 x\.parquet: column 'a' holds numbers but '1,5' at row 42 of"),
-        ({"label": ("string", ["u"] * 30 + [None] + ["v"] * 29)}, r"E404 x\.parquet: column 'label' has no label at row 30 of"),
+        (
+            {"a": ("double", [0.5] * 40 + [None] + [1.5] * 19)},
+            r"E405 x\.parquet: column 'a' has no value at row 40 of .*x\.parquet",
+        ),
+        (
+            {"a": ("double", [0.5] * 41 + [float("inf")] * 2 + [1.5] * 17)},
+            r"E405 x\.parquet: column 'a' holds inf at row 41 of",
+        ),
+        (
+            {"a": ("double", [0.5] * 41 + [float("nan")] + [1.5] * 17 + [float("nan")])},
+            r"E405 .* column 'a' has no value at row 41 of .* \(2 are missing",
+        ),
+        (
+            {"a": ("string", ["0.5"] * 42 + ["1,5"] + ["2"] * 17)},
+            r"E405 x\.parquet: column 'a' holds numbers but '1,5' at row 42 of",
+        ),
+        (
+            {"label": ("string", ["u"] * 30 + [None] + ["v"] * 29)},
+            r"E404 x\.parquet: column 'label' has no label at row 30 of",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_table_must_not_hold_is_named_by_its_row(change, says, tmp_path, write, little):
     write(tmp_path / "x.parquet", {"a": ("double", [0.5] * N), "label": ("string", ["u", "v"] * 30)} | change)
     little()
@@ -173,10 +200,15 @@ def test_what_a_table_must_not_hold_is_named_by_its_row(change, says, tmp_path, 
         ("list<element: double>", (6,), "", lambda x: x),
         ("fixed_size_list<element: uint8>[4]", (4,), "", lambda x: x),
         ("list<element: list<element: list<element: uint8>>>", (3, 8, 8), "", lambda x: x),
-        ("list<element: list<element: list<element: uint16>>>", (8, 8, 3), "(layout=channels last)", lambda x: x.transpose(0, 3, 1, 2)),
+        (
+            "list<element: list<element: list<element: uint16>>>",
+            (8, 8, 3),
+            "(layout=channels last)",
+            lambda x: x.transpose(0, 3, 1, 2),
+        ),
         ("list<element: list<element: uint8>>", (9, 8), "(layout='channels last')", lambda x: x[:, None]),
     ],
-)  # fmt: skip
+)
 def test_lists_are_the_arrays_that_they_spell(form, shape, options, turned, tmp_path, write, little):
     kind = {"double": "f8", "uint8": "u1", "uint16": "u2"}[form.rpartition(" ")[2].partition(">")[0]]
     x = RNG.integers(0, 256, (N, *shape)).astype(kind)
@@ -201,7 +233,8 @@ def test_labels_may_be_lists_too(tmp_path, write, little):
     }
     write(tmp_path / "x.parquet", given)
     with pytest.raises(
-        DataError, match=r"E403 x\.parquet has several columns of samples, input_ids, mask: name one, x=input_ids, or"
+        DataError,
+        match=r"E403 x\.parquet has several columns of samples, input_ids, mask: name one, x=input_ids, or",
     ):
         data.read(tmp_path / "x.parquet")
     for _ in range(2):
@@ -215,13 +248,19 @@ def test_labels_may_be_lists_too(tmp_path, write, little):
 @pytest.mark.parametrize(
     ("lists", "says"),
     [
-        ([[1.0, 2.0]] * 40 + [[1.0]] + [[1.0, 2.0]] * 19, r"column 'v' is \[2\] in row 0 of .* and is \[1\] in row 40 of .*x\.parquet"),
-        ([[1.0, 2.0]] * 40 + [None] + [[1.0, 2.0]] * 19, r"column 'v' is \[2\] in row 0 of .* and lacks a value in row 40 of"),
+        (
+            [[1.0, 2.0]] * 40 + [[1.0]] + [[1.0, 2.0]] * 19,
+            r"column 'v' is \[2\] in row 0 of .* and is \[1\] in row 40 of .*x\.parquet",
+        ),
+        (
+            [[1.0, 2.0]] * 40 + [None] + [[1.0, 2.0]] * 19,
+            r"column 'v' is \[2\] in row 0 of .* and lacks a value in row 40 of",
+        ),
         ([[1.0, 2.0]] * 40 + [[1.0, None]] + [[1.0, 2.0]] * 19, r"and lacks a value in row 40 of"),
         ([[1.0, 2.0]] * 40 + [[1.0], [1.0, 2.0, 3.0]] + [[1.0, 2.0]] * 18, r"and is \[1\] in row 40 of"),
         ([[]] * 60, r"column 'v' holds no numbers in row 0"),
     ],
-)  # fmt: skip
+)
 def test_lists_of_several_lengths_are_refused(lists, says, tmp_path, write):
     """Also where as many numbers are missing in one as another has more."""
     write(tmp_path / "x.parquet", {"v": ("list<element: double>", lists), "y": ("int64", [0, 1] * 30)})
@@ -231,9 +270,12 @@ def test_lists_of_several_lengths_are_refused(lists, says, tmp_path, write):
 
 def test_lists_that_look_like_images_without_channels_are_refused_with_what_to_write(tmp_path, write):
     form = "list<element: list<element: uint8>>"
-    write(tmp_path / "x.parquet", {"v": (form, np.zeros((N, 8, 8), int).tolist()), "y": ("int64", [0, 1] * 30)})
+    write(
+        tmp_path / "x.parquet", {"v": (form, np.zeros((N, 8, 8), int).tolist()), "y": ("int64", [0, 1] * 30)}
+    )
     with pytest.raises(
-        DataError, match=r"E403 x.parquet: lists in column 'v' are \[8, 8\], .* write layout='channels last', or"
+        DataError,
+        match=r"E403 x.parquet: lists in column 'v' are \[8, 8\], .* write layout='channels last', or",
     ):
         data.read(tmp_path / "x.parquet")
 
@@ -284,11 +326,14 @@ def test_files_in_rows_are_those_of_a_folder(make, ending, options, tmp_path, wr
     rows, others = ({row.tobytes() for row in np.concatenate([d.x[:], d.x_test[:]])} for d in (whole, other))
     assert rows == others
     assert set(whole.labels["writer"]) == {"w0", "w1", "w2", "w3"}
-    assert {n for n in other.intake.notes if n[0] == "scaled"} == {n for n in whole.intake.notes if n[0] == "scaled"}
+    assert {n for n in other.intake.notes if n[0] == "scaled"} == {
+        n for n in whole.intake.notes if n[0] == "scaled"
+    }
 
 
 def test_files_that_cannot_be_read_are_all_named_and_no_path_is_opened(tmp_path, write, little):
-    """A row may hold the path of a file instead of its content: somebody else's file must not become a sample."""
+    """A row may hold the path of a file instead of its content: somebody else's file must not become a
+    sample."""
     given, contents = packed(png)
     secret = tmp_path / "secret.png"
     secret.write_bytes(contents[0])
@@ -298,7 +343,10 @@ def test_files_that_cannot_be_read_are_all_named_and_no_path_is_opened(tmp_path,
     for _ in range(2):
         with pytest.raises(
             DataError,
-            match=r"E401 Row 3 of .*x\.parquet cannot be read as an image: .* 2 of 24 files cannot be read; also row 17 of",
+            match=(
+                r"E401 Row 3 of .*x\.parquet cannot be read as an image: .* 2 of 24 files cannot be read;"
+                r" also row 17 of"
+            ),
         ):
             data.read(f"{tmp_path}/x.parquet(size=8)")
         little()
@@ -308,7 +356,9 @@ def test_a_row_without_a_file_of_its_own_is_named(tmp_path, stand_in):
     given, _ = packed(png, 6)
     given["image"][1][4] = {"bytes": None, "path": "/etc/hostname"}
     stand_in(tmp_path / "x.parquet", given)
-    with pytest.raises(DataError, match=r"E401 row 4 of .*x\.parquet holds no file of its own in column 'image'"):
+    with pytest.raises(
+        DataError, match=r"E401 row 4 of .*x\.parquet holds no file of its own in column 'image'"
+    ):
         data.read(f"{tmp_path}/x.parquet(size=8)")
 
 
@@ -319,8 +369,15 @@ def test_the_format_of_sounds_is_that_of_training_rows(tmp_path, stand_in):
 
 
 def test_shards_are_divided_by_their_names(tmp_path, write, little):
-    rows = {part: {"a": ("double", RNG.normal(size=9).tolist()), "y": ("int64", [0, 1, 0] * 3)} for part in "pqrs"}
-    names = {"p": "train-00000-of-00002", "q": "train-00001-of-00002", "r": "test-00000-of-00001", "s": "validation-0"}
+    rows = {
+        part: {"a": ("double", RNG.normal(size=9).tolist()), "y": ("int64", [0, 1, 0] * 3)} for part in "pqrs"
+    }
+    names = {
+        "p": "train-00000-of-00002",
+        "q": "train-00001-of-00002",
+        "r": "test-00000-of-00001",
+        "s": "validation-0",
+    }
     for part, name in names.items():
         write(tmp_path / "set" / f"{name}.parquet", rows[part], group=4)
     (tmp_path / "set" / "_SUCCESS").write_bytes(b"")
@@ -403,7 +460,8 @@ def test_a_file_that_changes_while_a_run_trains_is_an_error(tmp_path, write, lit
     path.write_bytes(b"?" * len(before))
     again()
     with pytest.raises(
-        DataError, match=r"E413 .*x\.parquet cannot be read as Parquet: .*, and could be before; see to its disk"
+        DataError,
+        match=r"E413 .*x\.parquet cannot be read as Parquet: .*, and could be before; see to its disk",
     ):
         pickle.loads(pickle.dumps(source)).read(row)
     path.unlink()
@@ -434,13 +492,22 @@ def test_other_numbers_of_the_same_length_and_time_are_noticed(tmp_path, stand_i
     ("lies", "says"),
     [
         ({"rows": 61}, r"E401 the footer of .* declares 61 rows, and its row groups 60; write it again"),
-        ({"rows": 70, "groups": [60, 10]}, r"E401 .*x\.parquet holds 0 rows in row group 1, and its footer says 10"),
-        ({"rows": 61, "groups": [61]}, r"E401 .*x\.parquet holds 60 rows in row group 0, and its footer says 61"),
-        ({"rows": 1 << 60, "groups": [1 << 60]}, r"E414 .* declares 1,152,921,504,606,846,976 rows, whose labels alone do not fit"),
+        (
+            {"rows": 70, "groups": [60, 10]},
+            r"E401 .*x\.parquet holds 0 rows in row group 1, and its footer says 10",
+        ),
+        (
+            {"rows": 61, "groups": [61]},
+            r"E401 .*x\.parquet holds 60 rows in row group 0, and its footer says 61",
+        ),
+        (
+            {"rows": 1 << 60, "groups": [1 << 60]},
+            r"E414 .* declares 1,152,921,504,606,846,976 rows, whose labels alone do not fit",
+        ),
         ({"rows": -1, "groups": [-1]}, r"E401 the footer of .* declares -1 rows"),
         ({"rows": 0, "groups": []}, r"E40\d .*"),
     ],
-)  # fmt: skip
+)
 def test_a_footer_that_lies_about_its_rows_is_refused(lies, says, tmp_path, stand_in):
     stand_in(tmp_path / "x.parquet", {"a": ("double", [0.5] * N), "y": ("int64", [0, 1] * 30)}, **lies)
     with pytest.raises(DataError, match=says):
@@ -455,13 +522,18 @@ def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, write, m
         with pytest.raises(DataError, match=r"E401 .*torn\.parquet cannot be read as Parquet: [^\n]*\.$"):
             data.read(tmp_path / "torn.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(DataError, match=r"E401 reading .*x\.parquet needs pyarrow; pip install 'unskew\[tables\]'"):
+    with pytest.raises(
+        DataError, match=r"E401 reading .*x\.parquet needs pyarrow; pip install 'unskew\[tables\]'"
+    ):
         data.read(tmp_path / "x.parquet")
 
 
 def test_rows_that_take_too_much_are_refused(tmp_path, write, little, monkeypatch):
     """A single row, and rows of which the footer says less than they unpack to."""
-    write(tmp_path / "x.parquet", {"v": ("list<element: double>", [[0.5] * 400] * 4), "y": ("int64", [0, 1] * 2)})
+    write(
+        tmp_path / "x.parquet",
+        {"v": ("list<element: double>", [[0.5] * 400] * 4), "y": ("int64", [0, 1] * 2)},
+    )
     little(1000, 16_000)
     with pytest.raises(
         DataError, match=r"E414 x\.parquet: a row takes 3,200 bytes, and at most 1,000 are read at once"
@@ -487,10 +559,14 @@ def test_words_that_would_fill_memory_are_left_out_or_refused(tmp_path, write, m
     monkeypatch.setattr("unskew.data.parquet.table.usable_memory", lambda: 7700)
     read = data.read(tmp_path / "x.parquet")
     assert [c for c, _ in read.intake.form["columns"]] == ["a"]
-    assert any(re_says(note[1], r"column 'w', whose words take too much memory") for note in read.intake.notes)
+    assert any(
+        re_says(note[1], r"column 'w', whose words take too much memory") for note in read.intake.notes
+    )
     monkeypatch.setattr("unskew.data.parquet.table.COLUMN_ROWS", 5)
     write(tmp_path / "x.parquet", given | {"label": ("string", [f"{i:050}" for i in range(N)])})
-    with pytest.raises(DataError, match=r"E414 x\.parquet: column 'label' would have to be in memory as a whole"):
+    with pytest.raises(
+        DataError, match=r"E414 x\.parquet: column 'label' would have to be in memory as a whole"
+    ):
         data.read(f"{tmp_path}/x.parquet(label=label)")
 
 
@@ -515,9 +591,13 @@ def test_dates_and_other_forms_are_left_out(tmp_path, write):
     assert any("'names' of list<" in note[1] for note in read.intake.notes)
 
 
-def test_pieces_are_unpacked_once_in_order_and_what_was_used_last_is_kept(tmp_path, stand_in, little, monkeypatch):
+def test_pieces_are_unpacked_once_in_order_and_what_was_used_last_is_kept(
+    tmp_path, stand_in, little, monkeypatch
+):
     stand_in(
-        tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)}, group=20
+        tmp_path / "x.parquet",
+        {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)},
+        group=20,
     )
     little(100, 3500)  # at most 218 bytes are kept, of 16 rows (64 bytes) each
     source = data.read(tmp_path / "x.parquet").x.source
@@ -543,7 +623,9 @@ def test_pieces_are_unpacked_once_in_order_and_what_was_used_last_is_kept(tmp_pa
 
 def test_an_earlier_piece_is_unpacked_from_the_beginning_of_its_row_group(tmp_path, stand_in, little):
     stand_in(
-        tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)}, group=60
+        tmp_path / "x.parquet",
+        {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)},
+        group=60,
     )
     little(100, 2200)  # two pieces of 16 rows are kept
     source = data.read(tmp_path / "x.parquet").x.source
@@ -551,8 +633,11 @@ def test_an_earlier_piece_is_unpacked_from_the_beginning_of_its_row_group(tmp_pa
 
 
 def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, little):
-    """Each read unpacks every row group in which a row lies, so few large reads are made; also of clients' sets together."""
-    stand_in(tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)})
+    """Each read unpacks every row group in which a row lies, so few large reads are made; also of clients'
+    sets together."""
+    stand_in(
+        tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)}
+    )
     little(100, 64 * 96)  # 96 bytes are read at once, 24 rows
     read = data.take({"p": f"{tmp_path}/x.parquet", "q": f"{tmp_path}/x.parquet"})
     for rows in (data.read(tmp_path / "x.parquet").x, read.x):
@@ -587,7 +672,10 @@ def test_numbers_of_sites_that_files_write_in_different_types_stay_apart(tmp_pat
     read = data.read(tmp_path / "s")
     assert {*read.columns["site"].tolist()} == {*large}
     write(tmp_path / "s" / "b.parquet", rows | {"site": ("double", [1.0] * 8)})
-    text = "column 'site' holds whole numbers beyond 9,007,199,254,740,992 in some files, and numbers of another type"
+    text = (
+        "column 'site' holds whole numbers beyond 9,007,199,254,740,992 in some files, and numbers of another"
+        " type"
+    )
     with pytest.raises(DataError, match=f"E403 s: {text}"):
         data.read(tmp_path / "s")
     write(tmp_path / "s" / "a.parquet", rows | {"site": ("int64", [2, 1 << 53] * 4)})
@@ -595,11 +683,15 @@ def test_numbers_of_sites_that_files_write_in_different_types_stay_apart(tmp_pat
 
 
 def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_feature(tmp_path, write):
-    """It was a feature that tells training rows from test rows, and rows were where the file was, whatever it said."""
+    """It was a feature that tells training rows from test rows, and rows were where the file was, whatever it
+    said."""
 
     def written(train: list[str], test: list[str]) -> None:
         for part, said in (("train", train), ("test", test)):
-            some = {"a": ("double", RNG.normal(size=len(said)).tolist()), "label": ("int64", [0, 1] * (len(said) // 2))}
+            some = {
+                "a": ("double", RNG.normal(size=len(said)).tolist()),
+                "label": ("int64", [0, 1] * (len(said) // 2)),
+            }
             write(tmp_path / "set" / f"{part}.parquet", some | {"split": ("string", said)})
 
     written(["train"] * 6, ["test"] * 4)
@@ -613,7 +705,9 @@ def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_fe
         (["train"] * 6, ["test", "train"] * 2, r"says train at row 1 of .*test\.parquet"),
     ):
         written(train, test)
-        with pytest.raises(DataError, match=f"E403 set: column 'split' {says}, and the file's name says another part"):
+        with pytest.raises(
+            DataError, match=f"E403 set: column 'split' {says}, and the file's name says another part"
+        ):
             data.read(tmp_path / "set")
 
 

@@ -1,6 +1,8 @@
-"""Several inputs out of Parquet, and samples without labels: read as arrays and tables are, or refused in a sentence.
+"""Several inputs out of Parquet, and samples without labels: read as arrays and tables are, or refused in a
+sentence.
 
-Likely mistakes: the column of labels among the inputs, a number that is missing, images whose channels come last.
+Likely mistakes: the column of labels among the inputs, a number that is missing, images whose channels come
+last.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def test_columns_become_the_inputs_that_arrays_would(write, tmp_path):
     write(tmp_path / "p.parquet", columns())
     ours, theirs = data.read(f"{tmp_path}/p.parquet{SETTING}"), data.arrays(GIVEN, Y)
     assert str(ours.layout) == str(theirs.layout) == "age float32 number, ids int64 [5], scan uint8 [3, 4, 4]"
-    assert {r.tobytes() for r in (*ours.x, *ours.x_test)} == {r.tobytes() for r in (*theirs.x, *theirs.x_test)}
+    assert {r.tobytes() for r in (*ours.x, *ours.x_test)} == {
+        r.tobytes() for r in (*theirs.x, *theirs.x_test)
+    }
     place = {r.tobytes(): label for r, label in zip((*theirs.x, *theirs.x_test), (*theirs.y, *theirs.y_test))}
     assert [place[r.tobytes()] for r in (*ours.x, *ours.x_test)] == [*ours.y, *ours.y_test]
     assert set(ours.columns) == {"hospital"}
@@ -96,7 +100,9 @@ def test_shards_of_training_and_test_rows_stay_what_they_are(write, tmp_path):
     write(tmp_path / "s" / "train-0.parquet", columns(slice(0, 30)))
     write(tmp_path / "s" / "test-0.parquet", columns(slice(30, N)))
     ours = data.read(f"{tmp_path}/s{SETTING}")
-    theirs = data.arrays({n: v[:30] for n, v in GIVEN.items()}, Y[:30], {n: v[30:] for n, v in GIVEN.items()}, Y[30:])
+    theirs = data.arrays(
+        {n: v[:30] for n, v in GIVEN.items()}, Y[:30], {n: v[30:] for n, v in GIVEN.items()}, Y[30:]
+    )
     assert np.array_equal(ours.x, theirs.x)
     assert np.array_equal(ours.x_test, theirs.x_test)
     assert np.array_equal(ours.y_test, theirs.y_test)
@@ -133,7 +139,8 @@ SEXES = [("f", "m")[i % 2] for i in range(N)]
 
 
 def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
-    """They were refused, where a CSV that lists files took them. The words of new samples are those of training, or refused."""
+    """They were refused, where a CSV that lists files took them. The words of new samples are those of
+    training, or refused."""
     write(tmp_path / "p.parquet", columns(sex=("string", SEXES)))
     setting = "(x='ids,hospital,sex', label=ill)"
     result = unskew.run("fedavg", f"{tmp_path}/p.parquet{setting}", model=Worded(), **SETTINGS)
@@ -185,24 +192,54 @@ LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
     ("setting", "changed", "text"),
     [
         ("x='scan,years'", {}, "E403 p.parquet has no column 'years'; it has: scan, age"),
-        ("x='ids,ill'", {}, "E403 p.parquet: which column holds the labels is not said, .*name it, label=COLUMN"),
+        (
+            "x='ids,ill'",
+            {},
+            "E403 p.parquet: which column holds the labels is not said, .*name it, label=COLUMN",
+        ),
         ("x='ids,ill', label=ill", {}, "E403 p.parquet: column 'ill' holds the labels; leave it out of x"),
         ("x='age,ids,age'", {}, "E403 p.parquet: x names the column 'age' twice; name each input once"),
-        ("x='ids,hospital'", {"hospital": ("string", [None, *N * "a"][:N])}, "E405 p.parquet: column 'hospital' has no value"),
-        ("x='ids,hospital'", {"hospital": ("string", [f"h{i}" for i in range(N)])}, "E403 p.parquet: column 'hospital' holds 40 different"),
-        ("x='scan,age'", LARGER, r"E403 p.parquet: lists in column 'scan' are \[16, 16, 3\], .*write layout='channels last'"),
-        ("x='age,ids'", {"age": ("float", [None, *AGES[1:].tolist()])}, "E405 p.parquet: column 'age' has no value in row 0"),
-        ("x='age,ids'", {"ids": ("list<element: int64>", [[1], *IDS[1:].tolist()])}, r"E403 p.parquet: column 'ids' is \[1\] in row 0"),
+        (
+            "x='ids,hospital'",
+            {"hospital": ("string", [None, *N * "a"][:N])},
+            "E405 p.parquet: column 'hospital' has no value",
+        ),
+        (
+            "x='ids,hospital'",
+            {"hospital": ("string", [f"h{i}" for i in range(N)])},
+            "E403 p.parquet: column 'hospital' holds 40 different",
+        ),
+        (
+            "x='scan,age'",
+            LARGER,
+            r"E403 p.parquet: lists in column 'scan' are \[16, 16, 3\], .*write layout='channels last'",
+        ),
+        (
+            "x='age,ids'",
+            {"age": ("float", [None, *AGES[1:].tolist()])},
+            "E405 p.parquet: column 'age' has no value in row 0",
+        ),
+        (
+            "x='age,ids'",
+            {"ids": ("list<element: int64>", [[1], *IDS[1:].tolist()])},
+            r"E403 p.parquet: column 'ids' is \[1\] in row 0",
+        ),
         ("", {}, "E403 p.parquet has several columns of samples, .*several inputs all of them, x='scan,ids'"),
     ],
     ids=range(10),
-)  # fmt: skip
+)
 def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, text):
     write(
         tmp_path / "p.parquet",
         {"labels" if n == "ill" and not setting else n: v for n, v in columns(**changed).items()},
     )
-    more = setting if "label" in setting or "ill" in setting else f"{setting}, label=ill" if setting else "label=labels"
+    more = (
+        setting
+        if "label" in setting or "ill" in setting
+        else f"{setting}, label=ill"
+        if setting
+        else "label=labels"
+    )
     with pytest.raises(DataError, match=text):
         data.read(f"{tmp_path}/p.parquet({more})")
 
@@ -242,7 +279,9 @@ def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
         row.tobytes() for row in np.concatenate([whole.x, whole.x_test])
     }
     other = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
-    with pytest.raises(DataError, match=r"E403 p.parquet: column 'photo' holds files, and held numbers where"):
+    with pytest.raises(
+        DataError, match=r"E403 p.parquet: column 'photo' holds files, and held numbers where"
+    ):
         prediction_inputs.read_inputs(tmp_path / "p.parquet", other.intake.form, whole.layout)
     photos[5] = photos[5][:40]
     rows["photo"] = (FILE, [{"bytes": content, "path": None} for content in photos])
@@ -255,7 +294,9 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     """One input: a table as training turned its columns into numbers, lists as they were scaled."""
     rows = {"age": ("float", AGES.tolist()), "town": ("string", [("Ulm", "Bonn")[i % 2] for i in range(N)])}
     write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
-    write(tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())})
+    write(
+        tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())}
+    )
     trained = data.read(f"{tmp_path}/t.parquet(label=ill)")
     assert trained.intake
     _, x = prediction_inputs.read_inputs(tmp_path / "new.parquet", trained.intake.form)
@@ -263,7 +304,9 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     pictures = {"picture": (NUMBERS, SCANS.tolist())}
     write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
     write(tmp_path / "n.parquet", pictures | {"ids": ("list<element: int64>", IDS.tolist())})
-    result = unskew.run("fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS)
+    result = unskew.run(
+        "fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS
+    )
     assert result.federation.intake
     form = result.federation.intake.form
     _, x = prediction_inputs.read_inputs(tmp_path / "n.parquet", form)
@@ -271,7 +314,9 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     assert np.array_equal(result.predict_proba(x), result.predict_proba(FIRST))
     with pytest.raises(DataError, match=r"E403 n.parquet has as columns of lists .*training were in 'x'"):
         prediction_inputs.read_inputs(tmp_path / "n.parquet", {})
-    with pytest.raises(DataError, match=r"E403 n.parquet has as columns of files none; .*training were in 'x'"):
+    with pytest.raises(
+        DataError, match=r"E403 n.parquet has as columns of files none; .*training were in 'x'"
+    ):
         prediction_inputs.read_inputs(tmp_path / "n.parquet", {"kind": "images"})
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 100)
     with pytest.raises(DataError, match=r"E414 n.parquet: column 'picture' would take"):

@@ -1,7 +1,8 @@
-"""What images say of themselves beside their pixels: palettes, transparency, how the camera was held, and who else shows them.
+"""What images say of themselves beside their pixels: palettes, transparency, how the camera was held, and who
+else shows them.
 
-Likely mistakes: indices into a palette taken for greys, photographs from a telephone that lie on their side, the same image in
-two class folders.
+Likely mistakes: indices into a palette taken for greys, photographs from a telephone that lie on their side,
+the same image in two class folders.
 """
 
 import io
@@ -85,7 +86,13 @@ def test_transparent_parts_are_told():
     hole = alpha.copy()
     hole.putpixel((3, 3), (9, 9, 9, 0))
     palette = COLOURS[1].quantize(4)
-    forms = [seen(hole), seen(alpha), seen(palette), seen(palette, transparency=0), seen(COLOURS[0].convert("LA"))]
+    forms = [
+        seen(hole),
+        seen(alpha),
+        seen(palette),
+        seen(palette, transparency=0),
+        seen(COLOURS[0].convert("LA")),
+    ]
     assert [form.clear for form in forms] == [True, False, False, True, False]
     assert notes(*forms) == ["2 images with transparent parts, whose hidden colours are used"]
 
@@ -109,14 +116,19 @@ def test_a_file_that_announces_more_than_there_is_memory_for(tmp_path):
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 8, 8), }"
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n")
-    with pytest.raises(DataError, match=r"E401 .*a.npz announces more than memory holds: .* Save large arrays"):
+    with pytest.raises(
+        DataError, match=r"E401 .*a.npz announces more than memory holds: .* Save large arrays"
+    ):
         data.read(str(tmp_path / "a.npz"))
 
 
 def test_parquet_without_rows(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.table(
-        {"x": pyarrow.array([], pyarrow.list_(pyarrow.float32())), "label": pyarrow.array([], pyarrow.int64())}
+        {
+            "x": pyarrow.array([], pyarrow.list_(pyarrow.float32())),
+            "label": pyarrow.array([], pyarrow.int64()),
+        }
     )
     pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"E403 a.parquet has no rows"):

@@ -26,7 +26,8 @@ def test_a_site_whose_masks_are_all_foreground_keeps_them():
 
 
 def test_named_classes_decide_whether_values_are_numbers():
-    """Two names are background and foreground, whatever their values; of three, which value means which is not guessed."""
+    """Two names are background and foreground, whatever their values; of three, which value means which is
+    not guessed."""
     x, y, _ = two_sites((0, 255), (0, 255))
     d = data.arrays(x, y, classes=["background", "vessel"], test=0)
     assert d.classes == ("background", "vessel")
@@ -86,13 +87,16 @@ def table(path, rows=N, **columns):
 
 def test_of_several_columns_of_labels_the_likeliest_is_taken(tmp_path):
     """Not the one that stands first: `label` comes before `class`."""
-    d = data.read(table(tmp_path / "t.csv", **{"class": lambda i: "xyz"[i % 3], "label": lambda i: "ab"[i // 3 % 2]}))
+    d = data.read(
+        table(tmp_path / "t.csv", **{"class": lambda i: "xyz"[i % 3], "label": lambda i: "ab"[i // 3 % 2]})
+    )
     assert d.classes == ("a", "b")
     assert "from the column 'label'; 'class' counts as a feature, label=class chooses it" in notes_of(d)
 
 
 def test_a_finer_column_beside_the_labels_is_no_copy_of_them(tmp_path):
-    """Each of four `class` values has one label of two; only columns that name the same both ways are copies."""
+    """Each of four `class` values has one label of two; only columns that name the same both ways are
+    copies."""
     fine = {"class": lambda i: "abcd"[i % 4], "label": lambda i: "xy"[i % 2]}
     assert data.read(table(tmp_path / "t.csv", **fine)).classes == ("x", "y")
     with pytest.raises(DataError, match=r"E404 .*both hold the labels"):
@@ -102,7 +106,9 @@ def test_a_finer_column_beside_the_labels_is_no_copy_of_them(tmp_path):
 def test_named_classes_do_not_make_other_words_labels(tmp_path):
     """Of classes `None` and `mild`, `None` is a class, and `NA` is still a missing label."""
     words = {"status": lambda i: "NA" if i == 7 else ("None", "mild")[i % 2]}
-    with pytest.raises(DataError, match=r"E404 .*column 'status' has no label at line 9, only 'NA' \(1 are missing\)"):
+    with pytest.raises(
+        DataError, match=r"E404 .*column 'status' has no label at line 9, only 'NA' \(1 are missing\)"
+    ):
         data.read(table(tmp_path / "t.csv", **words), label="status", classes=["None", "mild"])
 
 
@@ -110,7 +116,9 @@ def test_the_last_column_may_have_as_many_values_as_half_the_rows(tmp_path):
     """More are no labels. Numbers in several spellings count once."""
     assert len(data.read(table(tmp_path / "t.csv", kind=lambda i: f"k{i // 2}")).classes) == N // 2
     with pytest.raises(DataError, match=r"E404 .*has 21 different values in 40 rows"):
-        data.read(table(tmp_path / "t.csv", kind=lambda i: f"k{min(i // 2, 18)}{'*' * (i > 37)}{'+' * (i > 38)}"))
+        data.read(
+            table(tmp_path / "t.csv", kind=lambda i: f"k{min(i // 2, 18)}{'*' * (i > 37)}{'+' * (i > 38)}")
+        )
     spelt = data.read(table(tmp_path / "t.csv", kind=lambda i: f"{i % 7}{('', '.', '.0')[i % 3]}"))
     assert spelt.classes == tuple("0123456")
 
@@ -118,7 +126,9 @@ def test_the_last_column_may_have_as_many_values_as_half_the_rows(tmp_path):
 def test_labels_with_decimal_commas_are_fractions(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("age;score\n" + "".join(f"{20 + i};{i % 5},5\n" for i in range(N)))
-    with pytest.raises(DataError, match=r"E404 .*column 'score', is '0\.5'; numbers with fractions ask for regression"):
+    with pytest.raises(
+        DataError, match=r"E404 .*column 'score', is '0\.5'; numbers with fractions ask for regression"
+    ):
         data.read(path, label="score")
 
 
@@ -128,7 +138,8 @@ def test_flags_are_one_hot_only_if_every_row_has_a_single_one(tmp_path):
     def flags(rows, odd, **odd_row):
         given = {f"is_{c}": lambda i, k=k: int(i % 3 == k) for k, c in enumerate("abc")}
         return {
-            name: lambda i, v=v, name=name: odd_row.get(name, v(i)) if i == odd else v(i) for name, v in given.items()
+            name: lambda i, v=v, name=name: odd_row.get(name, v(i)) if i == odd else v(i)
+            for name, v in given.items()
         }
 
     with pytest.raises(DataError, match=r"E404 .*one of 3 columns"):
@@ -204,8 +215,11 @@ def test_folders_in_two_unicode_forms_are_one(tmp_path):
 
 
 def test_inner_folders_are_classes_only_if_their_names_recur(tmp_path):
-    """One name that two classes have in common is a site of both; below a single folder the inner ones are classes."""
-    pictures(tmp_path / "class", *(f"{c}/{site}" for c, sites in (("a", "xyz"), ("b", "zwv")) for site in sites))
+    """One name that two classes have in common is a site of both; below a single folder the inner ones are
+    classes."""
+    pictures(
+        tmp_path / "class", *(f"{c}/{site}" for c, sites in (("a", "xyz"), ("b", "zwv")) for site in sites)
+    )
     d = data.folder(tmp_path / "class", size=8)
     assert d.classes == ("a", "b")
     assert d.labels["site"] == ("v", "w", "x", "y", "z")
@@ -240,12 +254,15 @@ def test_the_likeliest_name_says_what_a_site_is():
 
 def test_columns_with_fractions_keep_them():
     """Sites 0.25 and 0.5 became one site, 0."""
-    d = data.arrays(np.zeros((4, 2)), ["a", "b"] * 2, columns={"site": np.array([0.25, 0.5, 0.25, 0.5])}, test=0)
+    d = data.arrays(
+        np.zeros((4, 2)), ["a", "b"] * 2, columns={"site": np.array([0.25, 0.5, 0.25, 0.5])}, test=0
+    )
     assert len(np.unique(d.columns["site"])) == 2
 
 
 def striped(*stripes, side=64):
-    """Masks [2, side, side], black on the left and white on the right, with vertical stripes of (grey, width) in the black."""
+    """Masks [2, side, side], black on the left and white on the right, with vertical stripes of (grey, width)
+    in the black."""
     mask = np.zeros((side, side), np.uint8)
     mask[:, side // 2 :] = 255
     at = 1

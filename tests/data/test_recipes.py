@@ -1,4 +1,5 @@
-"""What recipes make of original files, row by row, and what they refuse: tiny files whose samples are known by heart."""
+"""What recipes make of original files, row by row, and what they refuse: tiny files whose samples are known
+by heart."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ def made(name, path, size=64) -> OriginalSamples:
 
 def medical(path, y, y_test, x=TEN, **more):
     pixels = x.transpose(0, 2, 3, 1)
-    given = {"train_images": pixels, "train_labels": y, "test_images": pixels[: len(y_test)], "test_labels": y_test}
+    given = {
+        "train_images": pixels,
+        "train_labels": y,
+        "test_images": pixels[: len(y_test)],
+        "test_labels": y_test,
+    }
     np.savez_compressed(path, **{**given, **more})
     return path
 
@@ -151,7 +157,10 @@ def test_the_hubs_parts_keep_their_columns_and_images_their_size(tmp_path, monke
         sides.append(size)
         x, y = np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 3, 1])
         train = original_files.HubSplit(x, y[:2], {"domain": np.array(["a", "b"])}, ())
-        return {"train": train, "test": original_files.HubSplit(x[2:], y[2:], {"domain": np.array(["c"])}, ())}
+        return {
+            "train": train,
+            "test": original_files.HubSplit(x[2:], y[2:], {"domain": np.array(["c"])}, ()),
+        }
 
     monkeypatch.setattr(original_files, "are_parquet", lambda files: True)
     monkeypatch.setattr(original_files, "read_splits", splits)

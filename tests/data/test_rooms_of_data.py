@@ -1,4 +1,5 @@
-"""Sets, partitions, feature skews and availabilities are found in their files, and say what their settings mean."""
+"""Sets, partitions, feature skews and availabilities are found in their files, and say what their settings
+mean."""
 
 from __future__ import annotations
 
@@ -73,7 +74,10 @@ def test_skews_out_of_range_are_refused(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bernoulli:nan", "E124 availability 'bernoulli': probability must be a finite number, at least 0, at most 1"),
+        (
+            "bernoulli:nan",
+            "E124 availability 'bernoulli': probability must be a finite number, at least 0, at most 1",
+        ),
         ("sample:inf", "E124 availability 'sample': size must be a finite number, above 0; got inf."),
         ("quorum:inf", "E124 availability: quorum must be a whole number, at least 0; got inf."),
         ("drop:0.2,drop:0.3", "E124 availability 'full,drop:0.2,drop:0.3' gives 'drop' twice."),
@@ -92,7 +96,11 @@ def test_availabilities_out_of_range_are_refused(text, message):
 def more(tmp_path, monkeypatch):
     """A new set and a new partition, each in one file of its folder."""
     for package, stem, text in (
-        (sets_folder, "mine", (registry.SETS_FOLDER / "digits.py").read_text().replace("def digits(", "def mine(")),
+        (
+            sets_folder,
+            "mine",
+            (registry.SETS_FOLDER / "digits.py").read_text().replace("def digits(", "def mine("),
+        ),
         (skews_folder, "all_to_one", ALL_TO_ONE),
     ):
         folder = tmp_path / stem
@@ -144,9 +152,13 @@ def test_a_new_set_and_a_new_partition_are_one_file_each():
     assert "mine" in data.names()
     assert data.describe()["mine"].startswith("1,797 handwritten digits")
     assert data.read("mine").shape == (1, 8, 8)
-    federation = data.build(data.read("mine"), "all_to_one:1", 3, *(np.random.default_rng(0) for _ in range(2)))
+    federation = data.build(
+        data.read("mine"), "all_to_one:1", 3, *(np.random.default_rng(0) for _ in range(2))
+    )
     assert federation.sizes.tolist() == [0, 1437, 0]
-    with pytest.raises(UsageError, match="E103 skew 'all_to_one': client must be a whole number, at least 0; got -1"):
+    with pytest.raises(
+        UsageError, match="E103 skew 'all_to_one': client must be a whole number, at least 0; got -1"
+    ):
         Skew.parse("all_to_one:-1")
     text = docs_page.page()
     assert "| `mine` | 1,797 handwritten digits" in text
@@ -170,11 +182,15 @@ def test_one_function_reads_every_text_that_names_data(tmp_path):
         data.check_text("nowhere.npz")
     with pytest.raises(UsageError, match=r"E125 unknown data 'digit'.*Did you mean 'digits'"):
         data.read("digit")
-    with pytest.raises(UsageError, match=r"E125 there is no data set 'mnist' here.*unskew data get mnist --from PATH"):
+    with pytest.raises(
+        UsageError, match=r"E125 there is no data set 'mnist' here.*unskew data get mnist --from PATH"
+    ):
         data.read("mnist")
     with pytest.raises(UsageError, match="E125 data set 'digits' has no argument 'size'; it takes none"):
         data.read("digits", size=3)
-    with pytest.raises(UsageError, match=r"E125 folder .*: size must be a whole number, above 0, at most 4096; got 0"):
+    with pytest.raises(
+        UsageError, match=r"E125 folder .*: size must be a whole number, above 0, at most 4096; got 0"
+    ):
         data.read(str(tmp_path), size=0)
     with pytest.raises(
         UsageError, match="E125 data set 'uci_har': signals must be a whole number, at least 1, at most 9"

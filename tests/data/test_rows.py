@@ -1,6 +1,7 @@
 """Sets larger than memory: rows are read when they are wanted, and train to the same bits as in memory.
 
-Likely mistakes: a file in Fortran order, a set with NaN somewhere in its middle, no test set beside a large file. What
+Likely mistakes: a file in Fortran order, a set with NaN somewhere in its middle, no test set beside a large
+file. What
 others may do: cut the file off while it is used, write to it, take it away before another process reads it.
 """
 
@@ -53,7 +54,8 @@ def on_disk(path, x=X, y=Y):
     ],
 )
 def test_rows_that_are_read_train_to_the_same_bits(tmp_path, method, more):
-    """D8: steps, passes of hooks side by side, trips, scores, standardising and held-out rows, all from the same reader."""
+    """D8: steps, passes of hooks side by side, trips, scores, standardising and held-out rows, all from the
+    same reader."""
     read, whole = on_disk(tmp_path), data.arrays(X, Y)
     assert read.intake == whole.intake
     assert np.array_equal(read.x_test[:], whole.x_test)
@@ -63,7 +65,8 @@ def test_rows_that_are_read_train_to_the_same_bits(tmp_path, method, more):
 
 
 def test_a_file_that_changes_while_it_is_used_is_an_error_and_no_other_result(tmp_path):
-    """D8: a file cut off under a mapping ended the process; one that was written to gave a mixture of two sets."""
+    """D8: a file cut off under a mapping ended the process; one that was written to gave a mixture of two
+    sets."""
     read = on_disk(tmp_path)
     with open(tmp_path / "x.npy", "r+b") as file:
         file.seek(-64 * 80, os.SEEK_END)
@@ -108,7 +111,8 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
 
 
 def test_a_file_in_another_order_trains_to_the_same_bits_and_is_not_read_once_it_has_changed(tmp_path):
-    """D8: it was used through its mapping, so that what was written to it was trained on, and cutting it off ended the process."""
+    """D8: it was used through its mapping, so that what was written to it was trained on, and cutting it off
+    ended the process."""
     x = np.asfortranarray((X.astype(np.uint16) * 257).astype(">u2"))
     read, whole = on_disk(tmp_path, x), data.arrays(x, Y)
     assert read.intake == whole.intake
@@ -122,7 +126,8 @@ def test_a_file_in_another_order_trains_to_the_same_bits_and_is_not_read_once_it
 
 
 def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
-    """D8: float32 was used through its mapping: what was written to the file while a run trained was trained on."""
+    """D8: float32 was used through its mapping: what was written to the file while a run trained was trained
+    on."""
     monkeypatch.undo()
     columns, x = np.arange(90) % 4, X.astype(np.float32)
     for name, values in (("x", x), ("x_test", x[:9]), ("y", Y), ("y_test", Y[:9]), ("site", columns)):
@@ -198,7 +203,11 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
     read = on_disk(tmp_path)
     monitored = type(read.x).__getitem__
     batches = [np.array([i, i + 1]) for i in range(70)]
-    for most, counts in ((1 << 20, [1, *[BATCHES_AT_ONCE] * 8, 5]), (1024, [1] + [2] * 34 + [1]), (1, [1] * 70)):
+    for most, counts in (
+        (1 << 20, [1, *[BATCHES_AT_ONCE] * 8, 5]),
+        (1024, [1] + [2] * 34 + [1]),
+        (1, [1] * 70),
+    ):
         monkeypatch.setattr("unskew.round.samples.BYTES_AT_ONCE", most)
         asked: list[np.ndarray] = []
         samples = StreamedSamples(read.x, torch.device("cpu"))
@@ -208,14 +217,20 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
         first = next(coming)
         assert len(asked) <= 1 + READS_AHEAD
         parts = [first, *coming]
-        assert all(torch.equal(part, torch.as_tensor(read.x[rows])) for part, rows in zip(parts, batches, strict=True))
+        assert all(
+            torch.equal(part, torch.as_tensor(read.x[rows]))
+            for part, rows in zip(parts, batches, strict=True)
+        )
         assert [len(rows) // 2 for rows in asked] == counts
-        assert not any(part.data_ptr() % 64 for part in parts)  # as samples in memory, which kernels compute with alike
+        assert not any(
+            part.data_ptr() % 64 for part in parts
+        )  # as samples in memory, which kernels compute with alike
     assert list(samples.ahead([])) == []
 
 
 def test_batches_that_are_read_are_not_copied_once_more(tmp_path, monkeypatch):
-    """D8: rows of float32 begin where kernels want them; a batch that does not is copied before it is trained on."""
+    """D8: rows of float32 begin where kernels want them; a batch that does not is copied before it is trained
+    on."""
     x = RNG.random((90, 4, 16), dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
     samples = StreamedSamples(data.arrays(tmp_path / "x.npy", Y, x[:3], Y[:3]).x, torch.device("cpu"))
@@ -247,9 +262,12 @@ def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lac
 
 @pytest.mark.skipif(not AT_ONCE, reason="this system does not say what it holds in memory")
 def test_a_disk_fetches_the_next_rows_while_some_are_read(tmp_path, monkeypatch):
-    """D8: the disk was asked for rows when they were read, and lay idle between two reads. Only of rows that it must fetch."""
+    """D8: the disk was asked for rows when they were read, and lay idle between two reads. Only of rows that
+    it must fetch."""
     read, asked = on_disk(tmp_path).x, []
-    monkeypatch.setattr("os.posix_fadvise", lambda _, at, count, advice: asked.append((at - read.source.offset) // 64))
+    monkeypatch.setattr(
+        "os.posix_fadvise", lambda _, at, count, advice: asked.append((at - read.source.offset) // 64)
+    )
     batches = [np.array([i, i + 40]) for i in range(20)]
     where = read.rows
     assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20
@@ -294,8 +312,8 @@ class Items:
 
 
 def test_a_dataset_that_does_not_fit_is_asked_again_for_each_sample(monkeypatch, tmp_path):
-    """D5: it was read into memory as a whole, whatever its size. A random transform would train on other samples than were
-    checked."""
+    """D5: it was read into memory as a whole, whatever its size. A random transform would train on other
+    samples than were checked."""
     whole = unskew.run("fedavg", Items(), **SETTINGS)
     monkeypatch.setattr("unskew.data.samples.memory_budget.usable_memory", lambda: 1000)
     read = data.take(Items())
@@ -314,5 +332,7 @@ def test_a_dataset_that_does_not_fit_is_asked_again_for_each_sample(monkeypatch,
     with pytest.raises(DataError, match=r"E401 Items: sample .* failed: ZeroDivisionError"):
         read.x[:2]
     pictures = [(np.zeros((3, 8, 8), np.uint8), 0), (np.zeros((3, 8, 9), np.uint8), 1)] * 2
-    with pytest.raises(DataError, match=r"E403 list: sample 0 is uint8 .3, 8, 8., sample 1 is uint8 .3, 8, 9."):
+    with pytest.raises(
+        DataError, match=r"E403 list: sample 0 is uint8 .3, 8, 8., sample 1 is uint8 .3, 8, 9."
+    ):
         data.take(pictures)

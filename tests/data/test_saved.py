@@ -1,6 +1,8 @@
-"""Folders of Hugging Face Datasets (save_to_disk), read by pyarrow alone: the same samples as from Parquet with the same columns.
+"""Folders of Hugging Face Datasets (save_to_disk), read by pyarrow alone: the same samples as from Parquet
+with the same columns.
 
-Likely mistakes: a file that was not copied, a DatasetDict whose splits have names of their own, a column of videos. What others
+Likely mistakes: a file that was not copied, a DatasetDict whose splits have names of their own, a column of
+videos. What others
 may do: name files outside of the folder, send damaged files, or such as announce more than they hold.
 """
 
@@ -44,7 +46,8 @@ def notes(features):
 def images(n=N):
     """Samples, labels and facts as Datasets keeps them."""
     files = pa.StructArray.from_arrays(
-        [pa.array([png(i) for i in range(n)], pa.binary()), pa.array([None] * n, pa.string())], ["bytes", "path"]
+        [pa.array([png(i) for i in range(n)], pa.binary()), pa.array([None] * n, pa.string())],
+        ["bytes", "path"],
     )
     columns = {
         "image": files,
@@ -78,7 +81,10 @@ def matrices():
         pa.array([True, None] * (N // 2)),
         pa.array([0, 1, 2] * (N // 3)),
     ]
-    features = {"x": {"_type": "Array2D", "shape": [4, 5], "dtype": "float32"}, "more": {"a": {"_type": "Value"}}}
+    features = {
+        "x": {"_type": "Array2D", "shape": [4, 5], "dtype": "float32"},
+        "more": {"a": {"_type": "Value"}},
+    }
     return pa.Table.from_arrays(columns, schema=pa.schema(fields)), features
 
 
@@ -117,13 +123,18 @@ def little(monkeypatch):
 
 
 @pytest.mark.parametrize("copy", ["", "off"])
-@pytest.mark.parametrize(("make", "options"), [(images, "size=8"), (matrices, "x=x,label=y,layout='channels first'")])
+@pytest.mark.parametrize(
+    ("make", "options"), [(images, "size=8"), (matrices, "x=x,label=y,layout='channels first'")]
+)
 def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, copy, tmp_path, little, monkeypatch):
-    """Row by row, in memory and read when wanted, with and without a copy; the classes' names and the same training."""
+    """Row by row, in memory and read when wanted, with and without a copy; the classes' names and the same
+    training."""
     monkeypatch.setenv("UNSKEW_SCRATCH", copy or str(tmp_path))
     table, features = make()
     saved = save(tmp_path / "set", table, features)
-    parquet.write_table(table.drop_columns(["none"] if "none" in table.column_names else []), tmp_path / "set.parquet")
+    parquet.write_table(
+        table.drop_columns(["none"] if "none" in table.column_names else []), tmp_path / "set.parquet"
+    )
     whole, other = data.read(f"{saved}({options})"), data.read(f"{tmp_path}/set.parquet({options})")
     same(whole, other)
     assert whole.classes == (("cat", "dog") if make is images else ("0", "1", "2"))
@@ -140,12 +151,16 @@ def test_lists_have_the_bits_that_were_saved(tmp_path):
     table, features = matrices()
     read = data.read(save(tmp_path / "set", table, features), x="x", label="y", layout="channels first")
     order = np.argsort(np.concatenate([read.x, read.x_test])[:, 0, 0])
-    assert np.array_equal(np.concatenate([read.x, read.x_test])[order], MATRICES[np.argsort(MATRICES[:, 0, 0])])
+    assert np.array_equal(
+        np.concatenate([read.x, read.x_test])[order], MATRICES[np.argsort(MATRICES[:, 0, 0])]
+    )
 
 
 def test_a_dict_is_divided_by_the_names_of_its_splits(tmp_path):
     table, features = images()
-    folder = save_dict(tmp_path / "set", table, features, test=(0, 10), train=(10, 40), val=(40, 50), extra=(50, 60))
+    folder = save_dict(
+        tmp_path / "set", table, features, test=(0, 10), train=(10, 40), val=(40, 50), extra=(50, 60)
+    )
     read = data.read(folder, size=8)
     assert (len(read.x), len(read.x_test)) == (30, 10)
     assert ("left out", "split 'val', split 'extra'") in read.intake.notes
@@ -162,24 +177,63 @@ def change(path, **facts):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda f: (f / "data-00001-of-00003.arrow").unlink(), r"E402 .*data-00001-of-00003\.arrow is missing, which state\.json"),
-        (lambda f: (f / "dataset_info.json").unlink(), r"E402 .*dataset_info\.json is missing, which save_to_disk writes"),
+        (
+            lambda f: (f / "data-00001-of-00003.arrow").unlink(),
+            r"E402 .*data-00001-of-00003\.arrow is missing, which state\.json",
+        ),
+        (
+            lambda f: (f / "dataset_info.json").unlink(),
+            r"E402 .*dataset_info\.json is missing, which save_to_disk writes",
+        ),
         (lambda f: (f / "state.json").write_text("{"), r"E401 .*state\.json is damaged; save the set again"),
-        (lambda f: (f / "state.json").write_text("[" * 100_000), r"E401 .*state\.json is damaged; save the set again"),
+        (
+            lambda f: (f / "state.json").write_text("[" * 100_000),
+            r"E401 .*state\.json is damaged; save the set again",
+        ),
         (lambda f: (f / "state.json").write_text("[]"), r"E401 .*state\.json is damaged; save the set again"),
         (lambda f: change(f / "state.json", _data_files=[]), r"E401 .*state\.json lists nothing"),
-        (lambda f: change(f / "state.json", _data_files=[{"filename": "../set/x.arrow"}]), r"E401 .* lists '\.\./set/x\.arrow', which"),
-        (lambda f: change(f / "state.json", _data_files=[{"filename": "/etc/passwd"}]), r"E401 .* lists '/etc/passwd', which is no name"),
-        (lambda f: change(f / "state.json", _data_files=[{"filename": 3}]), r"E401 .* lists '?3'?, which is no name"),
-        (lambda f: change(f / "state.json", _data_files=2 * [{"filename": "data-00001-of-00003.arrow"}]), r"E401 .* lists a file twice"),
-        (lambda f: change(f / "state.json", _indices_data_files=[{"filename": "i.arrow"}]), r"E403 .* an order of its rows apart"),
-        (lambda f: change(f / "dataset_info.json", features={"clip": {"_type": "Video"}}), r"E403 column 'clip' of .* is a feature 'Video', which is not read; remove"),
+        (
+            lambda f: change(f / "state.json", _data_files=[{"filename": "../set/x.arrow"}]),
+            r"E401 .* lists '\.\./set/x\.arrow', which",
+        ),
+        (
+            lambda f: change(f / "state.json", _data_files=[{"filename": "/etc/passwd"}]),
+            r"E401 .* lists '/etc/passwd', which is no name",
+        ),
+        (
+            lambda f: change(f / "state.json", _data_files=[{"filename": 3}]),
+            r"E401 .* lists '?3'?, which is no name",
+        ),
+        (
+            lambda f: change(f / "state.json", _data_files=2 * [{"filename": "data-00001-of-00003.arrow"}]),
+            r"E401 .* lists a file twice",
+        ),
+        (
+            lambda f: change(f / "state.json", _indices_data_files=[{"filename": "i.arrow"}]),
+            r"E403 .* an order of its rows apart",
+        ),
+        (
+            lambda f: change(f / "dataset_info.json", features={"clip": {"_type": "Video"}}),
+            r"E403 column 'clip' of .* is a feature 'Video', which is not read; remove",
+        ),
         (lambda f: change(f / "dataset_info.json", features=None), r"E401 .* says nothing of the columns"),
-        (lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b""), r"E401 .*00001-of-00003\.arrow is cut off"),
-        (lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b"ARROW1\0\0" * 9), r"E401 .*00001-of-00003\.arrow is no Arrow stream"),
-        (lambda f: os.replace(f / "data-00001-of-00003.arrow", f / "x") or os.symlink(f / "x", f / "data-00001-of-00003.arrow"), r"E401 .* is a link; copy what"),
+        (
+            lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b""),
+            r"E401 .*00001-of-00003\.arrow is cut off",
+        ),
+        (
+            lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b"ARROW1\0\0" * 9),
+            r"E401 .*00001-of-00003\.arrow is no Arrow stream",
+        ),
+        (
+            lambda f: (
+                os.replace(f / "data-00001-of-00003.arrow", f / "x")
+                or os.symlink(f / "x", f / "data-00001-of-00003.arrow")
+            ),
+            r"E401 .* is a link; copy what",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_whole_set_is_refused_in_a_sentence(spoil, says, tmp_path):
     folder = save(tmp_path / "set", *images())
     spoil(folder)
@@ -192,7 +246,8 @@ def test_splits_that_cannot_be_told_apart_are_refused_until_one_is_named(tmp_pat
     table, features = images()
     folder = save_dict(tmp_path / "set", table, features, north=(0, 30), south=(30, 60))
     with pytest.raises(
-        DataError, match=r"E403 .* holds the splits north, south, none or several .*name the one .*split=north"
+        DataError,
+        match=r"E403 .* holds the splits north, south, none or several .*name the one .*split=north",
     ):
         data.read(folder)
     with pytest.raises(DataError, match=r"E403 .* has no split 'west'; it has north, south"):
@@ -215,7 +270,9 @@ def test_streams_that_datasets_does_not_write_are_refused(kind, tmp_path):
     if kind == "view":
         table = table.set_column(2, "site", table["site"].cast(pa.string_view()))
     options = (
-        ipc.IpcWriteOptions(compression="zstd") if kind == "compressed" and pa.Codec.is_available("zstd") else None
+        ipc.IpcWriteOptions(compression="zstd")
+        if kind == "compressed" and pa.Codec.is_available("zstd")
+        else None
     )
     with (ipc.new_file if kind == "file" else ipc.new_stream)(path, table.schema, options=options) as file:
         file.write_table(table)
@@ -258,7 +315,11 @@ def test_damaged_bytes_are_a_sentence_or_other_values(make, tmp_path):
     ):
         whole = path.read_bytes()
         _, found = saved_sets.read_messages(open(folder / "data-00000-of-00001.arrow", "rb"))  # noqa: SIM115
-        places = [i for one in found for i in range(one.at, one.body)] if path.suffix == ".arrow" else range(len(whole))
+        places = (
+            [i for one in found for i in range(one.at, one.body)]
+            if path.suffix == ".arrow"
+            else range(len(whole))
+        )
         for _ in range(times):
             content = bytearray(whole)
             at = int(RNG.choice(places)) if RNG.random() < 0.7 else int(RNG.integers(len(whole)))
@@ -280,7 +341,9 @@ def test_lengths_that_lie_are_refused(at, form, value, tmp_path):
     struct.pack_into(form, content, found[0].at + at, value)
     path.write_bytes(content)
     if value:
-        with pytest.raises(DataError, match=r"E401 .*(cut off or damaged|something else where its next rows)"):
+        with pytest.raises(
+            DataError, match=r"E401 .*(cut off or damaged|something else where its next rows)"
+        ):
             data.read(folder, size=8)
     else:  # the end comes early, and no rows before it
         with pytest.raises(DataError):
@@ -296,11 +359,17 @@ def test_descriptions_that_lie_are_refused_before_anything_is_read(tmp_path):
         schema, batches = saved_sets.read_messages(file)
     place, size = batches[0].buffers[-1]
     spoilt = [
-        (whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", place, 1 << 40)), "places values outside of itself"),
-        (whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", -8, size)), "places values outside of itself"),
+        (
+            whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", place, 1 << 40)),
+            "places values outside of itself",
+        ),
+        (
+            whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", -8, size)),
+            "places values outside of itself",
+        ),
         (whole[: batches[-1].body + 10], "does not hold what it announces"),
         (schema + whole, "its schema does not come first"),
-    ]  # fmt: skip
+    ]
     for content, says in spoilt:
         assert content != whole
         path.write_bytes(content)
@@ -326,7 +395,9 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monk
     read = data.read(folder, x="x", label="y", layout="channels first")
     path = folder / "data-00002-of-00003.arrow"
     os.truncate(path, path.stat().st_size - 900)
-    with pytest.raises(DataError, match=r"E413 .*data-00002-of-00003\.arrow has changed since it was checked"):
+    with pytest.raises(
+        DataError, match=r"E413 .*data-00002-of-00003\.arrow has changed since it was checked"
+    ):
         read.x[:]
     path.unlink()
     with pytest.raises(DataError, match=r"E413 .*data-00002-of-00003\.arrow is gone"):
@@ -336,7 +407,9 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monk
 def test_only_the_bytes_of_wanted_columns_are_read(tmp_path, monkeypatch):
     folder, read, part = save(tmp_path / "set", *images(), files=1), [], ArrowShard._part
     monkeypatch.setattr(
-        ArrowShard, "_part", lambda self, one, needed: read.append(sum(n for _, n in needed)) or part(self, one, needed)
+        ArrowShard,
+        "_part",
+        lambda self, one, needed: read.append(sum(n for _, n in needed)) or part(self, one, needed),
     )
     shard = read_stream(folder / "data-00000-of-00001.arrow")
     labels = [batch.column("label").to_pylist() for batch in shard.batches(2, ["label"], 3)]
@@ -375,11 +448,17 @@ def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
         return "the set"
 
     monkeypatch.setattr("unskew.data.readers.from_parquet.dataset_of_table", tabled)
-    monkeypatch.setattr("unskew.data.readers.from_parquet.read_saved_table", lambda path, split: (path, split))
+    monkeypatch.setattr(
+        "unskew.data.readers.from_parquet.read_saved_table", lambda path, split: (path, split)
+    )
     made = from_parquet.saved(str(tmp_path), **given, split="fold1", size=9, fit="crop", bits=12)
     assert made == "the set"
     assert seen["table"] == (tmp_path, "fold1")
     assert seen["named"] == ("x", "y", "hospital")
-    assert (seen["layout"], seen["images"], seen["aim"]) == ("channels first", ImageSettings(9, "crop", 12), None)
+    assert (seen["layout"], seen["images"], seen["aim"]) == (
+        "channels first",
+        ImageSettings(9, "crop", 12),
+        None,
+    )
     from_parquet.saved(tmp_path, target="age", center=40.0, scale=10.0)
     assert (seen["aim"].name, seen["aim"].center, seen["aim"].scale) == ("age", 40.0, 10.0)

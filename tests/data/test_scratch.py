@@ -1,6 +1,7 @@
 """Samples of Parquet that do not fit into memory are unpacked once, into a file that nobody else can reach.
 
-Likely mistakes: a disk without room, a temporary folder that lies in memory, an environment variable that names no folder. What
+Likely mistakes: a disk without room, a temporary folder that lies in memory, an environment variable that
+names no folder. What
 others may do: put a file of theirs in its place, damage it, fill the disk while it is written.
 """
 
@@ -76,7 +77,9 @@ def test_each_row_group_is_unpacked_once_and_training_has_the_same_bits(parquet,
     arrow.ParquetFile.opened = 0
     other = unskew.run("fedavg", parquet, **SETTINGS)
     assert (other.digest, other.scores()) == (result.digest, result.scores())
-    assert arrow.ParquetFile.opened < 30  # 9 row groups: the footer, the labels, the first row, the samples once
+    assert (
+        arrow.ParquetFile.opened < 30
+    )  # 9 row groups: the footer, the labels, the first row, the samples once
     before = arrow.ParquetFile.opened
     assert np.array_equal(read.x[RNG.permutation(40)].shape, (40, 2, 3))
     assert arrow.ParquetFile.opened == before
@@ -84,7 +87,9 @@ def test_each_row_group_is_unpacked_once_and_training_has_the_same_bits(parquet,
 
 def test_images_are_decoded_once(parquet, little, monkeypatch):
     files = [{"bytes": png(i), "path": None} for i in range(N)]
-    arrow.write(parquet, {"image": ("struct<bytes: binary, path: string>", files), "label": ("int64", [0, 1] * 30)})
+    arrow.write(
+        parquet, {"image": ("struct<bytes: binary, path: string>", files), "label": ("int64", [0, 1] * 30)}
+    )
     whole = data.read(parquet, size=8)
     little()
     read = data.read(parquet, size=8)
@@ -97,7 +102,9 @@ def test_the_file_has_no_name_and_only_its_user_may_read_it(parquet, little):
     one, other = data.read(parquet).x.source, data.read(parquet).x.source
     facts = [os.fstat(source.copy._file._number) for source in (one, other)]
     assert facts[0].st_ino != facts[1].st_ino
-    assert all(f.st_nlink == 0 and stat.S_IMODE(f.st_mode) & 0o077 == 0 and f.st_size == LISTS.nbytes for f in facts)
+    assert all(
+        f.st_nlink == 0 and stat.S_IMODE(f.st_mode) & 0o077 == 0 and f.st_size == LISTS.nbytes for f in facts
+    )
     assert list((parquet.parent / "scratch").iterdir()) == []
 
 
@@ -113,7 +120,9 @@ def test_a_copy_that_is_damaged_is_an_error(parquet, little):
     little()
     read = data.read(parquet).x
     os.truncate(read.source.copy._file._number, 100)
-    with pytest.raises(DataError, match=r"E413 .*the copy of .*x.parquet is shorter than when it was checked"):
+    with pytest.raises(
+        DataError, match=r"E413 .*the copy of .*x.parquet is shorter than when it was checked"
+    ):
         read[:]
 
 
@@ -126,7 +135,8 @@ def test_another_process_unpacks_the_rows_again(parquet, little):
 
 
 class Full:
-    """A file on a disk that is full after so many writes, each of which takes only a part of what it is given."""
+    """A file on a disk that is full after so many writes, each of which takes only a part of what it is
+    given."""
 
     def __init__(self, writes):
         self.file, self.writes = TEMPORARY(buffering=0), writes
@@ -210,7 +220,9 @@ def test_the_folder_is_the_one_that_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_SCRATCH", raising=False)
     assert scratch.scratch_folder() == tmp_path
     monkeypatch.setenv("UNSKEW_SCRATCH", f"{tmp_path}/none")
-    with pytest.raises(DataError, match=r"E402 there is no folder .*none', which UNSKEW_SCRATCH names; make it, or"):
+    with pytest.raises(
+        DataError, match=r"E402 there is no folder .*none', which UNSKEW_SCRATCH names; make it, or"
+    ):
         scratch.scratch_folder()
     monkeypatch.delenv("UNSKEW_SCRATCH")
     monkeypatch.delenv("TMPDIR")

@@ -1,4 +1,5 @@
-"""Samples of several inputs: every form gives the same rows, and what cannot be meant is refused in one sentence."""
+"""Samples of several inputs: every form gives the same rows, and what cannot be meant is refused in one
+sentence."""
 
 from __future__ import annotations
 
@@ -68,7 +69,10 @@ FORMS = {
     "labels that are tensors": lambda: [(by_name(i), torch.tensor(int(Y[i]))) for i in range(N)],
     "arrays": lambda: (BY_NAME, Y),
     "arrays called x and y": lambda: {"x": BY_NAME, "y": Y},
-    "tensors of float64": lambda: ({"age": torch.tensor(AGES, dtype=torch.float64), "image": torch.tensor(SCANS)}, Y),
+    "tensors of float64": lambda: (
+        {"age": torch.tensor(AGES, dtype=torch.float64), "image": torch.tensor(SCANS)},
+        Y,
+    ),
     "data.arrays": lambda: data.arrays(BY_NAME, Y),
 }
 
@@ -79,7 +83,9 @@ def test_every_form_of_inputs_by_name_is_the_same_set(form):
     assert taken.layout == Layout((Input("age", ()), Input("image", (1, 8, 8))), named=True)
     assert same(taken, data.arrays(BY_NAME, Y))
     rows = np.concatenate([taken.x, taken.x_test])
-    assert sorted(map(bytes, rows)) == sorted(bytes(np.r_[age, scan.ravel()]) for age, scan in zip(AGES, SCANS))
+    assert sorted(map(bytes, rows)) == sorted(
+        bytes(np.r_[age, scan.ravel()]) for age, scan in zip(AGES, SCANS)
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,9 +148,11 @@ def test_samples_to_predict_are_read_by_name_or_in_order(tmp_path):
 
 def test_types_are_those_that_the_model_will_see():
     levels = (SCANS * 255).astype(np.uint8)
-    taken = data.arrays({"image": levels, "ids": IDS, "mask": PRESENT, "row": IDS.astype(np.uint8)}, Y, test=0)
+    taken = data.arrays(
+        {"image": levels, "ids": IDS, "mask": PRESENT, "row": IDS.astype(np.uint8)}, Y, test=0
+    )
     assert taken.layout
-    assert str(taken.layout) == ("ids int64 [6], image uint8 [1, 8, 8], mask bool [6], row int64 [6]")
+    assert str(taken.layout) == "ids int64 [6], image uint8 [1, 8, 8], mask bool [6], row int64 [6]"
     assert taken.layout.whole
     columns = [taken.layout.column(taken.x, i) for i in range(4)]
     assert np.array_equal(columns[0], IDS)
@@ -161,7 +169,9 @@ def test_types_are_those_that_the_model_will_see():
 def test_a_picture_of_pillow_is_an_input():
     picture = Image.new("RGB", (4, 3), (255, 0, 51))
     taken = read(Samples(lambda i: {"image": picture, "age": i}))
-    assert taken.layout == Layout((Input("age", (), "int64"), Input("image", (3, 3, 4), "float32", 255)), True)
+    assert taken.layout == Layout(
+        (Input("age", (), "int64"), Input("image", (3, 3, 4), "float32", 255)), True
+    )
     assert np.allclose(taken.x[0, 1:], np.repeat([1, 0, 0.2], 12))
 
 
@@ -194,46 +204,91 @@ class Odd:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (lambda: Odd({"image": SCANS[0]}), r"E403 Odd: sample 0 has the inputs \['image', 'age'\], sample 3 \['image'\]"),
-        (lambda: Odd((SCANS[0], 1.0)), r"E403 Odd: sample 0 has the inputs .*, sample 3 \[1, 2\]; give every sample"),
+        (
+            lambda: Odd({"image": SCANS[0]}),
+            r"E403 Odd: sample 0 has the inputs \['image', 'age'\], sample 3 \['image'\]",
+        ),
+        (
+            lambda: Odd((SCANS[0], 1.0)),
+            r"E403 Odd: sample 0 has the inputs .*, sample 3 \[1, 2\]; give every sample",
+        ),
         (lambda: Odd(SCANS[0]), "E403 Odd: sample 0 has several inputs, sample 3 a single ndarray"),
         (lambda: Odd({"image": SCANS[0], "age": None}), "E403 Odd: input 'age' of sample 3 is missing"),
         (lambda: Odd({"image": SCANS[0], "age": "63"}), "E403 Odd: input 'age' of sample 3 is text"),
-        (lambda: Odd({"image": SCANS[0], "age": {"in years": 3}}), "E403 Odd: input 'age' of sample 3 is a dictionary"),
+        (
+            lambda: Odd({"image": SCANS[0], "age": {"in years": 3}}),
+            "E403 Odd: input 'age' of sample 3 is a dictionary",
+        ),
         (
             lambda: Odd({"image": SCANS[0, :, :4], "age": 1.0}),
             r"E403 Odd: input 'image' is \[1, 8, 8\] in sample 0 and \[1, 4, 8\] in sample 3; cut, pad or resize",
         ),
         (lambda: Odd({"image": SCANS[0], "age": np.nan}), "E405 Odd: input 'age' of sample 3 holds nan"),
-        (lambda: ({"age": AGES, "image": SCANS[1:]}, Y), "E403 arrays: input 'age' has 40 samples, input 'image' 39"),
+        (
+            lambda: ({"age": AGES, "image": SCANS[1:]}, Y),
+            "E403 arrays: input 'age' has 40 samples, input 'image' 39",
+        ),
         (lambda: ((AGES, SCANS[1:]), Y), "E403 arrays: input 1 has 40 samples, input 2 39"),
         (lambda: ({"age": AGES[1:], "image": SCANS[1:]}, Y), "E403 arrays: 39 samples but 40 labels"),
         (lambda: ({"age": 63.0, "image": SCANS}, Y), "E403 arrays: input 'age': x is float64"),
-        (lambda: ({"the age": AGES, "image": SCANS}, Y), "E403 arrays: the input 'the age' has a name that is no keyword"),
+        (
+            lambda: ({"the age": AGES, "image": SCANS}, Y),
+            "E403 arrays: the input 'the age' has a name that is no keyword",
+        ),
         (lambda: ({"class": AGES, "image": SCANS}, Y), "E403 .*'class' has a name that is no keyword"),
         (lambda: ({1: AGES, "image": SCANS}, Y), "E403 .*the input 1 has a name that is no keyword"),
         (lambda: ({}, Y), "E403 arrays: an empty dictionary of inputs"),
-        (lambda: ({"image": SCANS.transpose(0, 2, 3, 1), "age": AGES}, Y), r"E403 arrays: input 'image': .*\[N, H, W, ch"),
-        (lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y), r"E403 arrays: input 'age': x is \[40, 0\], so that a sample holds no number"),
-        (lambda: ({"ids": IDS + 2**24, "age": AGES}, Y), "E405 .*input 'ids' of sample 0 holds 167772.*up to 16,777,216"),
-        (lambda: ({"age": np.full(N, 1e39), "image": SCANS}, Y), "E405 arrays: input 'age' of sample 0 holds inf"),
-        (lambda: (BY_NAME, IDS), r"E404 arrays: labels are .*samples with several inputs \(age .* have one class"),
-        (lambda: (BY_NAME, SCANS[:, 0].round()), r"E404 arrays: labels are .*samples with several inputs \(age .* have one class"),
+        (
+            lambda: ({"image": SCANS.transpose(0, 2, 3, 1), "age": AGES}, Y),
+            r"E403 arrays: input 'image': .*\[N, H, W, ch",
+        ),
+        (
+            lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y),
+            r"E403 arrays: input 'age': x is \[40, 0\], so that a sample holds no number",
+        ),
+        (
+            lambda: ({"ids": IDS + 2**24, "age": AGES}, Y),
+            "E405 .*input 'ids' of sample 0 holds 167772.*up to 16,777,216",
+        ),
+        (
+            lambda: ({"age": np.full(N, 1e39), "image": SCANS}, Y),
+            "E405 arrays: input 'age' of sample 0 holds inf",
+        ),
+        (
+            lambda: (BY_NAME, IDS),
+            r"E404 arrays: labels are .*samples with several inputs \(age .* have one class",
+        ),
+        (
+            lambda: (BY_NAME, SCANS[:, 0].round()),
+            r"E404 arrays: labels are .*samples with several inputs \(age .* have one class",
+        ),
         (
             lambda: (BY_NAME, Y, {"age": AGES, "image": SCANS.astype(np.float64)[:, :, :4]}, Y),
             r"E403 .*training and test samples have other inputs: image float32 \[1, 8, 8\] and image float32 \[1, 4, 8\]",
         ),
-        (lambda: (BY_NAME, Y, {"age": AGES}, Y), "E403 arrays: training and test samples have other inputs: age"),
-        (lambda: (BY_NAME, Y, SCANS, Y), "E403 arrays: training samples have several inputs and test samples one"),
-        (lambda: (SCANS, Y, BY_NAME, Y), "E403 arrays: training samples have one input and test samples several"),
+        (
+            lambda: (BY_NAME, Y, {"age": AGES}, Y),
+            "E403 arrays: training and test samples have other inputs: age",
+        ),
+        (
+            lambda: (BY_NAME, Y, SCANS, Y),
+            "E403 arrays: training samples have several inputs and test samples one",
+        ),
+        (
+            lambda: (SCANS, Y, BY_NAME, Y),
+            "E403 arrays: training samples have one input and test samples several",
+        ),
         (
             lambda: {"north": (BY_NAME, Y), "south": ({"age": IDS[:, 0], "image": SCANS}, Y)},
             "E403 samples of 'north' and 'south' have other inputs: age float32 number and age int64 number",
         ),
-        (lambda: {"north": (BY_NAME, Y), "south": (SCANS, Y)}, "E403 'south': some clients' samples have several inputs"),
+        (
+            lambda: {"north": (BY_NAME, Y), "south": (SCANS, Y)},
+            "E403 'south': some clients' samples have several inputs",
+        ),
     ],
     ids=range(28),
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused_in_one_sentence(given, text):
     with pytest.raises(DataError, match=text) as refused:
         data.take(given())
@@ -307,7 +362,9 @@ def test_a_device_sees_images_alone(skew):
 def test_a_feature_skew_without_an_image_is_refused():
     rng = np.random.default_rng(0)
     given = {"ids": IDS, "age": AGES}
-    with pytest.raises(UsageError, match=r"E103 feature skew '\+noise' changes images, and none of a sample's inputs"):
+    with pytest.raises(
+        UsageError, match=r"E103 feature skew '\+noise' changes images, and none of a sample's inputs"
+    ):
         data.build(data.arrays(given, Y), "iid+noise:0.1", 2, rng, rng)
 
 
@@ -346,7 +403,9 @@ def test_a_set_that_somebody_changed_in_its_file_is_refused(tmp_path, change):
     facts = json.loads(str(arrays[from_npz.FACTS_ARRAY]))
     change(facts)
     np.savez(tmp_path / "other.npz", **{**arrays, from_npz.FACTS_ARRAY: np.array(json.dumps(facts))})
-    with pytest.raises(DataError, match=r"E401 .*other.npz says that unskew wrote it, and what it holds is damaged"):
+    with pytest.raises(
+        DataError, match=r"E401 .*other.npz says that unskew wrote it, and what it holds is damaged"
+    ):
         data.npz(tmp_path / "other.npz")
 
 
@@ -381,7 +440,9 @@ def test_a_set_whose_rows_are_not_its_layouts_is_refused():
                 np.ones((0, 4, 4), int), ("a", "b"), layout=Layout((Input("1", (4,)),), False))  # fmt: skip
 
 
-LAYOUT = Layout((Input("age", ()), Input("image", (1, 8, 8), "float32", 255), Input("ids", (6,), "int64")), True)
+LAYOUT = Layout(
+    (Input("age", ()), Input("image", (1, 8, 8), "float32", 255), Input("ids", (6,), "int64")), True
+)
 LAYOUT = Layout(tuple(sorted(LAYOUT.inputs, key=lambda each: each.name)), True)
 
 
@@ -405,7 +466,9 @@ def changed(*path: Any, to: Any) -> dict[str, Any]:
         changed("inputs", 2, 1, to=[-1, -64]),
         changed("inputs", 2, 1, to=[True, 8, 8]),
         changed("inputs", 2, 1, to=[1] * 9 + [64]),
-        changed("inputs", 0, 0, to="self.weight"),  # names that no function takes, or that write to a terminal
+        changed(
+            "inputs", 0, 0, to="self.weight"
+        ),  # names that no function takes, or that write to a terminal
         changed("inputs", 0, 0, to="a\x1b[2Jb"),
         changed("inputs", 0, 0, to="image"),
         changed("inputs", 0, 0, to=7),

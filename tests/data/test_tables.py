@@ -1,4 +1,5 @@
-"""Tables as people keep them: every column is read right, or refused in a sentence that names the column and the line."""
+"""Tables as people keep them: every column is read right, or refused in a sentence that names the column and
+the line."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ STATES = ("good", "bad")
 
 
 def rows(**columns) -> dict[str, list[str]]:
-    """A table of N customers; columns: further ones, or others in place of these, each a function of the row."""
+    """A table of N customers; columns: further ones, or others in place of these, each a function of the
+    row."""
     table = {
         "bank": lambda i: f"bank {i % 4}",
         "income": lambda i: f"{1000 + 37.25 * (i * i % 101)}",
@@ -63,9 +65,12 @@ def number(i: int) -> str:
     return f"{100 + i * i % 37}.5"
 
 
-@pytest.mark.parametrize("cell", ["unknown", "1,234.50", "45.1%", "#DIV/0!", "-", ".", "€ 300", "74_0", "1 234"])
+@pytest.mark.parametrize(
+    "cell", ["unknown", "1,234.50", "45.1%", "#DIV/0!", "-", ".", "€ 300", "74_0", "1 234"]
+)
 def test_one_odd_cell_among_numbers_is_refused_with_its_line(read, cell):
-    """A column of numbers with one cell of another kind was left out as a column of words, and nothing said so."""
+    """A column of numbers with one cell of another kind was left out as a column of words, and nothing said
+    so."""
     with pytest.raises(
         DataError, match=r"E405 t.csv: column 'x' holds numbers but .* at line 17 \(1 such cell of 40\)"
     ):
@@ -75,16 +80,20 @@ def test_one_odd_cell_among_numbers_is_refused_with_its_line(read, cell):
 @pytest.mark.parametrize("written", ["{:,.2f}", "{:.1f}%", "€ {:.2f}", "{:.2f} EUR"])
 def test_columns_of_numbers_in_other_notations_are_refused(read, written):
     """`1,234.50` and `45.1%` all down a column made it a column of words, which was left out."""
-    with pytest.raises(DataError, match=r"E405 .*column 'x' holds numbers but .* at line 2 \(40 such cells of 40\)"):
+    with pytest.raises(
+        DataError, match=r"E405 .*column 'x' holds numbers but .* at line 2 \(40 such cells of 40\)"
+    ):
         read(delimiter="\t", x=lambda i: written.format(1000.5 + i * i))
 
 
 def test_columns_of_words_stay_left_out(read):
     """Dates, names and codes are no numbers."""
     d = read(
-        opened=lambda i: f"2021-{1 + i % 12:02d}-{1 + i % 28:02d}", born=lambda i: f"{1 + i % 28}.{1 + i % 12}.2001",
-        code=lambda i: f"ABC{i}", few=lambda i: "three" if i % 3 else "3",
-    )  # fmt: skip
+        opened=lambda i: f"2021-{1 + i % 12:02d}-{1 + i % 28:02d}",
+        born=lambda i: f"{1 + i % 28}.{1 + i % 12}.2001",
+        code=lambda i: f"ABC{i}",
+        few=lambda i: "three" if i % 3 else "3",
+    )
     for left in ("'opened' (", "'born' (", "'code' (40 different words)"):
         assert left in notes(d)
     assert "'few' (2 kinds)" in notes(d)
@@ -106,7 +115,9 @@ def test_decimal_commas_are_numbers_in_files_with_semicolons(read):
 
 def test_points_that_may_divide_thousands_are_refused(read):
     """In a file with decimal commas, `1.234` was read as a little more than one."""
-    with pytest.raises(DataError, match=r"E405 .*column 'z' holds 2.100 at line 2, in a file with decimal commas"):
+    with pytest.raises(
+        DataError, match=r"E405 .*column 'z' holds 2.100 at line 2, in a file with decimal commas"
+    ):
         read(";", x=lambda i: f"{i},5", z=lambda i: f"{2 + i % 3}.100")
     with pytest.raises(DataError, match=r"E405 .*column 'z' holds numbers but '2,100'"):
         read(";", z=lambda i: f"{2 + i % 3},100")
@@ -124,7 +135,9 @@ def test_one_hot_labels_are_refused(read):
 @pytest.mark.parametrize("cell", ["NA", "N/A", "NULL", "null", "None", "nan", "NaN", "?", "", " "])
 def test_missing_labels_and_sites_are_refused(read, cell):
     """`NA` and `?` became a class, or a site, of their own."""
-    with pytest.raises(DataError, match=r"E404 .*column 'status' has no label at line 11.* \(1 are missing\)"):
+    with pytest.raises(
+        DataError, match=r"E404 .*column 'status' has no label at line 11.* \(1 are missing\)"
+    ):
         read(status=at(9, cell, lambda i: STATES[i % 2]))
     with pytest.raises(DataError, match=r"E403 .*column 'bank' has no site at line 11 \(1 are missing\)"):
         read(bank=at(9, cell, lambda i: f"bank {i % 2}"), site="bank")
@@ -139,7 +152,10 @@ def test_missing_labels_and_sites_are_refused(read, cell):
     for form in (site, site.astype("S9"), site.astype(object)):
         with pytest.raises(DataError, match=r"E403 .*column 'site' has no value for sample 4"):
             data.arrays(x, ["a", "b"] * 10, columns={"site": form})
-    assert data.arrays(x, ["a", "b"] * 10, columns={"site": np.array([b"p", b"q"] * 10)}).labels["site"] == ("p", "q")
+    assert data.arrays(x, ["a", "b"] * 10, columns={"site": np.array([b"p", b"q"] * 10)}).labels["site"] == (
+        "p",
+        "q",
+    )
 
 
 def test_a_class_that_is_called_none_can_be_named():
@@ -151,7 +167,9 @@ def test_a_class_that_is_called_none_can_be_named():
 def test_labels_with_fractions_ask_for_regression(read):
     """A column of scores became as many classes as it has values, or a refusal that did not say why."""
     for label in ("", "status"):
-        with pytest.raises(DataError, match=r"E404 .*the label at line 2, column 'status', is '0.5'; .*regression"):
+        with pytest.raises(
+            DataError, match=r"E404 .*the label at line 2, column 'status', is '0.5'; .*regression"
+        ):
             read(status=lambda i: f"{i % 7 + 0.5}", label=label)
     d = read(status=lambda i: ("1", "01", "1.0", "2")[i % 4])
     assert d.classes == ("1", "2")
@@ -186,13 +204,31 @@ def test_a_site_in_the_text_deals_by_it(tmp_path):
     assert config.build({"data": text, "skew": "iid"}).skew == "iid"
     assert config.build({"data": str(path)}).skew == config.Settings().skew
     done = call(
-        "run", "fedavg", "--data", text, "--rounds", "1", "--epochs", "1", "--dry-run", "--folder", str(tmp_path)
+        "run",
+        "fedavg",
+        "--data",
+        text,
+        "--rounds",
+        "1",
+        "--epochs",
+        "1",
+        "--dry-run",
+        "--folder",
+        str(tmp_path),
     )
     assert done.code == 0, done.err
     assert "bank 3" in done.out
     (tmp_path / "base.yaml").write_text("rounds: 1\nepochs: 1\n")  # which says nothing of a skew
     for words in (["run", "fedavg"], ["compare", "fedavg", "fedprox", "--seeds", "1"]):
-        more = ["--config", str(tmp_path / "base.yaml"), "--data", text, "--dry-run", "--folder", str(tmp_path)]
+        more = [
+            "--config",
+            str(tmp_path / "base.yaml"),
+            "--data",
+            text,
+            "--dry-run",
+            "--folder",
+            str(tmp_path),
+        ]
         assert "bank 3" in call(*words, *more).out
     result = unskew.run("fedavg", f"{path}(label=status)", site="bank", rounds=1, epochs=1)
     assert result.settings.data == text
@@ -202,10 +238,14 @@ def test_a_site_in_the_text_deals_by_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", lambda i: str(700 + i)), ("n", lambda i: str(N - i)), ("customer_id", lambda i: str(i * 7919 % 10007)),
-        ("customerID", lambda i: str(i * 7919 % 10007)), ("row_id", lambda i: f"{i * 3}"), ("Index", lambda i: f"{i * 3}"),
+        ("n", lambda i: str(700 + i)),
+        ("n", lambda i: str(N - i)),
+        ("customer_id", lambda i: str(i * 7919 % 10007)),
+        ("customerID", lambda i: str(i * 7919 % 10007)),
+        ("row_id", lambda i: f"{i * 3}"),
+        ("Index", lambda i: f"{i * 3}"),
     ],
-)  # fmt: skip
+)
 def test_row_numbers_are_left_out(read, name, value):
     """A column that counts the rows was a feature like any other, unless it was called `id`."""
     d = read(**{name: value})
@@ -249,7 +289,8 @@ def dealt(x, **options):
 
 
 def test_columns_on_different_scales_are_standardised():
-    """A column a thousand times smaller than another, both small, was left as it was, and never learned from."""
+    """A column a thousand times smaller than another, both small, was left as it was, and never learned
+    from."""
     apart = dealt(X * np.array([1, 1, 0.001], dtype=np.float32))
     np.testing.assert_allclose(apart.x.std(0), 1, atol=0.01)
     assert "columns 2 and" in "; ".join(t for _, t in apart.intake.notes)  # type: ignore[union-attr]
@@ -314,7 +355,9 @@ def test_numbers_too_large_name_their_cell(read):
             ("1e400", "too large for float32"),
             ("inf", "no finite number"),
         ):
-            with pytest.raises(DataError, match=rf"E405 .*column 'income' holds {cell} at line 5, which is {why}"):
+            with pytest.raises(
+                DataError, match=rf"E405 .*column 'income' holds {cell} at line 5, which is {why}"
+            ):
                 read(income=at(3, cell, number))
 
 
@@ -364,7 +407,9 @@ def test_a_folder_holds_train_and_test_tables(tmp_path):
 
 def test_points_of_one_part_are_not_thousands_because_the_other_has_commas(tmp_path):
     """Beside a train.csv with decimal commas, `1.368` in test.csv with points was read as 1368."""
-    (tmp_path / "train.csv").write_text("w;kind\n" + "".join(f"1,{25 + i};{'ab'[i % 2]}\n" for i in range(20)))
+    (tmp_path / "train.csv").write_text(
+        "w;kind\n" + "".join(f"1,{25 + i};{'ab'[i % 2]}\n" for i in range(20))
+    )
     (tmp_path / "test.csv").write_text("w,kind\n1.25,a\n1.368,b\n")
     with pytest.raises(
         DataError, match=r"E405 test.csv: .*'w' holds 1.368 at line 3, and train.csv has decimal commas"
@@ -399,7 +444,9 @@ def test_data_check_counts_named_sites(tmp_path):
 @pytest.mark.parametrize("column", ["split", "subset", "Partition"])
 def test_a_column_of_parts_divides_the_rows_and_leaves_validation_out(tmp_path, column):
     """Rows called val were trained on without a word, and so were all under a name that is not `split`."""
-    (tmp_path / "t.csv").write_text(lines_of(rows(**{column: lambda i: ("Train", "test", "train", "val")[i % 4]})))
+    (tmp_path / "t.csv").write_text(
+        lines_of(rows(**{column: lambda i: ("Train", "test", "train", "val")[i % 4]}))
+    )
     d = data.read(tmp_path / "t.csv")
     assert (len(d.y), len(d.y_test)) == (20, 10)
     assert ("left out", "10 rows for validation: choose settings with validation=0.1") in d.intake.notes
@@ -437,7 +484,8 @@ def test_a_column_of_parts_that_leaves_rows_unclear_is_refused(tmp_path, words, 
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [("-999", True), ("9999", True), ("-99", True), ("-1", False), ("99", False), ("998", False)]
+    ("code", "told"),
+    [("-999", True), ("9999", True), ("-99", True), ("-1", False), ("99", False), ("998", False)],
 )
 def test_numbers_that_may_stand_for_missing_values_are_told(tmp_path, code, told):
     """Ages from 20 to 64; a column that holds 99 beside 97 has no gap."""
@@ -445,14 +493,16 @@ def test_numbers_that_may_stand_for_missing_values_are_told(tmp_path, code, told
     (tmp_path / "t.csv").write_text(lines_of(rows(age=age)))
     notes = [text for topic, text in data.read(tmp_path / "t.csv").intake.notes if topic == "note"]
     expected = (
-        f"column 'age' holds {code} in 1 row, far from its other values (20 to 64): if it stands for a missing value"
+        f"column 'age' holds {code} in 1 row, far from its other values (20 to 64): if it stands for a"
+        " missing value"
     )
     assert any(expected in text for text in notes) == told
     assert any("missing value" in text for text in notes) == told
 
 
 def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path, monkeypatch):
-    """It took sixteen times its size, until the system ended the process; a small packed file may hold as much as it likes."""
+    """It took sixteen times its size, until the system ended the process; a small packed file may hold as
+    much as it likes."""
     text = "a,label\n" + "".join(f"{i}.5,{i % 2}\n" for i in range(300))
     (tmp_path / "t.csv").write_text(text)
     with gzip.open(tmp_path / "t.csv.gz", "wt") as file:
@@ -461,7 +511,9 @@ def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path,
     assert len(data.read(tmp_path / "t.csv").y) + len(data.read(tmp_path / "t.csv").y_test) == 300
     monkeypatch.setattr("unskew.data.files.sheets.usable_memory", lambda: 16 * (len(text) - 1))
     for name in ("t.csv", "t.csv.gz"):
-        with pytest.raises(DataError, match=r"E414 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"):
+        with pytest.raises(
+            DataError, match=r"E414 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"
+        ):
             data.read(tmp_path / name)
 
 
@@ -477,16 +529,22 @@ def test_one_long_cell_does_not_widen_all_others(tmp_path, monkeypatch):
 
 def test_columns_are_called_by_their_names_where_values_are_unscaled(tmp_path):
     """A table's columns were channels by number, and a single one was "1 numbers"."""
-    rows = "\n".join(f"{'fm'[i % 2]},{'xyz'[i % 3]},{0.1 * (i % 7)},{100 + i % 9},{'ab'[i % 2]}" for i in range(40))
+    rows = "\n".join(
+        f"{'fm'[i % 2]},{'xyz'[i % 3]},{0.1 * (i % 7)},{100 + i % 9},{'ab'[i % 2]}" for i in range(40)
+    )
     (tmp_path / "several.csv").write_text(f"sex,ward,dose,bp,label\n{rows}\n")
     text = data_overview.table(standardise(data.read(str(tmp_path / "several.csv")), False))
     why = "standardised column by column: 1 of 6 columns are unscaled, such as column 'bp' with mean 104"
     assert why in text
-    (tmp_path / "one.csv").write_text("age,label\n" + "\n".join(f"{50 + i % 9},{'ab'[i % 2]}" for i in range(40)))
+    (tmp_path / "one.csv").write_text(
+        "age,label\n" + "\n".join(f"{50 + i % 9},{'ab'[i % 2]}" for i in range(40))
+    )
     text = data_overview.table(standardise(data.read(str(tmp_path / "one.csv")), False))
     assert "each     1 number\n" in text
     assert "standardised column by column: column 'age' is unscaled, with mean 53" in text
     assert "labels that are words were numbered in this order: a, b" in text
     near = data.arrays(np.arange(80).reshape(40, 2) % 7 * [1.0, 0.01], np.arange(40) % 2)
-    assert "column by column: columns 0 and 1 have" not in (said := data_overview.table(standardise(near, False)))
+    assert "column by column: columns 0 and 1 have" not in (
+        said := data_overview.table(standardise(near, False))
+    )
     assert "columns 1 and 0 have standard deviations of" in said

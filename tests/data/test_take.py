@@ -150,7 +150,8 @@ def test_run_gives_the_same_bits_for_every_form(tmp_path):
 
 
 def test_a_table_has_a_column_of_labels_and_one_of_sites():
-    """D5: a DataFrame with label= and site= makes a client of every site; row numbers are left out and told."""
+    """D5: a DataFrame with label= and site= makes a client of every site; row numbers are left out and
+    told."""
     table = frame(hospital=np.array(["B", "A"] * 20))
     said: list[str] = []
     result = unskew.run("fedavg", table, label="ill", site="hospital", rounds=1, say=said.append)
@@ -173,7 +174,8 @@ def test_a_table_has_a_column_of_labels_and_one_of_sites():
 
 
 def test_images_of_a_torch_set_keep_their_classes():
-    """D5: images of Pillow's, of one size as they are and of several brought to one, with the names of their classes."""
+    """D5: images of Pillow's, of one size as they are and of several brought to one, with the names of their
+    classes."""
     d = taken(Pictures())
     assert d.shape == (3, 7, 9)
     assert d.classes == ("cat", "dog")
@@ -197,7 +199,10 @@ def test_sets_of_clients_stay_divided(form):
         "dict": {"north": a, "south": b},
         "list": [a, TensorDataset(torch.tensor(b[0]), torch.tensor(b[1]))],
         "words": {"north": (a[0], np.array(["no", "yes"])[a[1]]), "south": (b[0], ["yes"] * 10)},
-        "frames": {"north": Frame({"v": a[0][:, 0], "label": a[1]}), "south": Frame({"v": b[0][:, 0], "label": b[1]})},
+        "frames": {
+            "north": Frame({"v": a[0][:, 0], "label": a[1]}),
+            "south": Frame({"v": b[0][:, 0], "label": b[1]}),
+        },
         "tests": {"north": (*a, *b), "south": (*b, *a)},
     }[form]
     federation = unskew.run("fedavg", given, rounds=1, epochs=1).federation
@@ -269,7 +274,8 @@ def test_wrong_columns_and_arrays_are_sentences():
 
 
 def test_compare_takes_what_run_takes(tmp_path):
-    """D5: arrays, a Method and a Part; each run has the bits that `run` gives, and the sites' names survive."""
+    """D5: arrays, a Method and a Part; each run has the bits that `run` gives, and the sites' names
+    survive."""
     given = {"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}
     compared = unskew.compare(
         [unskew.Method(), unskew.FedProx(mu=0.1)], given, seeds=1, rounds=1, epochs=1, references=False,
@@ -294,7 +300,11 @@ class Mine(unskew.Part):
     [
         ([Mine()], {}, "E109 'mine' is a Part of this process alone.*put the Part into a file"),
         (["fedavg"], {"model": nn.Linear(4, 2)}, "E109 a Linear was given as model.*my_model.py:function"),
-        (["fedavg"], {"data": unskew.run("fedavg", (X, Y), **SETTINGS).federation}, "E109 a Federation is dealt out"),
+        (
+            ["fedavg"],
+            {"data": unskew.run("fedavg", (X, Y), **SETTINGS).federation},
+            "E109 a Federation is dealt out",
+        ),
         ("fedavg", {}, "E109 compare takes a list of methods"),
         (["fedavg"], {"data": np.zeros((300, 300))}, "E403 an array of"),
     ],
@@ -332,9 +342,13 @@ def test_a_federation_and_a_dataset_pass_as_they_are():
     assert data.take(federation) is federation
     assert isinstance(federation, Federation)
     assert data.take(ONE) is ONE
-    with pytest.raises(DataError, match=r"E403 site='client' was given, but a Federation is dealt out already"):
+    with pytest.raises(
+        DataError, match=r"E403 site='client' was given, but a Federation is dealt out already"
+    ):
         data.take(federation, site="client")
-    with pytest.raises(DataError, match=r"E403 label='y' names a column of a table, and these data come with"):
+    with pytest.raises(
+        DataError, match=r"E403 label='y' names a column of a table, and these data come with"
+    ):
         data.take(ONE, label="y")
     with pytest.raises(DataError, match=r"E403 .*no column 'clinic'"):
         data.take(ONE, site="clinic")
@@ -359,12 +373,16 @@ TRAIN, TEST = (TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in ((X, 
         (DataLoader(TRAIN, 8, sampler=RandomSampler(TRAIN, num_samples=5)), "a sampler of its own"),
         (DataLoader(TRAIN, batch_sampler=[[0, 1], [2, 3]]), "a batch_sampler of its own"),
         (DataLoader(TRAIN, 8, collate_fn=lambda batch: batch), "a collate_fn of its own"),
-        ([DataLoader(TRAIN, 8), DataLoader(TRAIN, 8, sampler=SubsetRandomSampler(range(5)))], "a sampler of its own"),
+        (
+            [DataLoader(TRAIN, 8), DataLoader(TRAIN, 8, sampler=SubsetRandomSampler(range(5)))],
+            "a sampler of its own",
+        ),
         (([(X, Y, X_TEST, Y_TEST), (X, Y)], TEST), "cannot be told|arrays|tuple"),
     ],
 )
 def test_what_a_loader_or_a_tuple_would_lose_is_refused(given, says):
-    """The third set of a tuple and a loader's sampler, batches and `collate_fn` were ignored; the others were tracebacks."""
+    """The third set of a tuple and a loader's sampler, batches and `collate_fn` were ignored; the others were
+    tracebacks."""
     with pytest.raises(DataError, match=f"E403 .*(?:{says})"):
         data.take(given)
 
@@ -424,7 +442,10 @@ def test_a_list_of_samples_that_are_dictionaries_is_a_set(x, y, kind):
         ([{"a": 1.0, "b": 2.0, "label": 0}] * 4, "E403 .*Rows of a table go into a DataFrame"),
         ({"a": (X, 1), "b": (X, Y)}, r"E404 the labels of 'a' are 1; give one a sample, \[N\]"),
         ({"data": X, "target": Y}, r"E403 .*of scikit-learn's data give \(data.data, data.target\)"),
-        ((X, 2 * (Y > 0) - 1), r"E404 .* is -1; 2 classes need labels from 0 to 1, such as numpy.unique\(y, "),
+        (
+            (X, 2 * (Y > 0) - 1),
+            r"E404 .* is -1; 2 classes need labels from 0 to 1, such as numpy.unique\(y, ",
+        ),
     ],
 )
 def test_what_is_nearly_a_set_is_refused_with_what_to_write(given, told):
@@ -435,7 +456,10 @@ def test_what_is_nearly_a_set_is_refused_with_what_to_write(given, told):
 @pytest.mark.parametrize("factor", [255, 1 / 255])
 def test_a_test_set_on_another_scale_is_noted(factor):
     """A test set of 0 to 255 beside training samples of 0 to 1 was scored without a word."""
-    for given, noted in (((X, Y, X_TEST * np.float32(factor), Y_TEST), True), ((X, Y, X_TEST, Y_TEST), False)):
+    for given, noted in (
+        ((X, Y, X_TEST * np.float32(factor), Y_TEST), True),
+        ((X, Y, X_TEST, Y_TEST), False),
+    ):
         taken = data.take(given)
         assert isinstance(taken, Dataset)
         assert taken.intake
@@ -452,7 +476,9 @@ class Patients:
         return 12
 
     def __getitem__(self, i):
-        return {"image": np.full((1, 8, 8), i, np.float32), "label": i % 2} | dict.fromkeys(self.more, float(i))
+        return {"image": np.full((1, 8, 8), i, np.float32), "label": i % 2} | dict.fromkeys(
+            self.more, float(i)
+        )
 
 
 def test_keys_of_samples_that_nobody_uses_are_named():
@@ -467,13 +493,17 @@ def test_keys_of_samples_that_nobody_uses_are_named():
 
 
 def test_samples_with_several_keys_for_an_input_are_refused():
-    text = r"E403 Patients: sample 0 has \['image', 'features'\], and which of them.*\(\{'image': ..., 'features': ...\}, label\)"
+    text = (
+        r"E403 Patients: sample 0 has \['image', 'features'\], and which of them.*\(\{'image': ...,"
+        r" 'features': ...\}, label\)"
+    )
     with pytest.raises(DataError, match=text):
         data.take(Patients("features"))
 
 
 def test_images_of_bytes_by_client_are_known_as_such(tmp_path):
-    """They were divided by 255 without a word, exported models did not say so, and bytes to predict were refused."""
+    """They were divided by 255 without a word, exported models did not say so, and bytes to predict were
+    refused."""
     images = rng().integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
     np.savez(tmp_path / "b.npz", x=images, y=Y)
     result = unskew.run("fedavg", {"a": (images, Y), "b": str(tmp_path / "b.npz")}, rounds=1, epochs=1)
@@ -499,7 +529,10 @@ def test_a_client_without_samples_is_told():
     [
         (
             "iid",
-            "sites    2 sites of the column 'client' are mixed among 4 clients; --skew column:client makes each a client",
+            (
+                "sites    2 sites of the column 'client' are mixed among 4 clients; --skew column:client"
+                " makes each a client"
+            ),
         ),
         ("iid+noise:0.1", "are mixed among 4 clients"),
         ("column:client", ""),
@@ -507,7 +540,8 @@ def test_a_client_without_samples_is_told():
     ],
 )
 def test_sites_that_a_skew_mixes_are_told(skew, told):
-    """A folder SITE/CLASS/ was dealt among 20 clients at random, and its sites were no clients, without a word."""
+    """A folder SITE/CLASS/ was dealt among 20 clients at random, and its sites were no clients, without a
+    word."""
     said: list[str] = []
     given = {"north": (X[:20], Y[:20]), "south": (X[20:], Y[20:])}
     unskew.run("fedavg", given, skew=skew, clients=4, rounds=1, epochs=1, say=said.append)

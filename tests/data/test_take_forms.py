@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from unskew.data.python_objects import check_instance, is_pair, is_sample
 from unskew.data.readers.from_items import has_several_inputs, is_loader, loader_dataset
@@ -117,7 +124,9 @@ def test_a_class_is_not_a_set_of_it():
         pass
 
     check_instance(SAMPLES)
-    with pytest.raises(DataError, match=r"E403 Mine is a class, not a set of samples; create it first: Mine\(\.\.\.\)"):
+    with pytest.raises(
+        DataError, match=r"E403 Mine is a class, not a set of samples; create it first: Mine\(\.\.\.\)"
+    ):
         check_instance(Mine)
 
 

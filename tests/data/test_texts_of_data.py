@@ -1,4 +1,5 @@
-"""Texts that name data and how they are dealt out, archives of named sets, and which volumes belong together."""
+"""Texts that name data and how they are dealt out, archives of named sets, and which volumes belong
+together."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def test_data_are_dealt_to_at_least_one_client():
 
 
 def strips(*shades):
-    """Strips of two pictures of 4 x 4 each, of these shades, one below the other, as bytes and where each begins."""
+    """Strips of two pictures of 4 x 4 each, of these shades, one below the other, as bytes and where each
+    begins."""
     encoded = []
     for one, other in zip(shades[::2], shades[1::2]):
         buffer, strip = io.BytesIO(), np.zeros((8, 4, 3), np.uint8)
@@ -120,7 +122,9 @@ def test_who_a_patient_is():
     """Patients of one name at two sites are two people, unless a file says who they are."""
     one, other = (Scan(Path("a.nii"), "sub-01", site, "train") for site in ("lyon", "oslo"))
     assert one.owner != other.owner
-    one, other = (Scan(Path("a.nii"), name, site, "train", person="anna") for name, site in (("a", "x"), ("b", "y")))
+    one, other = (
+        Scan(Path("a.nii"), name, site, "train", person="anna") for name, site in (("a", "x"), ("b", "y"))
+    )
     assert one.owner == other.owner
 
 
@@ -152,7 +156,8 @@ def test_a_file_called_mask_is_the_mask_of_its_folder(tmp_path):
 
 
 def test_pixels_of_smaller_masks_are_those_in_the_middle_of_their_areas():
-    """As those of images are means over the same areas; of nine columns in three, the second, fifth and eighth."""
+    """As those of images are means over the same areas; of nine columns in three, the second, fifth and
+    eighth."""
     values = np.broadcast_to(np.arange(9.0)[:, None, None], (9, 9, 2))  # along X
     for axis in ("axial", "coronal"):
         one = volume(values if axis == "axial" else values.transpose(0, 2, 1))
@@ -162,7 +167,9 @@ def test_pixels_of_smaller_masks_are_those_in_the_middle_of_their_areas():
 
 def test_what_is_beside_a_slice_is_as_dark_as_its_darkest_pixel():
     """CT has air at -1,000; zeros beside it would be water."""
-    square = cut_slices(volume(np.full((4, 8, 1), 7.0) - 1000 * (np.arange(8)[None, :, None] == 0)), "axial", 8)[0]
+    square = cut_slices(
+        volume(np.full((4, 8, 1), 7.0) - 1000 * (np.arange(8)[None, :, None] == 0)), "axial", 8
+    )[0]
     assert square.min() == -993
     assert (square[:, [0, 1, 6, 7]] == -993).all()
     assert not cut_mask(volume(np.full((4, 8, 1), 2)), "axial", 8)[0][:, [0, 1, 6, 7]].any()

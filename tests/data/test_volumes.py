@@ -1,7 +1,8 @@
-"""Medical volumes as sets of slices: layouts, patients that stay together, and files that are wrong or hostile.
+"""Medical volumes as sets of slices: layouts, patients that stay together, and files that are wrong or
+hostile.
 
-Layouts are tried with files of arrays that are called .nii, so that they need no library; what a NIfTI file says is tried
-where nibabel is installed (pip install 'unskew[medical]').
+Layouts are tried with files of arrays that are called .nii, so that they need no library; what a NIfTI file
+says is tried where nibabel is installed (pip install 'unskew[medical]').
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def sites(root):
 def bids(root):
     for i in range(4):
         sub = f"sub-{i}"
-        put_pair(root / sub / "anat" / f"{sub}_T1w.nii.gz", root / "derivatives" / "m" / sub / f"{sub}_dseg.nii.gz")
+        put_pair(
+            root / sub / "anat" / f"{sub}_T1w.nii.gz", root / "derivatives" / "m" / sub / f"{sub}_dseg.nii.gz"
+        )
         put(root / sub / "anat" / f"{sub}_FLAIR.nii.gz")
     lines = ["participant_id\tcentre", *(f"sub-{i}\t{'ab'[i % 2]}" for i in range(4))]
     (root / "participants.tsv").write_text("\n".join(lines))
@@ -90,7 +93,11 @@ def bids(root):
 
 @pytest.mark.parametrize(
     ("lay", "options", "scans", "named"),
-    [(decathlon, "", 6, ()), (sites, "", 6, ("lyon", "oslo")), (bids, "image=T1w,site=centre", 4, ("a", "b"))],
+    [
+        (decathlon, "", 6, ()),
+        (sites, "", 6, ("lyon", "oslo")),
+        (bids, "image=T1w,site=centre", 4, ("a", "b")),
+    ],
 )
 def test_layouts_are_read_and_no_patient_is_on_both_sides(tmp_path, plain, lay, options, scans, named):
     lay(tmp_path)
@@ -137,7 +144,10 @@ def test_folders_and_tables_name_the_classes_of_volumes(tmp_path, plain):
             put(tmp_path / "by-table" / f"{c}{i}.nii")
     lines = ["patient,state", *(f"{c}{i},{c}" for c in ("ill", "well") for i in range(3))]
     (tmp_path / "by-table" / "patients.csv").write_text("\n".join(lines))
-    one, other = volumes(tmp_path / "by-folder", size=8), volumes(tmp_path / "by-table", size=8, label="state")
+    one, other = (
+        volumes(tmp_path / "by-folder", size=8),
+        volumes(tmp_path / "by-table", size=8, label="state"),
+    )
     assert one.classes == other.classes == ("ill", "well")
     np.testing.assert_array_equal(np.bincount(one.y), np.bincount(other.y))
     with pytest.raises(DataError, match="no column 'stat'"):
@@ -178,12 +188,15 @@ MISTAKES = {
     "two kinds": (bids, "E409", "would share the mask.*image=T1w"),
     "one patient": (lambda r: decathlon(r, 1), "E403", "one patient"),
     "both parts": (
-        lambda r: [put_pair(r / p / "images" / f"sub-1_{p}.nii", r / p / "masks" / f"sub-1_{p}.nii") for p in ("train", "test")],
+        lambda r: [
+            put_pair(r / p / "images" / f"sub-1_{p}.nii", r / p / "masks" / f"sub-1_{p}.nii")
+            for p in ("train", "test")
+        ],
         "E409",
         "in train/ and in test/",
     ),
     "no such site": (lambda r: decathlon(r), "E402", "participants.tsv"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -249,7 +262,9 @@ def test_a_file_is_turned_and_its_slope_applied(tmp_path):
     read = nifti_module.read_nifti(save(tmp_path / "a.nii.gz", stored, lps, (2, -10)))
     np.testing.assert_array_equal(read.values, 2.0 * stored[::-1, ::-1] - 10)
     assert (read.stored, read.spacing) == ("LPS", (1, 2, 3))
-    names, x = prediction_inputs.read_inputs(tmp_path / "a.nii.gz", {"kind": "volumes", "axis": "axial", "size": 8})
+    names, x = prediction_inputs.read_inputs(
+        tmp_path / "a.nii.gz", {"kind": "volumes", "axis": "axial", "size": 8}
+    )
     assert names == [f"a.nii.gz slice {i}" for i in range(4)]
     assert x.shape == (4, 1, 8, 8)
 
@@ -279,7 +294,10 @@ def _huge(path):
 
 HOSTILE = {
     "a header that promises too much": (_huge, "header promises 16 x 16"),
-    "a gz bomb": (lambda p: p.write_bytes(gzip.compress(p.read_bytes() + bytes(1 << 16))), "unpacks to more than"),
+    "a gz bomb": (
+        lambda p: p.write_bytes(gzip.compress(p.read_bytes() + bytes(1 << 16))),
+        "unpacks to more than",
+    ),
     "half a file": (lambda p: p.write_bytes(gzip.compress(p.read_bytes())[:-30]), "cannot be read as NIfTI"),
     "noise": (lambda p: p.write_bytes(RNG.bytes(600)), "cannot be read as NIfTI"),
     "nothing": (lambda p: p.write_bytes(b""), "cannot be read as NIfTI"),
@@ -311,7 +329,9 @@ def test_volumes_are_trained_on_and_predicted(tmp_path):
 def test_too_many_slices_are_refused_before_all_are_read(tmp_path, plain, monkeypatch):
     decathlon(tmp_path)
     monkeypatch.setattr(from_volumes, "LARGEST_SLICES", 9 * 4 * 8 * 8)
-    with pytest.raises(DataError, match=r"E403 .*the first 3 of 6 volumes have 12 slices, and 9 fit .*smaller size"):
+    with pytest.raises(
+        DataError, match=r"E403 .*the first 3 of 6 volumes have 12 slices, and 9 fit .*smaller size"
+    ):
         data.read(f"{tmp_path}(size=8)")
 
 

@@ -31,7 +31,9 @@ def skews(label: float, absent: float = 0.0) -> Skews:
 def setting(name: str, label: float, **scores: float | tuple[float, ...]) -> Setting:
     """Methods with one score a seed, the same for both goals; `local` has none for one model."""
     by_seed = {m: dict(enumerate(v if isinstance(v, tuple) else (v,))) for m, v in scores.items()}
-    return Setting(name, name, skews(label), {m: Scores({} if m == "local" else s, s) for m, s in by_seed.items()})
+    return Setting(
+        name, name, skews(label), {m: Scores({} if m == "local" else s, s) for m, s in by_seed.items()}
+    )
 
 
 MILD = setting("mild", 0.1, fedavg=(0.80, 0.82), feddyn=(0.84, 0.84), rbsm=0.70, local=(0.70, 0.70))
@@ -40,12 +42,17 @@ STRONGER = setting("stronger", 0.7, fedavg=0.40, feddyn=0.20, rbsm=0.55, local=0
 
 
 def test_the_most_similar_settings_come_first():
-    assert [n.setting.name for n in nearest(skews(0.12), [STRONGER, STRONG, MILD])] == ["mild", "strong", "stronger"]
+    assert [n.setting.name for n in nearest(skews(0.12), [STRONGER, STRONG, MILD])] == [
+        "mild",
+        "strong",
+        "stronger",
+    ]
     assert nearest(skews(0.6), [STRONG, MILD])[0].distance == 0
 
 
 def test_a_gain_by_hand():
-    """Distances 0 and d: the gains of each setting weigh 1 / SOFT and 1 / (d^2 + SOFT), shared out over its seeds."""
+    """Distances 0 and d: the gains of each setting weigh 1 / SOFT and 1 / (d^2 + SOFT), shared out over its
+    seeds."""
     ordered = nearest(MILD.skews, [MILD, STRONG])
     d = ordered[1].distance
     ours, theirs = 1 / SOFT, 1 / (d**2 + SOFT)
@@ -54,7 +61,9 @@ def test_a_gain_by_hand():
     assert expected is not None
     assert expected.mean == pytest.approx(mean)
     assert expected.runs == 3
-    squares = (ours * ((0.04 - mean) ** 2 + (0.02 - mean) ** 2) / 2 + theirs * (-0.10 - mean) ** 2) / (ours + theirs)
+    squares = (ours * ((0.04 - mean) ** 2 + (0.02 - mean) ** 2) / 2 + theirs * (-0.10 - mean) ** 2) / (
+        ours + theirs
+    )
     assert expected.spread == pytest.approx(np.sqrt(squares))
 
 
@@ -88,7 +97,8 @@ def test_training_alone_is_advised_where_every_method_is_behind_it_by_more_than_
 def test_the_default_stands_first_unless_another_is_clearly_ahead(other: float, first: str):
     """It gains 0 and 10 points, 5 ± 5. FedDyn gains 9, which is 4 more, or 18, which is 13 more."""
     near = nearest(
-        skews(0.1), [setting("s", 0.1, fedavg=(0.7, 0.7), unskew=(0.7, 0.8), feddyn=(other - 0.05, other - 0.05))]
+        skews(0.1),
+        [setting("s", 0.1, fedavg=(0.7, 0.7), unskew=(0.7, 0.8), feddyn=(other - 0.05, other - 0.05))],
     )
     ranked = ranking("one", ["fedavg", "feddyn", "unskew"], near)
     assert ranked[0].method == first
@@ -96,7 +106,9 @@ def test_the_default_stands_first_unless_another_is_clearly_ahead(other: float, 
 
 
 def test_a_method_without_runs_is_not_advised():
-    assert [e.method for e in ranking("sites", ["fedbn", "fedavg"], nearest(skews(0.1), [MILD]))] == ["fedavg"]
+    assert [e.method for e in ranking("sites", ["fedbn", "fedavg"], nearest(skews(0.1), [MILD]))] == [
+        "fedavg"
+    ]
 
 
 def test_a_trial_does_not_see_the_setting_that_is_left_out():
@@ -125,7 +137,9 @@ def test_every_setting_of_the_evidence_has_measures_and_runs():
     assert not {plan["data"].partition("(")[0] for plan in plans.values()} & {"cifar10", "office_caltech10"}
     for s in advice.settings():
         assert {"fedavg", "local"} <= s.scores.keys()
-        assert all(0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values()))
+        assert all(
+            0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values())
+        )
         assert not s.scores["local"].one
 
 
@@ -157,7 +171,10 @@ def test_the_page_has_means_over_seeds_and_the_best_of_a_row_is_bold():
     assert rows_of(_scores(scored, methods, "sites"))[1][-1] == "70.0"
     assert rows_of(_scores(scored, methods, "sites"))[2][-1] == "–"
     both = {"x": {"fedavg": Scores(one={0: 0.5}, sites={0: 0.7})}}
-    assert [rows_of(_scores(both, methods, goal))[1][2] for goal in ("one", "sites")] == ["**50.0**", "**70.0**"]
+    assert [rows_of(_scores(both, methods, goal))[1][2] for goal in ("one", "sites")] == [
+        "**50.0**",
+        "**70.0**",
+    ]
 
 
 def test_the_page_has_what_other_forms_gain_over_the_default_in_the_same_seeds():
@@ -187,9 +204,16 @@ def test_the_page_has_the_measures_of_a_setting():
     blind = dataclasses.replace(known, skews=dataclasses.replace(known.skews, feature_skew=None))
     head, *rows = rows_of(_measures([known, blind]))
     assert dict(zip(head, rows[0])) == {
-        "setting": "x", "what it is": "words", "sites": "10", "samples a site and class": "5.2", "label skew": "0.23",
-        "missing": "40%", "feature skew": "0.57", "absent": "25%", "seeds": "2",
-    }  # fmt: skip
+        "setting": "x",
+        "what it is": "words",
+        "sites": "10",
+        "samples a site and class": "5.2",
+        "label skew": "0.23",
+        "missing": "40%",
+        "feature skew": "0.57",
+        "absent": "25%",
+        "seeds": "2",
+    }
     assert rows[1][head.index("feature skew")] == "–"
 
 

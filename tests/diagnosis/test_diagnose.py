@@ -35,7 +35,15 @@ def rows() -> list[str]:
 def test_the_command_prints_measures_meaning_advice_and_evidence():
     shown = call("diagnose", "digits", "--skew", "classes:2", "--clients", "10")
     assert (shown.code, shown.err) == (0, "")
-    for part in ("label skew", "missing classes", "80%", "From each site", "over fedavg", "over local", "Evidence:"):
+    for part in (
+        "label skew",
+        "missing classes",
+        "80%",
+        "From each site",
+        "over fedavg",
+        "over local",
+        "Evidence:",
+    ):
         assert part in shown.out
     assert "not here  fedbn: " in shown.out
 
@@ -47,7 +55,10 @@ def test_json_holds_what_the_table_says():
     assert told["measures"]["sites"]["value"] == 8
     assert told["method"] == diagnosis.method
     best = told["rankings"]["sites"][0]
-    assert f"{100 * best['over_fedavg']['mean']:+.1f} ± {100 * best['over_fedavg']['spread']:.1f}" in diagnosis.table()
+    assert (
+        f"{100 * best['over_fedavg']['mean']:+.1f} ± {100 * best['over_fedavg']['spread']:.1f}"
+        in diagnosis.table()
+    )
 
 
 def test_a_table_is_divided_by_its_column_of_sites(tmp_path: Path):
@@ -67,7 +78,9 @@ def test_own_data_that_nothing_divides_are_refused():
 
 
 def test_one_site_is_refused(tmp_path: Path):
-    path = csv(tmp_path / "t.csv", "a,b,site,label", [row.replace(f",{s},", ",7,") for row, s in zip(rows(), SITE)])
+    path = csv(
+        tmp_path / "t.csv", "a,b,site,label", [row.replace(f",{s},", ",7,") for row, s in zip(rows(), SITE)]
+    )
     refused = call("diagnose", path)
     assert refused.code == 3
     assert refused.err.startswith("E410 t: one site holds all samples, so there is nothing to federate")
@@ -102,13 +115,19 @@ def test_whether_federating_pays_is_said(mean: float, pays: str, method: str):
     """A gain beyond its spread of 5 points either way, and one within it."""
     over = Gain(mean, 0.05, 6)
     ranking = (Expectation("unskew", Gain(0.1, 0.02, 6), over), Expectation("fedavg", Gain(0, 0, 6), None))
-    diagnosis = replace(unskew.diagnose("digits", clients=8), rankings={"sites": ranking, "one": ranking}, cautions=())
+    diagnosis = replace(
+        unskew.diagnose("digits", clients=8), rankings={"sites": ranking, "one": ranking}, cautions=()
+    )
     assert (diagnosis.pays, diagnosis.method) == (pays, method)
     words = {"yes": "Federating pays: ", "no": "Federating does not pay: ", "open": "cannot be told: "}
     expected = f"unskew is expected {100 * mean:+.1f} ± 5.0 points"
     assert f"{words[pays]}{expected}" in diagnosis.table()
     doubted = replace(diagnosis, cautions=("no setting is like this one.",))
-    because = "" if pays == "open" else "the evidence may not carry over to these data, as the cautions say, though "
+    because = (
+        ""
+        if pays == "open"
+        else "the evidence may not carry over to these data, as the cautions say, though "
+    )
     assert f"Whether federating pays cannot be told: {because}{expected}" in doubted.table()
 
 
@@ -122,7 +141,9 @@ def test_methods_that_share_activations_are_advised_only_where_they_may():
 
 def test_where_sites_demand_sums_only_what_can_be_summed_is_advised():
     """The default collects every site's statistics by itself, so a run of it would be refused."""
-    open_, summed = (unskew.diagnose("digits", clients=8, secure_aggregation=s) for s in ("off", "on,clip=8,bits=32"))
+    open_, summed = (
+        unskew.diagnose("digits", clients=8, secure_aggregation=s) for s in ("off", "on,clip=8,bits=32")
+    )
     assert open_.method == "unskew"
     for ranking in summed.rankings.values():
         for expected in ranking:
@@ -132,10 +153,17 @@ def test_where_sites_demand_sums_only_what_can_be_summed_is_advised():
     assert "secure aggregation is not possible with 'unskew'" in summed.table()
     both = unskew.diagnose("digits", clients=8, secure_aggregation="on", features=True)
     assert "flea(lambda2=0)" in both.refused
-    assert call("diagnose", "digits", "--clients", "8", "--secure-aggregation", "on").out.count("statistics=False") >= 2
+    assert (
+        call("diagnose", "digits", "--clients", "8", "--secure-aggregation", "on").out.count(
+            "statistics=False"
+        )
+        >= 2
+    )
 
 
-@pytest.mark.parametrize(("option", "code"), [({"clients": 2}, "E134"), ({"secure_aggregation": "yes"}, "E1")])
+@pytest.mark.parametrize(
+    ("option", "code"), [({"clients": 2}, "E134"), ({"secure_aggregation": "yes"}, "E1")]
+)
 def test_sums_that_cannot_be_had_are_refused(option: dict[str, Any], code: str):
     with pytest.raises(UsageError, match=code):
         unskew.diagnose("digits", **({"clients": 8, "secure_aggregation": "on", "skew": "iid"} | option))
@@ -171,7 +199,9 @@ def test_a_federation_unlike_all_evidence_is_told():
 def test_labels_of_one_class_are_told_and_a_method_is_refused():
     one = unskew.diagnose([(X[:30], np.zeros(30, np.int64)), (X[30:], np.zeros(30, np.int64))])
     assert "caution   all labels are of one class" in one.table()
-    with pytest.raises(UsageError, match="E101 lr, rounds would change nothing in a diagnosis, which looks at skew"):
+    with pytest.raises(
+        UsageError, match="E101 lr, rounds would change nothing in a diagnosis, which looks at skew"
+    ):
         unskew.diagnose("digits", rounds=3, lr=0.1)
     with pytest.raises(UsageError, match=r"E101 .*Did you mean 'skew'"):
         unskew.diagnose("digits", skw="iid")

@@ -1,6 +1,7 @@
 """A diagnosis of samples with several inputs measures each by its own statistics.
 
-Likely mistakes: a row that is read as a table, in which a scan's pixels outnumber the age; a model that is missing.
+Likely mistakes: a row that is read as a table, in which a scan's pixels outnumber the age; a model that is
+missing.
 """
 
 from __future__ import annotations

@@ -24,13 +24,18 @@ def test_the_measures_of_an_even_federation():
         "imbalance": ("0.10", "sites hold about equally much"),
         "label skew": (
             "0.05",
-            "sites hold the classes alike: 5% of a site's labels would have to change for its shares to be those of all, "
-            "beyond chance",
+            (
+                "sites hold the classes alike: 5% of a site's labels would have to change for its shares to"
+                " be those of all, beyond chance"
+            ),
         ),
         "missing classes": ("2%", "every site holds nearly every class"),
         "feature skew": (
             "0.10",
-            "inputs of a class look alike at every site: sites lie 0.10 standard deviations of a sample apart",
+            (
+                "inputs of a class look alike at every site: sites lie 0.10 standard deviations of a sample"
+                " apart"
+            ),
         ),
         "absent a round": ("5%", "nearly every site answers in every round"),
     }
@@ -39,8 +44,20 @@ def test_the_measures_of_an_even_federation():
 @pytest.mark.parametrize(
     ("measure", "name", "least", "most", "grades"),
     [
-        ("of_class", "samples a site", 5, 50, ("too few to learn from alone", "average, few", "enough to train alone")),
-        ("imbalance", "imbalance", 0.2, 0.6, ("equally much", "differ in size", "a few sites hold most samples")),
+        (
+            "of_class",
+            "samples a site",
+            5,
+            50,
+            ("too few to learn from alone", "average, few", "enough to train alone"),
+        ),
+        (
+            "imbalance",
+            "imbalance",
+            0.2,
+            0.6,
+            ("equally much", "differ in size", "a few sites hold most samples"),
+        ),
         (
             "label_skew",
             "label skew",
@@ -48,7 +65,13 @@ def test_the_measures_of_an_even_federation():
             0.4,
             ("classes alike", "in different shares", "sites hold different classes"),
         ),
-        ("missing", "missing classes", 0.05, 0.5, ("nearly every class", "lack some classes", "lack most classes")),
+        (
+            "missing",
+            "missing classes",
+            0.05,
+            0.5,
+            ("nearly every class", "lack some classes", "lack most classes"),
+        ),
         ("feature_skew", "feature skew", 0.2, 0.7, ("look alike", "look different", "look very different")),
         (
             "absent",

@@ -1,4 +1,5 @@
-"""Small tables that tests run: of accuracies, of measures, of attacks, and one with privacy to account for."""
+"""Small tables that tests run: of accuracies, of measures, of attacks, and one with privacy to account
+for."""
 
 from pathlib import Path
 

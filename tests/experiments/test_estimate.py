@@ -38,7 +38,9 @@ def test_the_list_tells_how_long_every_table_would_take(monkeypatch):
 def test_the_time_is_listed_for_labels_a_sample_and_a_pixel_and_clients_by_column():
     r = np.random.default_rng(0)
     pixels = data.arrays(
-        r.random((12, 1, 16, 16), np.float32), r.integers(0, 2, (12, 16, 16)), columns={"domain": np.arange(12) % 3}
+        r.random((12, 1, 16, 16), np.float32),
+        r.integers(0, 2, (12, 16, 16)),
+        columns={"domain": np.arange(12) % 3},
     )
     short = Settings(data="p", model="unet(base=4,levels=2)", loss="dice", skew="domain", rounds=2, batch=2)
     assert 0 < plan.seconds(short, pixels) * 4 < plan.seconds(short.replace(rounds=10), pixels)
@@ -58,7 +60,8 @@ def test_runs_go_side_by_side_on_as_many_cores_as_there_are_runs(monkeypatch):
 
 
 def test_a_runs_time_by_hand(monkeypatch):
-    """Of 40 samples at a second each: 4 rounds of 2 epochs, and scores of 12 test samples in every second round."""
+    """Of 40 samples at a second each: 4 rounds of 2 epochs, and scores of 12 test samples in every second
+    round."""
     monkeypatch.setattr(plan, "_time", lambda settings, dataset, batch: 1.0)
     monkeypatch.setattr(plan, "_step_times", {})
     x, y = np.zeros((52, 4), np.float32), np.arange(52) % 2
@@ -83,7 +86,9 @@ def test_a_runs_time_by_hand(monkeypatch):
 @pytest.mark.parametrize(
     ("took", "expected", "epochs"), [([0.3, 0.1, 0.2], 0.1, 3), ([0.6, 0.7], 0.6, 2), ([5.0], 5.0, 1)]
 )
-def test_what_else_the_machine_does_while_one_epoch_is_timed_is_not_counted(took, expected, epochs, monkeypatch):
+def test_what_else_the_machine_does_while_one_epoch_is_timed_is_not_counted(
+    took, expected, epochs, monkeypatch
+):
     """One epoch alone made 34 hours of one, on a machine that was busy for a moment."""
     now, left, count = [0.0], list(took), 0
 

@@ -1,4 +1,5 @@
-"""Rows of a table that report what an attack finds: made once, kept beside the run, bounded, and refused by name."""
+"""Rows of a table that report what an attack finds: made once, kept beside the run, bounded, and refused by
+name."""
 
 from __future__ import annotations
 
@@ -32,14 +33,16 @@ def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
     found = {(e["row"], e["method"]): e for e in done.result["entries"]}
     assert set(found) == {
         *(("accuracy", m) for m in ("FedAvg", "Pairs", "Fours")),
-        *((row, m) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")),  # FedAvg's clients share nothing like it
+        *(
+            (row, m) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")
+        ),  # FedAvg's clients share nothing like it
     }
     kept = json.loads(next(runs.rglob("leaks/context-*.json")).read_text())
     scores = {s["of"]: s for s in kept["scores"] if s["metric"] == "accuracy"}
     values = {100 * scores[f"{n} own samples"]["value"] for n in (40, 60)}
-    assert {round(found[row, m]["ours"]["mean"], 3) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")} >= {
-        round(v, 3) for v in values
-    }
+    assert {
+        round(found[row, m]["ours"]["mean"], 3) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")
+    } >= {round(v, 3) for v in values}
     bounds = found["pairs", "Pairs"]["bounds"]
     assert (bounds["floor"], bounds["ceiling"]) == (50, 100)
     assert bounds["low"] <= found["pairs", "Pairs"]["ours"]["mean"] <= bounds["high"]
@@ -74,7 +77,9 @@ def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp
         ("name: context, ofs: 60", "E126 .*row pairs, attack: unknown entry 'ofs'. Did you mean 'of'"),
     ):
         with pytest.raises(UsageError, match=says):
-            reproduced(tmp_path, LEAKING.replace("pairs: {attack: {name: context", "pairs: {attack: {" + wrong))
+            reproduced(
+                tmp_path, LEAKING.replace("pairs: {attack: {name: context", "pairs: {attack: {" + wrong)
+            )
     with pytest.raises(UsageError, match=r"E150 .*row pairs: .*step"):
         reproduced(tmp_path, LEAKING.replace("steps: 20}}, x: 60}", "step: 20}}, x: 60}"))
     assert not list(tmp_path.rglob("model.safetensors"))
@@ -84,7 +89,9 @@ def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp
 
 def test_a_score_that_the_attack_does_not_have_is_refused_with_those_that_it_has(runs):
     text = LEAKING.replace("of: 60 own samples", "of: 60 samples")
-    with pytest.raises(UsageError, match=r"E126 row pairs: 'context' has no score of '60 samples; accuracy'.*60 own"):
+    with pytest.raises(
+        UsageError, match=r"E126 row pairs: 'context' has no score of '60 samples; accuracy'.*60 own"
+    ):
         reproduced(runs, text, rows=["pairs"], methods=["Pairs"])
 
 

@@ -29,7 +29,9 @@ def entry(method="FLea", row="r", **changes):
 def cells(page, section):
     """The rows of a section's first table, as the texts of their cells."""
     body = page.split(f'id="{section}"')[1].split("<tbody>")[1].split("</tbody>")[0]
-    return [re.findall(r"<t[dh][^>]*>(?:<span[^>]*></span>)?(.*?)</t[dh]>", row) for row in body.split("<tr>")[1:]]
+    return [
+        re.findall(r"<t[dh][^>]*>(?:<span[^>]*></span>)?(.*?)</t[dh]>", row) for row in body.split("<tr>")[1:]
+    ]
 
 
 def test_capitals_stay_where_they_are():
@@ -55,14 +57,18 @@ def test_every_row_is_called_by_what_it_measures():
 
 def test_a_sweep_is_called_by_what_it_measures():
     rows = {n: {"note": "", "x": x, "panel": "", "quantity": "rmse"} for n, x in (("r", 1.0), ("s", 2.0))}
-    page = pages.html_page(result(rows=rows, axis="mu", unit="number", entries=[entry(), entry(row="s")], curves={}))
+    page = pages.html_page(
+        result(rows=rows, axis="mu", unit="number", entries=[entry(), entry(row="s")], curves={})
+    )
     assert '<h2 id="h-sweep1">RMSE against mu</h2>' in page
     assert "mu" in page.split('id="sweep1"')[1]
     points = re.findall(r'polyline class="curve m0" points="([^"]*)"', page)
     assert len(points[0].split()) == 2
 
 
-@pytest.mark.parametrize(("n", "words"), [(1, ["row run", "method", "seed"]), (2, ["rows run", "methods", "seeds"])])
+@pytest.mark.parametrize(
+    ("n", "words"), [(1, ["row run", "method", "seed"]), (2, ["rows run", "methods", "seeds"])]
+)
 def test_one_is_no_plural(n, words):
     rows = {f"r{k}": WHOLE["rows"]["r"] for k in range(n)}
     entries = [entry(f"m{k}", f"r{i}") for k in range(n) for i in range(n)]
@@ -70,7 +76,9 @@ def test_one_is_no_plural(n, words):
     assert re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page)[:3] == [(word, str(n)) for word in words]
 
 
-@pytest.mark.parametrize(("hours", "shown"), [(0.5, "30 min"), (1.0, "1.0 h"), (0.999, "60 min"), (12.34, "12.3 h")])
+@pytest.mark.parametrize(
+    ("hours", "shown"), [(0.5, "30 min"), (1.0, "1.0 h"), (0.999, "60 min"), (12.34, "12.3 h")]
+)
 def test_the_time_of_training_is_in_minutes_below_an_hour(hours, shown):
     assert f"<dd>{shown}</dd>" in pages.html_page(result(hours=hours))
 
@@ -78,7 +86,8 @@ def test_the_time_of_training_is_in_minutes_below_an_hour(hours, shown):
 def test_a_rows_name_stands_once_and_its_methods_have_their_own_colours():
     page = pages.html_page(
         result(
-            entries=[entry(), entry("FedAvg"), entry("FedAvg", "s")], rows={**WHOLE["rows"], "s": WHOLE["rows"]["r"]}
+            entries=[entry(), entry("FedAvg"), entry("FedAvg", "s")],
+            rows={**WHOLE["rows"], "s": WHOLE["rows"]["r"]},
         )
     )
     assert [row[0] for row in cells(page, "table")] == ["r", "", "s"]
@@ -96,10 +105,19 @@ def test_only_the_number_of_a_paper_that_ran_longer_is_grey():
 
 
 def test_claims_have_a_pill_by_their_verdict():
-    verdicts = {"reproduced": "dp", "not reproduced": "none", "reproduced in 1 of 2": "empirical", "not run": ""}
-    claims = [{**CLAIM, "verdict": v, "margins": CLAIM["margins"] if kind else {}} for v, kind in verdicts.items()]
+    verdicts = {
+        "reproduced": "dp",
+        "not reproduced": "none",
+        "reproduced in 1 of 2": "empirical",
+        "not run": "",
+    }
+    claims = [
+        {**CLAIM, "verdict": v, "margins": CLAIM["margins"] if kind else {}} for v, kind in verdicts.items()
+    ]
     page = pages.html_page(result(claims=claims))
-    assert re.findall(r'<span class="pill ([^"]*)">([^<]*)</span>', page) == [(kind, v) for v, kind in verdicts.items()]
+    assert re.findall(r'<span class="pill ([^"]*)">([^<]*)</span>', page) == [
+        (kind, v) for v, kind in verdicts.items()
+    ]
     assert "+2.0 [+1.5]" in page
     assert "<h1>T. 1 of 3 claims reproduced.</h1>" in page
 
@@ -144,8 +162,13 @@ def test_no_text_of_a_result_becomes_markup():
 
 
 def test_a_bar_in_a_name_does_not_end_the_cell_of_a_markdown_table():
-    held = result(rows={"a|b": {"note": "", "x": None, "panel": ""}}, entries=[entry("m|n", "a|b")], logs={}, curves={},
-                  claims=[{**CLAIM, "text": "one | line\nand another", "margins": {"a|b": 1.0}}])  # fmt: skip
+    held = result(
+        rows={"a|b": {"note": "", "x": None, "panel": ""}},
+        entries=[entry("m|n", "a|b")],
+        logs={},
+        curves={},
+        claims=[{**CLAIM, "text": "one | line\nand another", "margins": {"a|b": 1.0}}],
+    )
     page = pages.markdown_page(held)
     tables = [line for line in page.splitlines() if line.startswith("|")]
     counts = [len(re.findall(r"(?<!\\)\|", line)) for line in tables]
@@ -155,8 +178,12 @@ def test_a_bar_in_a_name_does_not_end_the_cell_of_a_markdown_table():
 
 
 def test_a_markdown_page_has_what_was_run_and_found():
-    held = result(claims=[CLAIM, {**CLAIM, "verdict": "not run", "margins": {}}], finding="It does.", open=["the rate"],
-                  rows={"r": {"note": "with 20 clients", "x": None, "panel": ""}})  # fmt: skip
+    held = result(
+        claims=[CLAIM, {**CLAIM, "verdict": "not run", "margins": {}}],
+        finding="It does.",
+        open=["the rate"],
+        rows={"r": {"note": "with 20 clients", "x": None, "panel": ""}},
+    )
     page = pages.markdown_page(held)
     assert page.startswith(
         "# T\n\nP.\n\n```sh\nc\n```\n\nMade with unskew 0 on d: m; 0.10 hours of training in all runs."
@@ -179,13 +206,20 @@ def test_the_privacy_of_what_is_shared_has_a_row_for_each_reading():
     page = pages.markdown_page(held)
     lines = page.partition("## Differential privacy")[2].splitlines()
     rows = [line for line in lines if line.startswith("| r |")]
-    assert [row.split(" | ")[3:] for row in rows] == [["3", "as published |"], ["infinite", "with the sizes |"]]
+    assert [row.split(" | ")[3:] for row in rows] == [
+        ["3", "as published |"],
+        ["infinite", "with the sizes |"],
+    ]
     assert 'rowspan="2"' in pages.html_page(held).split('id="privacy"')[1]
 
 
 def test_an_index_links_to_every_page_and_says_how_claims_fared():
-    held = [result(claims=[CLAIM]), result(page="u", claims=[{**CLAIM, "verdict": "not reproduced"}]),
-            result(page="v", claims=[CLAIM, {**CLAIM, "verdict": "not reproduced"}]), result(page="w")]  # fmt: skip
+    held = [
+        result(claims=[CLAIM]),
+        result(page="u", claims=[{**CLAIM, "verdict": "not reproduced"}]),
+        result(page="v", claims=[CLAIM, {**CLAIM, "verdict": "not reproduced"}]),
+        result(page="w"),
+    ]
     page = pages.html_index(held)
     assert re.findall(r'href="([^"]*)">([^<]*)<', page) == [(f"{p}.html", f"T ({p})") for p in "tuvw"]
     assert re.findall(r'class="pill ([^"]*)"', page) == ["dp", "none", "empirical", ""]
@@ -196,7 +230,9 @@ def test_an_index_links_to_every_page_and_says_how_claims_fared():
     assert "Read first" not in pages.markdown_index(held, "x", {})
 
 
-@pytest.mark.parametrize("page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:alert(1)//"])
+@pytest.mark.parametrize(
+    "page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:alert(1)//"]
+)
 def test_a_result_that_would_be_written_elsewhere_is_refused(tmp_path, page):
     """`unskew report FOLDER` on results that came from somebody wrote wherever they said."""
     (tmp_path / "a.json").write_text(json.dumps(result(page=page)))
@@ -208,7 +244,14 @@ def test_a_result_is_kept_read_again_and_its_pages_made(tmp_path):
     held = result()
     page = pages.write_result(tmp_path, held)
     assert page == tmp_path / "t.html"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["index.html", "t.csv", "t.html", "t.json", "t.md", "t.tex"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "index.html",
+        "t.csv",
+        "t.html",
+        "t.json",
+        "t.md",
+        "t.tex",
+    ]
     assert pages.results_in(tmp_path) == [held]
     assert '   "FLea": [[[2,12.0],' in (tmp_path / "t.json").read_text()  # a curve is one line
 
@@ -222,7 +265,9 @@ def test_curves_and_logs_are_drawn_in_the_tables_unit():
 
 def test_a_row_shows_its_own_methods_alone():
     rows = {"r": WHOLE["rows"]["r"], "s": WHOLE["rows"]["r"]}
-    page = pages.html_page(result(rows=rows, entries=[entry(), entry("FedAvg", "s", paper=31.25)], curves={}, logs={}))
+    page = pages.html_page(
+        result(rows=rows, entries=[entry(), entry("FedAvg", "s", paper=31.25)], curves={}, logs={})
+    )
     first, second = re.findall(r'aria-label="accuracy, %; ring: the paper, dot: here: ([^"]*)"', page)[::2]
     assert first == "FLea 40.3, paper 48.43"
     assert second == "FedAvg 40.3, paper 31.25"

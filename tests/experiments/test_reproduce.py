@@ -83,7 +83,9 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert "small-one.html" in (pages / "index.html").read_text()
     wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])
     assert isinstance(wrong.exception, UsageError)
-    plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
+    plain = CliRunner().invoke(
+        cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)]
+    )
     assert "6 runs, 4 of them already done" in plain.output
 
 
@@ -91,7 +93,14 @@ def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     table = written(tmp_path, "small", SMALL)
     lines, watched = [], []
-    options = {"rows": ["even"], "seeds": 1, "scale": 0.25, "processes": 1, "folder": tmp_path, "page": "mine"}
+    options = {
+        "rows": ["even"],
+        "seeds": 1,
+        "scale": 0.25,
+        "processes": 1,
+        "folder": tmp_path,
+        "page": "mine",
+    }
     planned = unskew.reproduce(table, add=["fedprox(mu=0.5)"], dry_run=True, say=lines.append, **options)
     assert (planned.result, planned.page, planned.table(), planned.verdicts()) == (None, None, "", {})
     assert len(planned.runs) == 3
@@ -134,7 +143,10 @@ def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, 
     began = {p: p.stat().st_mtime_ns for p in (old, other)}
     kept = CliRunner().invoke(cli.app(), words)
     assert "2 runs, 2 of them already done" in kept.output
-    assert "older   1 by 0.0.9; these are kept, and continued if unfinished; --anew runs them again" in kept.output
+    assert (
+        "older   1 by 0.0.9; these are kept, and continued if unfinished; --anew runs them again"
+        in kept.output
+    )
     assert f"Runs by version: 1 by 0.0.9, 1 by {revision()}." in page.read_text()
     looked = CliRunner().invoke(cli.app(), [*words, "--anew", "--dry-run"])
     assert "2 runs, 1 of them already done" in looked.output

@@ -43,7 +43,9 @@ def table(monkeypatch):
 
 def test_every_row_method_and_seed_has_a_run_and_equal_ones_share_it(table, tmp_path):
     runs = plan_runs(table, select(table), range(2), 0.5, tmp_path)
-    assert list(runs) == [Key(r, m, s) for s in (0, 1) for r in ("one", "two") for m in ("FedAvg", "Again", "Prox")]
+    assert list(runs) == [
+        Key(r, m, s) for s in (0, 1) for r in ("one", "two") for m in ("FedAvg", "Again", "Prox")
+    ]
     for key, cell in runs.items():
         assert (cell.settings.seed, cell.seed) == (key.seed, key.seed)
         assert cell.settings.lr == (0.125 if key.row == "one" else 0.5)
@@ -154,7 +156,8 @@ rows:
 
 def test_an_attack_is_one_whatever_the_order_of_its_settings():
     one, other, changed = (
-        Leak("match", "x", "y", settings) for settings in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
+        Leak("match", "x", "y", settings)
+        for settings in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
     )
     assert one.fingerprint == other.fingerprint != changed.fingerprint
     assert Leak("gradient", "x", "y", {"a": 1, "b": 2}).fingerprint != one.fingerprint
@@ -162,12 +165,22 @@ def test_an_attack_is_one_whatever_the_order_of_its_settings():
 
 def test_the_command_asks_for_the_same_numbers_and_nothing_else():
     asked = Request(
-        "flea-table1", ("iid", "two words"), ("FedAvg",), ("my.py",), seeds=5, scale=0.5, tune=4, sampler="tpe",
-        processes=3, anew=True, page="mine",
-    )  # fmt: skip
-    assert asked.command == (
-        "unskew reproduce flea-table1 --rows iid --rows 'two words' --methods FedAvg --add my.py --seeds 5 --scale 0.5 "
-        "--tune 4 --page mine --sampler tpe"
+        "flea-table1",
+        ("iid", "two words"),
+        ("FedAvg",),
+        ("my.py",),
+        seeds=5,
+        scale=0.5,
+        tune=4,
+        sampler="tpe",
+        processes=3,
+        anew=True,
+        page="mine",
+    )
+    assert (
+        asked.command
+        == "unskew reproduce flea-table1 --rows iid --rows 'two words' --methods FedAvg --add my.py --seeds 5"
+        " --scale 0.5 --tune 4 --page mine --sampler tpe"
     )
     assert Request("x").command == "unskew reproduce x --seeds 3"
 
@@ -181,7 +194,9 @@ def test_runs_that_are_over_take_no_time_unless_they_are_repeated(tmp_path, monk
     assert plan.runs_outline(cells, (), 0.5, 2).startswith(
         "plan    3 runs, 1 of them already done; 0.5 of the rounds\ntime"
     )
-    assert plan.runs_outline(cells, [cells[0].path], 1.0, 2).startswith("plan    3 runs, 0 of them already done\n")
+    assert plan.runs_outline(cells, [cells[0].path], 1.0, 2).startswith(
+        "plan    3 runs, 0 of them already done\n"
+    )
     assert timed == [2, 3]
 
 

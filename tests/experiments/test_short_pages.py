@@ -1,4 +1,5 @@
-"""Pages of shortened runs: the paper's number in brackets or grey, no gap, and a published log at equal rounds."""
+"""Pages of shortened runs: the paper's number in brackets or grey, no gap, and a published log at equal
+rounds."""
 
 from __future__ import annotations
 
@@ -12,15 +13,40 @@ from unskew.experiments.files import parse_experiment
 from unskew.experiments.result import TableResult
 
 WHOLE: TableResult = {
-    **{"experiment": "t", "title": "T", "paper": "P", "measure": "best", "unit": "percent", "metric": "accuracy"},
+    **{
+        "experiment": "t",
+        "title": "T",
+        "paper": "P",
+        "measure": "best",
+        "unit": "percent",
+        "metric": "accuracy",
+    },
     **{"scope": "global", "axis": "", "finding": "", "page": "t", "command": "c", "seeds": 2, "scale": 1.0},
-    **{"seconds_now": 1.0, "unskew": "0", "made_by": {}, "date": "d", "machine": "m", "hours": 0.1, "claims": []},
+    **{
+        "seconds_now": 1.0,
+        "unskew": "0",
+        "made_by": {},
+        "date": "d",
+        "machine": "m",
+        "hours": 0.1,
+        "claims": [],
+    },
     "rows": {"r": {"note": "", "x": None, "panel": ""}},
     "logs": {"r": {"FLea": {"source": "a log", "values": [10.0, 20.0, 12.0, 40.0] * 6}}},
     "entries": [
         {
-            **{"row": "r", "method": "FLea", "paper": 48.43, "gap": -8.1, "megabytes": 1.0, "ahead": None, "p": None},
-            **{s: {"mean": 40.3, "std": 1.0, "n": 2} for s in ("ours", "last", "best", "mean10", "stability")},
+            **{
+                "row": "r",
+                "method": "FLea",
+                "paper": 48.43,
+                "gap": -8.1,
+                "megabytes": 1.0,
+                "ahead": None,
+                "p": None,
+            },
+            **{
+                s: {"mean": 40.3, "std": 1.0, "n": 2} for s in ("ours", "last", "best", "mean10", "stability")
+            },
         }
     ],
     **{"open": [], "privacy": {}},
@@ -54,7 +80,8 @@ def test_small_numbers_of_a_table_are_not_zero():
 
 
 def test_latex_and_csv_alone_say_that_rounds_were_left_out():
-    """They go into papers by themselves, where a quarter of the rounds stood beside the published number without a word."""
+    """They go into papers by themselves, where a quarter of the rounds stood beside the published number
+    without a word."""
     assert tables.latex(short()).startswith("% ours: ")
     (scaled,) = [line for line in tables.latex(short()).splitlines() if "SCALED" in line]
     assert scaled.startswith(f"% SCALED: {short()['scale']:g} of the paper's rounds")
@@ -117,7 +144,9 @@ def test_ours_follows_a_log_where_means_of_ten_are_as_near_as_its_own_next_round
         "r, FLea: parts from the log in rounds 1 to 10 (-4.1), 11 to 12 (+9.5); the other 0 of 2 means"
     )
     assert "the log are 2.0 apart in the median, a round of ours and the same round of the log 5.0." in parted
-    assert "parts from the log in rounds 11 to 12 (+9.5); the other 1 of 2" in verdict([18.0, 16.0] * 5 + [12.0, 14.0])
+    assert "parts from the log in rounds 11 to 12 (+9.5); the other 1 of 2" in verdict(
+        [18.0, 16.0] * 5 + [12.0, 14.0]
+    )
     followed = verdict([10.0, 20.0, 12.0, 40.0] * 3)
     assert followed.startswith("r, FLea: follows the log: all 2 means of ten rounds lie within 3.5 of its. ")
     for page in (pages.markdown_page(short()), pages.html_page(short()), tables.plain(short())):

@@ -29,7 +29,9 @@ def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp
     assert {m: len(t["trials"]) for m, t in result["tuned"].items()} == {"FedAvg": 3, "Still": 3}
     first = result["tuned"]["Still"]["trials"][0]
     assert (first["lr factor"], first["fedprox.mu"]) == (1.0, 1000000.0)  # what the table says, first
-    best = max(result["tuned"]["Still"]["trials"], key=lambda t: t["score"] or 0)  # one that diverged has none
+    best = max(
+        result["tuned"]["Still"]["trials"], key=lambda t: t["score"] or 0
+    )  # one that diverged has none
     assert best["fedprox.mu"] < 1
     assert f"mu={best['fedprox.mu']}" in result["tuned"]["Still"]["method"]
     settings = [config.load(p) for p in tmp_path.rglob("config.yaml")]
@@ -51,7 +53,8 @@ def test_trials_are_the_grid_without_repetition():
 
 
 def test_what_the_row_says_itself_is_not_tuned():
-    """It stands whatever is tried: all trials would be one run, and the table would name a value that it did not use."""
+    """It stands whatever is tried: all trials would be one run, and the table would name a value that it did
+    not use."""
     text = SMALL.replace("skew: iid}, published", "skew: iid, set: {fedprox: {mu: 0.5}}}, published")
     experiment = parse_experiment("small", text)
     row = experiment.row("even")
@@ -74,7 +77,8 @@ class Scored:
 def test_trials_are_judged_by_what_the_row_reports(monkeypatch, tmp_path):
     """Of an error at clients the least is the best, and of a calibration error, too."""
     text = (
-        "methods: {A: fedavg}\nunit: number\nmetric: mean\nscope: global@client\nrows: {r: {settings: {data: digits}}}"
+        "methods: {A: fedavg}\nunit: number\nmetric: mean\nscope: global@client\nrows: {r: {settings: {data:"
+        " digits}}}"
     )
     for table, best in ((text, 1.0), (text.replace("{settings:", "{metric: ece, settings:"), 1.0)):
         experiment = parse_experiment("errors", table)

@@ -79,7 +79,9 @@ def test_numbers_are_those_of_the_runs():
     }
     result = result_of(experiment, list(entries.values()), [learning, still], runs, facts)
     assert "SCALED: 0.5" in tables.plain(result)
-    assert result["terms"][0].endswith("as the others never took part, or did not answer: even, Still at 3 of 4.")
+    assert result["terms"][0].endswith(
+        "as the others never took part, or did not answer: even, Still at 3 of 4."
+    )
     assert result["terms"][0] in tables.plain(result)
     assert r"65.0 $\pm$ 7.1 \textcolor{gray}{(50.0)}" in tables.latex(result)
     assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
@@ -130,10 +132,14 @@ def test_a_margin_that_may_be_chance_is_unclear():
     ahead = Claim("tells more", "FedAvg", ("Still",))
     by_chance = judge(ahead, attacked("FedAvg", 50.0, 15.0, 85.0), attacked("Still", 25.0, 4.6, 69.9))
     assert (by_chance.word, by_chance.margins) == ("unclear", {"even": 25.0})
-    assert judge(ahead, attacked("FedAvg", 90.0, 85.0, 94.0), attacked("Still", 50.0, 45.0, 55.0)).word == "reproduced"
+    assert (
+        judge(ahead, attacked("FedAvg", 90.0, 85.0, 94.0), attacked("Still", 50.0, 45.0, 55.0)).word
+        == "reproduced"
+    )
     refuted = judge(ahead, attacked("FedAvg", 50.0, 45.0, 55.0), attacked("Still", 90.0, 85.0, 94.0))
     assert refuted.word == "not reproduced"
-    # the distances that count are those towards the other score, and they add up by their squares: 3 and 4 make 5
+    # the distances that count are those towards the other score, and they add up by their squares: 3 and 4
+    # make 5
     near = [attacked("FedAvg", 60.0, 57.0, 99.0), attacked("Still", 54.9, 10.0, 58.9)]
     assert judge(ahead, *near).word == "reproduced"
     assert judge(ahead, near[0], attacked("Still", 55.1, 10.0, 59.1)).word == "unclear"
@@ -143,11 +149,17 @@ def test_a_margin_that_may_be_chance_is_unclear():
     assert judge(ahead, attacked("FedAvg", 54.9, 10.0, 58.9), behind).word == "not reproduced"
     named = replace(ahead, measure="best")  # the table's own score, by its name
     assert judge(named, near[0], attacked("Still", 55.1, 10.0, 59.1)).word == "unclear"
-    assert judge(replace(ahead, measure="last"), near[0], attacked("Still", 55.1, 10.0, 59.1)).word == "reproduced"
+    assert (
+        judge(replace(ahead, measure="last"), near[0], attacked("Still", 55.1, 10.0, 59.1)).word
+        == "reproduced"
+    )
     # a plain score beside an attack's adds nothing, and of two plain ones the means decide
     plain = replace(near[1], bounds=None)
     assert judge(ahead, near[0], plain).word == "reproduced"
-    assert judge(ahead, replace(near[0], bounds=None), replace(plain, ours=Score(59.9, 0, 1))).word == "reproduced"
+    assert (
+        judge(ahead, replace(near[0], bounds=None), replace(plain, ours=Score(59.9, 0, 1))).word
+        == "reproduced"
+    )
 
 
 def test_of_an_attacks_error_the_distances_turn_with_the_sign():
@@ -180,10 +192,14 @@ def test_rows_may_be_unclear_beside_others():
 def test_of_errors_the_lower_is_ahead_and_stability_is_no_error():
     """The paper's numbers are of the table's own measure, so a claim on stability has none."""
     claims = [Claim("less", "A", ("B",)), Claim("calmer", "A", ("B",), measure="stability")]
-    experiment = SimpleNamespace(claims=claims, rows=[SimpleNamespace(name="r")], measure="mean10", metric="rmse")
+    experiment = SimpleNamespace(
+        claims=claims, rows=[SimpleNamespace(name="r")], measure="mean10", metric="rmse"
+    )
     common = {"row": "r", "lower": True, "bounds": None}
     entries = [
-        SimpleNamespace(method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2), **common)
+        SimpleNamespace(
+            method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2), **common
+        )
         for method, paper, ours, calm in (("A", 5.0, 2.0, 1.0), ("B", 7.0, 3.0, 4.0))
     ]
     less, calmer = verdicts_of(experiment, entries)
@@ -218,7 +234,8 @@ def of_errors(method, seed, error):
 
 
 def test_which_way_is_better_is_asked_of_what_each_row_reports():
-    """A mean over clients is in the unit of the main score: of an error, the method that errs more was held to be better."""
+    """A mean over clients is in the unit of the main score: of an error, the method that errs more was held
+    to be better."""
     experiment = parse_experiment("errors", ERRORS)
     runs = {
         (row.name, method): [of_errors(method, seed, error + seed) for seed in (0, 1)]
@@ -232,7 +249,9 @@ def test_which_way_is_better_is_asked_of_what_each_row_reports():
     assert verdict.margins == pytest.approx({"error": 1, "explained": 0.1, "spread": 0.5})
     assert verdict.paper["error"] == pytest.approx(2)
     assert verdict.paper["explained"] == pytest.approx(0.2)
-    assert {row: ahead[row, "A"] for row in ("error", "explained", "spread")} == pytest.approx(verdict.margins)
+    assert {row: ahead[row, "A"] for row in ("error", "explained", "spread")} == pytest.approx(
+        verdict.margins
+    )
 
 
 def test_a_lead_is_over_the_seeds_that_both_methods_have():
@@ -250,7 +269,11 @@ def test_a_lead_is_over_the_seeds_that_both_methods_have():
 
 def test_a_claim_may_be_along_rows():
     falls = Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
-    scores = {"large": {"A": 80.0, "B": 82.0}, "middle": {"A": 70.0, "B": 78.0}, "small": {"A": 71.0, "B": 77.0}}
+    scores = {
+        "large": {"A": 80.0, "B": 82.0},
+        "middle": {"A": 70.0, "B": 78.0},
+        "small": {"A": 71.0, "B": 77.0},
+    }
     scores |= {"one": {"A": 50.0}, "two": {"A": 40.0, "B": math.nan}}
     found = margins(falls, scores)
     assert found == {"large to middle": 10, "middle to small": -1, "one to two": 10}
@@ -261,5 +284,6 @@ def test_a_claim_may_be_along_rows():
     assert Verdict(falls, margins(falls, {}), {}).word == "not run"
     with pytest.raises(UsageError, match="no row 'small'"):
         parse_experiment(
-            "small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:')
+            "small",
+            SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:'),
         )

@@ -1,4 +1,5 @@
-"""In which words a table is told: what its numbers are, and how they came about, from the kept result alone."""
+"""In which words a table is told: what its numbers are, and how they came about, from the kept result
+alone."""
 
 from __future__ import annotations
 
@@ -24,10 +25,22 @@ def result(*entries, **more) -> Any:
     given = list(entries) or [entry()]
     rows = {e["row"]: {"note": ""} for e in given}
     return {
-        "title": "A table", "page": "t", "paper": "FLea", "unskew": "2", "made_by": {"2": 3}, "unit": "percent",
-        "metric": "global", "scope": "global", "measure": "last", "scale": 1, "entries": given, "rows": rows, "claims": [],
-        "curves": {}, **more,
-    }  # fmt: skip
+        "title": "A table",
+        "page": "t",
+        "paper": "FLea",
+        "unskew": "2",
+        "made_by": {"2": 3},
+        "unit": "percent",
+        "metric": "global",
+        "scope": "global",
+        "measure": "last",
+        "scale": 1,
+        "entries": given,
+        "rows": rows,
+        "claims": [],
+        "curves": {},
+        **more,
+    }
 
 
 def test_claims_that_nothing_tested_do_not_count():
@@ -43,7 +56,11 @@ def test_claims_that_nothing_tested_do_not_count():
     assert wording.claim_counts(result(claims=both)) == (1, 3)
     assert wording.summary(result(claims=both)) == "1 of 3 claims reproduced"
     assert wording.summary(result(claims=[claim("not run")])) == "no claim tested"
-    unclear = [claim("reproduced", a=1), claim("unclear", a=1), claim("reproduced in 1 of 2 rows, unclear in 1", a=1)]
+    unclear = [
+        claim("reproduced", a=1),
+        claim("unclear", a=1),
+        claim("reproduced in 1 of 2 rows, unclear in 1", a=1),
+    ]
     assert wording.summary(result(claims=unclear)) == "1 of 3 claims reproduced, 1 unclear"
     assert wording.unclear_note(result(claims=unclear[2:])).startswith("Unclear: ")
     assert wording.unclear_note(result(claims=both)) == ""
@@ -68,8 +85,8 @@ def test_a_gap_is_that_of_whole_runs_to_the_papers_numbers():
     shortened = wording.note(result(*with_numbers, scale=0.25, schedules=["lr_rounds"]))
     assert "gap:" not in shortened
     assert (
-        "SCALED: 0.25 of the paper's rounds; the paper's numbers, in brackets, are of whole runs and no target."
-        in shortened
+        "SCALED: 0.25 of the paper's rounds; the paper's numbers, in brackets, are of whole runs and no"
+        " target." in shortened
     )
     assert "Schedules end where the whole run's end: lr_rounds." in shortened
     own = wording.note(result(scale=0.5, paper="", schedules=[]))
@@ -90,28 +107,40 @@ def test_one_seed_has_no_spread_and_fewer_than_five_no_test():
 
 
 def test_ours_says_which_score_it_is_of_whose_model_and_on_what():
-    """Pages said which round, and neither the score nor whether it is the global model's or each client's own."""
+    """Pages said which round, and neither the score nor whether it is the global model's or each client's
+    own."""
 
     def told(*entries, **more):
         return wording.note(result(*entries, **more)).splitlines()[0]
 
     assert told(metric="accuracy", measure="best").startswith(
-        "ours: accuracy, in %, of the global model on all test samples, in the best round, as the paper reports; mean ±"
+        "ours: accuracy, in %, of the global model on all test samples, in the best round, as the paper"
+        " reports; mean ±"
     )
     assert told(metric="rmse", unit="number", measure="mean10", paper="").startswith(
-        "ours: RMSE of the global model on all test samples, averaged over those of the last ten rounds that were evaluated; "
+        "ours: RMSE of the global model on all test samples, averaged over those of the last ten rounds that"
+        " were evaluated; "
     )
     rows = {"a": {"main": "dice"}, "b": {"main": "dice", "quantity": "worst", "scope": "personal@client"}}
     one, both = ([entry(name) for name in names] for names in ("a", "ab"))
     mean = "Dice, in %, of the global model on each client's own test samples, mean over clients"
-    assert told(*one, rows=rows, metric="mean", scope="global@client").startswith(f"ours: {mean}, in the last round")
-    assert told(*both, rows=rows, metric="mean", scope="global@client").startswith(
-        f"ours: {mean} (in `a`); Dice, in %, of each client's own model on its own test samples, worst client (in `b`), in"
+    assert told(*one, rows=rows, metric="mean", scope="global@client").startswith(
+        f"ours: {mean}, in the last round"
     )
-    assert told(scope="measure", unit="number").startswith("ours: the measure named below, in the last round, as")
+    assert told(*both, rows=rows, metric="mean", scope="global@client").startswith(
+        f"ours: {mean} (in `a`); Dice, in %, of each client's own model on its own test samples, worst client"
+        " (in `b`), in"
+    )
+    assert told(scope="measure", unit="number").startswith(
+        "ours: the measure named below, in the last round, as"
+    )
     curves = {"b": {"FLea": [[[10, 0.1], [20, 0.2]]]}}
-    early = told(*both, rows={"a": {"at": 10}, "b": {"at": 20}}, scope="measure", unit="number", curves=curves)
-    assert early.startswith("ours: the measure named below, in the last round (of `a` up to round 10), as the paper")
+    early = told(
+        *both, rows={"a": {"at": 10}, "b": {"at": 20}}, scope="measure", unit="number", curves=curves
+    )
+    assert early.startswith(
+        "ours: the measure named below, in the last round (of `a` up to round 10), as the paper"
+    )
     bounded = entry(bounds={"low": 0.1, "high": 0.2, "floor": 0.0, "ceiling": 1.0})
     found = told(bounded, scope="attack", metric="MSE", unit="number", rows={"p0.1": {"quantity": "MSE"}})
     assert found.startswith("ours: what the attack found after the last round: MSE; ")
@@ -147,8 +176,12 @@ def test_what_an_attack_found_stands_between_what_it_knows_without_and_with_the_
 
 def test_every_row_names_its_own_measure():
     rows = {"a": {"note": "", "quantity": "exposure/12"}, "b": {"note": ""}}
-    told = wording.note(result(entry("a"), entry("b"), rows=rows, scope="measure", metric="diversity", unit="number"))
-    assert "The number is the measure `exposure` (a), `diversity` (b), which docs/measures.md explains" in told
+    told = wording.note(
+        result(entry("a"), entry("b"), rows=rows, scope="measure", metric="diversity", unit="number")
+    )
+    assert (
+        "The number is the measure `exposure` (a), `diversity` (b), which docs/measures.md explains" in told
+    )
 
 
 def test_a_score_over_clients_says_whose_it_is_and_of_which_score():
@@ -188,20 +221,37 @@ def test_what_protects_least_is_what_guarantees_nothing():
     def account(*epsilons):
         return {"epsilons": [{"epsilon": e, "reading": ""} for e in epsilons]}
 
-    rising = [account(1.0, 2.0), account(3.0, 0.5), account(2.0, None), account(9.0, None), account(None, None)]
+    rising = [
+        account(1.0, 2.0),
+        account(3.0, 0.5),
+        account(2.0, None),
+        account(9.0, None),
+        account(None, None),
+    ]
     falling = rising[::-1]
     assert sorted(falling, key=kept_result._largest_epsilon) == rising
 
 
 def test_what_is_kept_is_json_that_every_program_reads():
-    held = kept_result._plain({"a": [float("inf"), float("nan"), -float("inf"), 0.12345678], "b": "x", "c": 3})
+    held = kept_result._plain(
+        {"a": [float("inf"), float("nan"), -float("inf"), 0.12345678], "b": "x", "c": 3}
+    )
     assert held == {"a": [None, None, None, 0.123457], "b": "x", "c": 3}
 
 
 def test_a_row_is_kept_with_the_main_score_of_its_runs():
     row = SimpleNamespace(name="r", note="n", x=None, panel="", attack=None, metric="worst", scope="", at=0)
-    runs = {("s", "FedAvg"): [SimpleNamespace(metric="dice")], ("r", "FedAvg"): [SimpleNamespace(metric="rmse")]}
-    assert kept_result._row(row, runs) == {"note": "n", "x": None, "panel": "", "quantity": "worst", "main": "rmse"}
+    runs = {
+        ("s", "FedAvg"): [SimpleNamespace(metric="dice")],
+        ("r", "FedAvg"): [SimpleNamespace(metric="rmse")],
+    }
+    assert kept_result._row(row, runs) == {
+        "note": "n",
+        "x": None,
+        "panel": "",
+        "quantity": "worst",
+        "main": "rmse",
+    }
     assert "main" not in kept_result._row(row, {})
     row.scope, row.at = "personal@client", 10
     assert kept_result._row(row, {}).items() >= {"scope": "personal@client", "at": 10}.items()

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
+pytest.importorskip(
+    "cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'"
+)
 
 
 from unskew.config import Settings
@@ -117,7 +119,11 @@ def grid_of(sites: dict[int, Site]):
 
     from unskew.federation.protocol.flower_messages import pack_message, unpack_message
 
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1  # which Flower sets in its processes
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
+        1,
+        0,
+        1,
+    )  # which Flower sets in its processes
 
     class InProcess:
         def __init__(self) -> None:

@@ -44,7 +44,12 @@ def build(shape, classes):
 
 def settings(folder: Path):
     (folder / "model.py").write_text(MODEL)
-    facts = {"method": "fedavg+clip_median", "model": f"{folder / 'model.py'}:build", "rounds": ROUNDS, "batch": 8}
+    facts = {
+        "method": "fedavg+clip_median",
+        "model": f"{folder / 'model.py'}:build",
+        "rounds": ROUNDS,
+        "batch": 8,
+    }
     return study_settings(
         config.build({**facts, "epochs": 1, "lr": 0.01, "eval_every": ROUNDS, "clients": 3, "data": "digits"})
     )
@@ -94,7 +99,9 @@ def site(folder: Path) -> None:
     answering = Site(member, lambda: data, model=f"{folder / 'model.py'}:build", approve="all")
     facts = {"run": "r1", "site": "s0", "lr": 0.01, "settings": settings(folder).as_dict()}
     facts |= {"k": 0, "clients": 3, "largest": 8}
-    sent = stored(folder, seal({}, {"w": weights()}, fake.COORDINATOR))  # before training: what it frees is kept
+    sent = stored(
+        folder, seal({}, {"w": weights()}, fake.COORDINATOR)
+    )  # before training: what it frees is kept
     packed = PackedTree(sent.blob, {"sha256": json.loads(sent.text)["sha256"]})
     for serial, kind in enumerate(["hello", "setup", *["train"] * ROUNDS], 1):
         header = {**facts, "serial": serial, "kind": kind, "t": max(0, serial - 2)}

@@ -1,4 +1,5 @@
-"""A federation of real processes on this machine: Flower's SuperLink, three sites, TLS and node authentication."""
+"""A federation of real processes on this machine: Flower's SuperLink, three sites, TLS and node
+authentication."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ STUDY = {"method": "scaffold", "rounds": 2, "epochs": 1, "model": "mlp", "seed":
 def samples(clients: int = len(SITES)) -> Federation:
     """The digits, dealt to three clients, or to so many."""
     digits = unskew.data.read("digits").standardised()
-    return unskew.data.build(digits, "dirichlet:1.0", clients, numpy_key(0, "partition"), numpy_key(0, "test rows"))
+    return unskew.data.build(
+        digits, "dirichlet:1.0", clients, numpy_key(0, "partition"), numpy_key(0, "test rows")
+    )
 
 
 @functools.cache
@@ -54,12 +57,15 @@ def simulated(rounds: int, clients: int) -> str:
 
 
 class Loopback:
-    """A coordinator and sites that have joined and are admitted, in one folder; `up` starts their processes."""
+    """A coordinator and sites that have joined and are admitted, in one folder; `up` starts their
+    processes."""
 
     def __init__(self, root: Path, sites: Sequence[str] = SITES, host: str = "127.0.0.1"):
         """host: an address of this machine, as it stands before a port."""
         self.root, self.running, self.sites = root, {}, sites
-        self.home = Coordinator.make(root / "federations" / "lung", "lung", f"{host}:{free_port()}", list(sites), True)
+        self.home = Coordinator.make(
+            root / "federations" / "lung", "lung", f"{host}:{free_port()}", list(sites), True
+        )
         for k, site in enumerate(sites):
             self._write_data(site, k)
             joined = SiteFolder.make(
@@ -95,7 +101,8 @@ class Loopback:
         self.start("run", "run", "study.yaml", *terms)
 
     def start(self, name: str, *arguments: str) -> None:
-        """`unskew ARGUMENTS`, with its output in NAME.log; it stays under this name until it is stopped or killed."""
+        """`unskew ARGUMENTS`, with its output in NAME.log; it stays under this name until it is stopped or
+        killed."""
         with open(self.root / f"{name}.log", "ab") as log:
             command = [sys.executable, "-m", "unskew", *arguments]
             self.running[name] = subprocess.Popen(
@@ -112,9 +119,14 @@ class Loopback:
         """What the process under this name runs with; None: with what this process does."""
 
     def do(self, *arguments: str, code: int = 0) -> str:
-        """What `unskew ARGUMENTS` prints, which must end with this exit code; on an error both its outputs."""
+        """What `unskew ARGUMENTS` prints, which must end with this exit code; on an error both its
+        outputs."""
         done = subprocess.run(
-            [sys.executable, "-m", "unskew", *arguments], cwd=self.root, capture_output=True, text=True, timeout=300
+            [sys.executable, "-m", "unskew", *arguments],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr * bool(code)
@@ -140,7 +152,9 @@ class Loopback:
         return [line for line in self.log(f"runs/{name}/server").splitlines() if " sites, " in line]
 
     def events(self, name: str) -> list[dict]:
-        return [json.loads(line) for line in (self.root / f"runs/{name}/events.jsonl").read_text().splitlines()]
+        return [
+            json.loads(line) for line in (self.root / f"runs/{name}/events.jsonl").read_text().splitlines()
+        ]
 
     def after_round(self, name: str, t: int) -> None:
         """Wait until round t of a run is over."""
@@ -206,7 +220,8 @@ def running(root: Path, sites: Sequence[str] = SITES, host: str = "127.0.0.1") -
 
 
 class Cable:
-    """A port of this machine that leads to another, until it is cut, or held: then it stays open and passes nothing on."""
+    """A port of this machine that leads to another, until it is cut, or held: then it stays open and passes
+    nothing on."""
 
     def __init__(self, to: int):
         self.to, self.whole, self.open = to, True, True
@@ -286,7 +301,8 @@ def below(pid: int) -> list[int]:
 
 
 def _interruptible() -> None:
-    """Ctrl-C works in what is started, also where a shell has started these tests in its background, which ignores it."""
+    """Ctrl-C works in what is started, also where a shell has started these tests in its background, which
+    ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -1,4 +1,5 @@
-"""Sites that differ, are away or are left out: only they stop, everybody hears of it, and they are asked again."""
+"""Sites that differ, are away or are left out: only they stop, everybody hears of it, and they are asked
+again."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def test_a_site_with_other_data_is_left_out_and_named_and_the_run_goes_on(tmp_pa
     sites = sites_of(tmp_path)
     differ(sites[999])
     loop, state, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"), min_sites=4)
-    assert told(tmp_path / "run", "E504") == [(0, f"sites hold different data: {reason}. s1 is left out of this run.")]
+    assert told(tmp_path / "run", "E504") == [
+        (0, f"sites hold different data: {reason}. s1 is left out of this run.")
+    ]
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     others = sites_of(tmp_path, "others")
     del others[999]
@@ -72,7 +75,8 @@ def test_a_site_with_other_data_is_left_out_and_named_and_the_run_goes_on(tmp_pa
 
 
 def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_holds_those_of_then(tmp_path):
-    """Nobody noticed: the number of samples was the same. A process that is restarted reads what lies there now."""
+    """Nobody noticed: the number of samples was the same. A process that is restarted reads what lies there
+    now."""
     sites = sites_of(tmp_path, count=3)
     before = sites[999].load = sites[998].load  # s1 holds what s2 does, more than its single sample
     sites[999]._data = None
@@ -96,7 +100,8 @@ def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_
 
 
 def test_samples_that_are_read_when_wanted_are_those_that_were_in_memory(tmp_path, monkeypatch):
-    """A site whose machine came back with less memory read the same file row by row, and was said to hold other samples."""
+    """A site whose machine came back with less memory read the same file row by row, and was said to hold
+    other samples."""
     rng, path = np.random.default_rng(0), tmp_path / "x.npy"
     x, y = rng.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8), np.arange(40) % 3
     np.save(path, x)
@@ -127,7 +132,9 @@ def test_the_odd_one_out_is_left_out_also_if_it_comes_first(tmp_path):
 def test_where_no_side_has_the_majority_nobody_is_left_out(tmp_path):
     sites = sites_of(tmp_path, count=2)
     other_shape(sites[999])
-    with pytest.raises(UsageError, match=r"E504 sites hold different data: a sample's shape is \[3, 8, 8\] at s0"):
+    with pytest.raises(
+        UsageError, match=r"E504 sites hold different data: a sample's shape is \[3, 8, 8\] at s0"
+    ):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", clients=2))
 
 
@@ -145,7 +152,9 @@ def test_a_site_that_builds_another_model_is_named_and_the_run_goes_on(tmp_path,
 
     def build(site, settings, *rest):
         if site == "s1":
-            raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
+            raise UsageError(
+                "E504", f"site {site} builds another model from '{settings.model}' than the server."
+            )
         return real(site, settings, *rest)
 
     monkeypatch.setattr("unskew.federation.site.site.build_run", build)
@@ -170,7 +179,8 @@ def until_round(stop):
 
 
 def test_a_site_whose_data_have_changed_does_not_stop_the_others_on_resuming(tmp_path):
-    """N14: its data are another set now, so it waits until they are what they were, and is asked again then."""
+    """N14: its data are another set now, so it waits until they are what they were, and is asked again
+    then."""
     sites, path = sites_of(tmp_path), tmp_path / "run"
     with pytest.raises(Stop):
         fake.run(path, fake.Direct(sites), fake.small("scaffold"), shown=until_round(1))
@@ -203,7 +213,9 @@ def test_a_site_with_changed_data_comes_back_once_they_are_mended(tmp_path, monk
 
 def test_a_site_can_be_left_out_of_a_run_and_from_any_round_on(tmp_path):
     """N14: --without, on run and on resume."""
-    loop, _, said = fake.run(tmp_path / "a", fake.Direct(sites_of(tmp_path)), fake.small("fedavg"), without=("s1",))
+    loop, _, said = fake.run(
+        tmp_path / "a", fake.Direct(sites_of(tmp_path)), fake.small("fedavg"), without=("s1",)
+    )
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     assert "E311 s1 is left out of this run from now on, as --without asks." in said
     path = tmp_path / "b"
@@ -249,7 +261,10 @@ def test_every_absence_is_an_event_and_a_site_is_asked_again_in_the_next_round(t
 
     loop, _, _ = fake.run(tmp_path / "run", channel, fake.small(name, rounds=5, eval_every=5), shown=shown)
     named = told(tmp_path / "run", "E311")
-    assert named == [(2, "s2 is not connected and was not asked."), (3, "s2 is not connected and was not asked.")]
+    assert named == [
+        (2, "s2 is not connected and was not asked."),
+        (3, "s2 is not connected and was not asked."),
+    ]
     answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
     assert [2 in ids for ids in answered] == [True, False, False, True, True]
     journal = [json.loads(line) for line in (tmp_path / "run/audit.jsonl").read_text().splitlines()]
@@ -284,7 +299,9 @@ def test_what_is_said_before_the_record_is_open_is_kept_in_it(tmp_path):
     sites = sites_of(tmp_path)
     sites[999].member = replace(sites[999].member, key=PrivateKey.make())
     fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
-    assert any("says it is 's1' without that site's signature" in text for _, text in told(tmp_path / "run", "E310"))
+    assert any(
+        "says it is 's1' without that site's signature" in text for _, text in told(tmp_path / "run", "E310")
+    )
 
 
 @pytest.fixture
@@ -299,8 +316,14 @@ def home(tmp_path):
     ("words", "said"),
     [
         (("--without", "c"), "E109 --without names 'c', which is no site of lung."),
-        (("--without", "a", "--without", "b"), "E109 min-sites is 1, but 0 sites of lung are admitted without a, b"),
-        (("--without", "a", "--min-sites", "2"), "E109 min-sites is 2, but 1 sites of lung are admitted without a: b."),
+        (
+            ("--without", "a", "--without", "b"),
+            "E109 min-sites is 1, but 0 sites of lung are admitted without a, b",
+        ),
+        (
+            ("--without", "a", "--min-sites", "2"),
+            "E109 min-sites is 2, but 1 sites of lung are admitted without a: b.",
+        ),
     ],
 )
 def test_without_is_checked_before_anything_is_sent(tmp_path, home, words, said):

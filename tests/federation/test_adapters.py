@@ -1,4 +1,5 @@
-"""Real processes on loopback: three sites train adapters of a language model to the simulator's bits, and only adapters leave.
+"""Real processes on loopback: three sites train adapters of a language model to the simulator's bits, and
+only adapters leave.
 
 It needs transformers and peft beside Flower: `make test-hf`.
 """
@@ -66,7 +67,8 @@ def publish(folder: Path, seed: int) -> None:
 
 
 class Words(Loopback):
-    """Sites with sequences of token ids and a folder with the model, each its own, started as their operators would."""
+    """Sites with sequences of token ids and a folder with the model, each its own, started as their operators
+    would."""
 
     def __init__(self, root: Path, sites: Sequence[str] = SITES):
         super().__init__(root, sites)
@@ -114,7 +116,8 @@ def result(federation) -> dict:
 
 @functools.cache
 def simulated(published: Path) -> unskew.Result:
-    """The same in one process. Over a network updates are clipped unless that is refused, so they are here, too."""
+    """The same in one process. Over a network updates are clipped unless that is refused, so they are here,
+    too."""
     study = {**STUDY, "method": "fedavg+clip_median", "model": f"hf(path={str(published)!r}, {ADAPTED})"}
     return unskew.run(**study, data=sequences(), lanes="1", clients=len(SIZES))
 
@@ -131,8 +134,8 @@ def sizes(federation) -> tuple[int, int]:
 
 
 def test_three_sites_end_with_the_simulators_weights(federation, result):
-    """Masks of dropout in the model and in its adapters included. Site c's folder holds other weights of the same shapes:
-    sites train from what the coordinator published, whatever lies in their own folders."""
+    """Masks of dropout in the model and in its adapters included. Site c's folder holds other weights of the
+    same shapes: sites train from what the coordinator published, whatever lies in their own folders."""
     alone = simulated(federation.root / "published")
     assert result["sha256"] == alone.digest
     assert alone.scores()["last"] > 0.4, "adapters have learnt nothing: one in three by chance"
@@ -145,13 +148,17 @@ def rows(path: Path) -> list[dict]:
 def test_only_adapters_leave_by_both_ledgers(federation, result, sizes):
     learnt, frozen = sizes
     assert frozen > 10 * learnt
-    seen = {(row["way"], row["share"], row["bytes"]) for row in rows(federation.root / "runs/tuned/ledger.jsonl")}
+    seen = {
+        (row["way"], row["share"], row["bytes"]) for row in rows(federation.root / "runs/tuned/ledger.jsonl")
+    }
     scored = {("down", "w (to be scored)", learnt), ("up", "score/global", 4)}
     assert seen == {("up", "w", learnt), ("down", "w", learnt), *scored}
     for site in "abc":
         (own,) = (federation.root / f"site-{site}").glob("runs/*/ledger.jsonl")
         left = [row for row in rows(own) if not row["share"].startswith("score/") and row["share"] != "said"]
-        assert all(row["bytes"] < 100 for row in rows(own) if row["share"] == "said")  # losses, and of how many samples
+        assert all(
+            row["bytes"] < 100 for row in rows(own) if row["share"] == "said"
+        )  # losses, and of how many samples
         assert [(row["t"], row["share"], row["bytes"]) for row in left] == [
             (1, "weights", learnt),
             (2, "weights", learnt),
@@ -159,13 +166,17 @@ def test_only_adapters_leave_by_both_ledgers(federation, result, sizes):
 
 
 def test_no_message_of_a_site_has_room_for_the_model(federation, result, sizes):
-    """What was counted on the wire, whatever ledgers say: two replies with adapters, and what is beside them."""
+    """What was counted on the wire, whatever ledgers say: two replies with adapters, and what is beside
+    them."""
     learnt, frozen = sizes
     for site in "abc":
         out = parsed(federation.figures(site))["unskew_message_bytes_total"]["out"]
         assert 2 * learnt < out < 2 * learnt + frozen / 4
         (told,) = (federation.root / f"site-{site}").glob("runs/*/leaves.txt")  # what its operator reads
-        words = rf"weights {bytes_text(learnt)} a round \(read: \w+\); {bytes_text(frozen)} are frozen in the model and stay as they are"
+        words = (
+            rf"weights {bytes_text(learnt)} a round \(read: \w+\); {bytes_text(frozen)} are frozen in the"
+            r" model and stay as they are"
+        )
         assert re.search(words, told.read_text()), told.read_text()
 
 
@@ -175,7 +186,9 @@ def test_the_frozen_weights_are_what_was_published(federation, result):
     module = models.build(f"hf(path={str(federation.root / 'published')!r}, {ADAPTED})", (T,), 3)
     before = dict(module.named_parameters())
     moved = {n for n, t in tree["w"].items() if n in before and not torch.equal(t, before[n])}
-    assert {n for n in moved if not n.startswith("head.")} == {n for n in before if ".lora_B" in n or ".lora_A" in n}
+    assert {n for n in moved if not n.startswith("head.")} == {
+        n for n in before if ".lora_B" in n or ".lora_A" in n
+    }
 
 
 def test_a_site_with_another_rank_or_without_a_model_is_named_and_left_out(federation, result):

@@ -49,9 +49,25 @@ def test_a_host_is_read_in_every_form_in_which_people_write_it(text, host, port)
 
 @pytest.mark.parametrize(
     "text",
-    ["::1:99999", "[::1", "::1]:9092", "[::1]9092", "[fl.example.org]:1", "[127.0.0.1]:1", "[fe80::1%eth0]:1", "a:b:c",
-     "h:", "h:0", "h:65536", "h:+1", "", ":9092", "[]:1", "h/x"],
-)  # fmt: skip
+    [
+        "::1:99999",
+        "[::1",
+        "::1]:9092",
+        "[::1]9092",
+        "[fl.example.org]:1",
+        "[127.0.0.1]:1",
+        "[fe80::1%eth0]:1",
+        "a:b:c",
+        "h:",
+        "h:0",
+        "h:65536",
+        "h:+1",
+        "",
+        ":9092",
+        "[]:1",
+        "h/x",
+    ],
+)
 def test_what_is_no_host_is_refused_in_one_sentence(text):
     with pytest.raises(UsageError, match="E503 --host takes"):
         parse_address(text, 8000)
@@ -76,7 +92,9 @@ def test_a_federation_at_an_ipv6_address_has_tickets_and_a_certificate_for_it(tm
     home = Coordinator.make(tmp_path / "fed", "lung", "[2001:db8::7]:9092", ["a"])
     ticket = Ticket.read(home.folder / "tickets/a.ticket")
     assert (ticket.host, ticket.port, ticket.place) == ("2001:db8::7", 9092, "[2001:db8::7]:9092")
-    assert b"\x20\x01\x0d\xb8" + bytes(11) + b"\x07" in read(home.folder / "server.crt").public_bytes(fake_encoding())
+    assert b"\x20\x01\x0d\xb8" + bytes(11) + b"\x07" in read(home.folder / "server.crt").public_bytes(
+        fake_encoding()
+    )
     assert default_bind(home.host) == "2001:db8::7"
 
 
@@ -95,12 +113,16 @@ def test_a_socket_for_all_addresses_takes_both_kinds(monkeypatch):
             line, address = door.accept()
             line.close()
             assert origin(address[0]) == host
-    with listen("::1", 0) as door, pytest.raises(UsageError, match=r"E507 the server cannot listen at \[::1\]:"):
+    with (
+        listen("::1", 0) as door,
+        pytest.raises(UsageError, match=r"E507 the server cannot listen at \[::1\]:"),
+    ):
         addresses.check_free("::1", door.getsockname()[1])
 
 
 def test_a_free_port_is_none_that_a_connection_may_have_meanwhile_nor_one_where_somebody_listens(monkeypatch):
-    """A connection to somewhere may have had the port when the server behind the front, which never started, was to listen."""
+    """A connection to somewhere may have had the port when the server behind the front, which never started,
+    was to listen."""
     assert all(20_000 <= free_port() < 30_000 for _ in range(20))
     with listen("127.0.0.1", free_port()) as door:
         taken, other = door.getsockname()[1], free_port()

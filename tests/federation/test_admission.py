@@ -63,7 +63,9 @@ def test_a_ticket_is_good_for_one_key(tmp_path, home):
     given = Ticket.read(home.ticket_file("a"))
     first, second = sent_back(tmp_path, given), sent_back(tmp_path, given, "again")
     admission.admit(home, "a", first)
-    assert refusal(lambda: admission.admit(home, "a", second)).startswith("E502 a was admitted with another key")
+    assert refusal(lambda: admission.admit(home, "a", second)).startswith(
+        "E502 a was admitted with another key"
+    )
     admission.revoke(home, "a")
     for text in (first, second):
         assert "E503 the ticket of a has been used already" in refusal(
@@ -89,7 +91,13 @@ def test_an_expired_ticket_is_refused_at_both_ends(tmp_path, home, later):
 
 @pytest.mark.parametrize(
     "change",
-    [{"host": "198.51.100.7"}, {"port": 9}, {"site": "b"}, {"expires": "2999-01-01T00:00:00Z"}, {"secret": "x"}],
+    [
+        {"host": "198.51.100.7"},
+        {"port": 9},
+        {"site": "b"},
+        {"expires": "2999-01-01T00:00:00Z"},
+        {"secret": "x"},
+    ],
 )
 def test_a_ticket_that_was_altered_on_its_way_is_refused_when_a_site_joins(tmp_path, home, change):
     """N9: whatever was altered."""
@@ -102,11 +110,14 @@ def test_a_ticket_that_was_altered_on_its_way_is_refused_when_a_site_joins(tmp_p
 
 
 def test_a_ticket_that_somebody_signed_anew_is_refused_when_its_key_comes_back(tmp_path, home):
-    """N9: whoever reads the mail knows the secret: they can put their own coordinator in, but not keep the proof."""
+    """N9: whoever reads the mail knows the secret: they can put their own coordinator in, but not keep the
+    proof."""
     theirs = PrivateKey.make()
     given = replace(Ticket.read(home.ticket_file("a")), host="198.51.100.7", coordinator=theirs.public.text)
     text = sent_back(tmp_path, given.signed(theirs))
-    assert "E503 this key was not created with the ticket of a" in refusal(lambda: admission.admit(home, "a", text))
+    assert "E503 this key was not created with the ticket of a" in refusal(
+        lambda: admission.admit(home, "a", text)
+    )
     assert not home.admitted()
 
 
@@ -116,7 +127,9 @@ def test_a_key_without_a_proof_or_with_that_of_another_site_is_refused(tmp_path,
     assert "E503 this public key carries no proof" in refusal(lambda: admission.admit(home, "a", bare))
     assert "E503 this key was not created" in refusal(lambda: admission.admit(home, "b", text))
     other = PrivateKey.make().public.text
-    assert "E503 this key was not created" in refusal(lambda: admission.admit(home, "a", f"{other} {text.split()[2]}"))
+    assert "E503 this key was not created" in refusal(
+        lambda: admission.admit(home, "a", f"{other} {text.split()[2]}")
+    )
     assert "E503 this key was not" in refusal(lambda: admission.admit(home, "a", f"{bare} {tickets.PROOF}é"))
     assert "E503 lung has no site 'z'" in refusal(lambda: admission.admit(home, "z", text))
     assert not home.admitted()

@@ -38,7 +38,8 @@ def message(seconds: float = 5.0) -> Message:
 
 @dataclass
 class Script:
-    """A Connection that plays what each call does: returns a value, or raises an error. At its end `over` is set."""
+    """A Connection that plays what each call does: returns a value, or raises an error. At its end `over` is
+    set."""
 
     receive_: list = field(default_factory=list)
     connect_: list = field(default_factory=list)
@@ -134,7 +135,10 @@ def test_an_answer_to_a_run_that_is_over_is_let_go():
 
 
 def test_a_worker_that_ends_or_hangs_is_said_at_once():
-    for error, text in ((ConnectionResetError(), "ended while it worked"), (TimeoutError(), "did not answer in time")):
+    for error, text in (
+        (ConnectionResetError(), "ended while it worked"),
+        (TimeoutError(), "did not answer in time"),
+    ):
 
         def failing(request, seconds, error=error):
             raise error
@@ -235,7 +239,11 @@ def test_no_empty_piece_is_sent_to_a_line_that_may_be_closed_already():
 
 
 def test_every_failure_of_a_call_is_one_of_three():
-    assert {kind.__name__ for kind in FleetError.__subclasses__()} == {"Unreachable", "TurnedAway", "Unwanted"}
+    assert {kind.__name__ for kind in FleetError.__subclasses__()} == {
+        "Unreachable",
+        "TurnedAway",
+        "Unwanted",
+    }
 
 
 @pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), ZeroDivisionError()])

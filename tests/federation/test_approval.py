@@ -1,4 +1,5 @@
-"""A study that is new to a site waits for its operator, who sees what would leave; both ends read what it waits for."""
+"""A study that is new to a site waits for its operator, who sees what would leave; both ends read what it
+waits for."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
     assert hello(site, "scaffold")["code"] == "E520"
     other = fake.small("scaffold").as_dict()
     assert (
-        answer(site, "setup", tree={"w": weights(site)}, settings=other, k=0, clients=1, largest=33)["code"] == "E520"
+        answer(site, "setup", tree={"w": weights(site)}, settings=other, k=0, clients=1, largest=33)["code"]
+        == "E520"
     )
     assert not SiteLedger.read(folder).runs
 
@@ -89,7 +91,8 @@ def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
 
 @pytest.mark.parametrize(("method", "code"), [("fedmix", "E520"), ("fedavg", None)])
 def test_where_samples_are_drawn_a_site_is_one_client_in_all_runs_of_a_study(site, method, code):
-    """A tenth of the samples was approved, and ten runs that name the site client 0, 1, 2 and so on took them all."""
+    """A tenth of the samples was approved, and ten runs that name the site client 0, 1, 2 and so on took them
+    all."""
     site.guard.approve = "all"
     settings = fake.small(method).as_dict()
     facts = {"tree": {"w": weights(site)}, "settings": settings, "clients": 5, "largest": 40}
@@ -101,10 +104,13 @@ def test_where_samples_are_drawn_a_site_is_one_client_in_all_runs_of_a_study(sit
 
 
 def test_nothing_is_said_of_a_sites_samples_before_its_operator_has_decided(site, monkeypatch):
-    """A delta that is too large told how many samples the site has, to a coordinator whom nobody had approved."""
+    """A delta that is too large told how many samples the site has, to a coordinator whom nobody had
+    approved."""
     pytest.importorskip("dp_accounting")
     refused = hello(site, "dpsgd(delta=0.5)")
-    assert refused["code"] == "E522"  # or nine such questions, each answered yes or no, would tell the number itself
+    assert (
+        refused["code"] == "E522"
+    )  # or nine such questions, each answered yes or no, would tell the number itself
     (asks,) = approvals.all_requests(site.member.folder)
     assert "cannot run here as it is: 'dpsgd'" in asks.leaves
     approvals.decide(site.member.folder, "r1", "approved")
@@ -128,7 +134,8 @@ FACTS = {"k": 0, "clients": 2, "largest": 33}
 
 
 def test_a_setup_that_nobody_has_greeted_asks_about_the_study_and_not_about_an_error(site):
-    """With weights of a wrong shape the operator was asked about "the study cannot run here as it is", and a yes to that was
+    """With weights of a wrong shape the operator was asked about "the study cannot run here as it is", and a
+    yes to that was
     kept as approval of the study: all of the raw samples then left."""
     wrong = {"w": {name: tensor[..., :1] for name, tensor in weights(site).items()}}
     settings = fake.small(RAW).as_dict()
@@ -157,7 +164,10 @@ def test_a_yes_to_an_error_releases_its_text_and_nothing_else(site, monkeypatch,
     for run in ("r1", "r2"):
         assert hello(site, method, run=run, seed=seed)["code"] == "E522"
         setup = fake.small(method, seed=seed).as_dict()
-        assert answer(site, "setup", run=run, tree={"w": weights(site)}, settings=setup, **FACTS)["code"] == "E522"
+        assert (
+            answer(site, "setup", run=run, tree={"w": weights(site)}, settings=setup, **FACTS)["code"]
+            == "E522"
+        )
     assert not SiteLedger.read(site.member.folder).runs
 
 
@@ -198,7 +208,9 @@ def test_nothing_that_a_coordinator_writes_can_redraw_the_question(site, monkeyp
     assert answer(site, "hello", run="r2", settings=settings | {"lr": 0.01})["code"] == "E522"
     for text in (*said, *(request.text() for request in approvals.all_requests(site.member.folder))):
         assert all(line.isprintable() for line in text.split("\n"))
-    foreign = approvals.Request("s", *[f"{REDRAWS}\n"] * 2, 3, f"{REDRAWS}\n", f"leaves\n{REDRAWS}", 1.0, name=REDRAWS)
+    foreign = approvals.Request(
+        "s", *[f"{REDRAWS}\n"] * 2, 3, f"{REDRAWS}\n", f"leaves\n{REDRAWS}", 1.0, name=REDRAWS
+    )
     lines = replace(foreign, trains=f"{REDRAWS}\n", note=f"{REDRAWS}\n").text().split("\n")
     assert len(lines) == 9
     assert all(line.isprintable() for line in lines)
@@ -230,7 +242,8 @@ def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
 
 
 def test_a_decision_that_came_meanwhile_is_not_asked_away(tmp_path):
-    """The operator decides after a site has looked and before it notes that another run of the study waits."""
+    """The operator decides after a site has looked and before it notes that another run of the study
+    waits."""
     asking = approvals.Request("study", "r1", "fedavg", 3, "by", "weights", 1.0)
     assert approvals.ask(tmp_path, asking)
     assert not approvals.ask(tmp_path, asking)
@@ -256,7 +269,9 @@ def test_a_wrong_number_decides_nothing(site):
     hello(site, "scaffold", run="r1bbb")
     with pytest.raises(UsageError, match="E503 several runs begin with 'r1'; these have asked: r1bbb, r1aaa"):
         approvals.decide(folder, "r1", "approved")
-    with pytest.raises(UsageError, match=r"E503 no run has asked that is called 'r1aab'.*Did you mean 'r1aaa'"):
+    with pytest.raises(
+        UsageError, match=r"E503 no run has asked that is called 'r1aab'.*Did you mean 'r1aaa'"
+    ):
         approvals.decide(folder, "r1aab", "approved")
     assert {r.state for r in approvals.all_requests(folder)} == {"waiting"}
 
@@ -314,16 +329,22 @@ def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
     (home.folder / "admitted" / "s0.pub").write_text(fake.KEYS["s0"].public.text)
     sites = fake.sites(tmp_path / "sites", fake.federation())
     sites[1000].member = replace(sites[1000].member, coordinator=home.key.public)
-    order = Order(tmp_path / "run", home.folder, study_settings(fake.small("fedavg")).as_dict(), Terms(wait_s=5.0))
+    order = Order(
+        tmp_path / "run", home.folder, study_settings(fake.small("fedavg")).as_dict(), Terms(wait_s=5.0)
+    )
     conduct_order(fake.Direct({1000: sites[1000]}), order)
     assert json.loads((order.path / "ending.json").read_text())["state"] == "done"
-    others = {p.name: oct(p.stat().st_mode & 0o777) for p in order.path.rglob("*") if p.stat().st_mode & 0o077}
+    others = {
+        p.name: oct(p.stat().st_mode & 0o777) for p in order.path.rglob("*") if p.stat().st_mode & 0o077
+    }
     assert not others
 
 
 @pytest.mark.flower
 def test_the_commands_of_a_sites_operator(tmp_path):
-    ticket = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"]).folder / "tickets" / "a.ticket"
+    ticket = (
+        Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"]).folder / "tickets" / "a.ticket"
+    )
     assert call("join", str(ticket), cwd=tmp_path).code == 0
     assert (tmp_path / "site" / POLICY_FILE).stat().st_mode & 0o777 == 0o600
     shown = json.loads(call("site", "policy", "--json", cwd=tmp_path).out)
@@ -333,7 +354,10 @@ def test_the_commands_of_a_sites_operator(tmp_path):
     widened = "changed  shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now\n"
     assert changed.out.startswith(widened)
     again = call("site", "policy", "--set", "most_rounds=9", "--json", cwd=tmp_path)
-    assert (again.err, json.loads(again.out)["most_rounds"]) == ("changed  nothing: the policy says this already\n", 9)
+    assert (again.err, json.loads(again.out)["most_rounds"]) == (
+        "changed  nothing: the policy says this already\n",
+        9,
+    )
     assert Policy.read(tmp_path / "site").shares == ("weights", "inputs")
     wrong = call("site", "policy", "--set", "most_round=9", cwd=tmp_path)
     assert (wrong.code, "Did you mean 'most_rounds'" in wrong.err) == (2, True)
@@ -352,7 +376,9 @@ def test_the_commands_of_a_sites_operator(tmp_path):
 
 def test_commands_that_are_shown_can_be_copied(tmp_path, site, monkeypatch, capsys):
     """Paths with spaces stood there as they were, and the classes were left out."""
-    monkeypatch.setattr("unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")])
+    monkeypatch.setattr(
+        "unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")]
+    )
     commands.check("my scans.npz", Path("a site"), "no,yes")
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "next  unskew site run --data 'my scans.npz' --classes no,yes --folder 'a site'"
@@ -386,18 +412,24 @@ def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_pa
         assert done.code == 2  # nothing answers at the server's port
 
 
-MAKES = "open('mark', 'w')\nfrom torch import nn\ndef make(shape, n):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, n))\n"
+MAKES = (
+    "open('mark', 'w')\nfrom torch import nn\ndef make(shape, n):\n    return nn.Sequential(nn.Flatten(),"
+    " nn.Linear(64, n))\n"
+)
 
 
 def test_a_look_at_a_study_imports_no_file_that_the_study_names(tmp_path, monkeypatch):
-    """`site check --study`, which one runs before one trusts anybody, ran the Python file that the study called its model."""
+    """`site check --study`, which one runs before one trusts anybody, ran the Python file that the study
+    called its model."""
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"], tls=False)
     SiteFolder.make(tmp_path / "site", home.ticket("a"))
     np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
     (tmp_path / "evil.py").write_text(MAKES)
     (tmp_path / "mine.py").write_text(MAKES.replace("mark", "ours"))
     (tmp_path / "study.yaml").write_text(dump(study_settings(fake.small("fedavg", model="evil.py:make"))))
-    monkeypatch.setattr("unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")])
+    monkeypatch.setattr(
+        "unskew.federation.site.site_checks.check_site", lambda *_: [Finding("data", True, "")]
+    )
     look = ("site", "check", "--data", "d.npz", "--study", "study.yaml")
     refused = call(*look, cwd=tmp_path)
     assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
@@ -426,7 +458,8 @@ def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names
 
 
 def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tmp_path):
-    """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only their sum is read."""
+    """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only
+    their sum is read."""
     np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
 
     def told(**settings: Any) -> tuple[str, str]:
@@ -483,10 +516,12 @@ def test_what_other_sites_read_where_replies_are_summed_is_told(site, method):
 
 
 @pytest.mark.parametrize(
-    ("limits", "method"), [({"least_samples": 12}, "rebafl"), ({"epsilon": 0.01}, "feddpms(alpha=5, width=8)")]
+    ("limits", "method"),
+    [({"least_samples": 12}, "rebafl"), ({"epsilon": 0.01}, "feddpms(alpha=5, width=8)")],
 )
 def test_no_yes_or_no_tells_of_a_sites_samples_before_its_operator_has_decided(site, limits, method):
-    """From how often a study is refused, asked for with other noise, a coordinator read the size of the smallest class."""
+    """From how often a study is refused, asked for with other noise, a coordinator read the size of the
+    smallest class."""
     replace(fake.OPEN, **limits).write(site.member.folder)
     assert hello(site, method)["code"] == "E522"
     (asks,) = approvals.all_requests(site.member.folder)

@@ -1,4 +1,5 @@
-"""What a coordinator gets that asks again: the same for the same order, and little for other orders of a round."""
+"""What a coordinator gets that asks again: the same for the same order, and little for other orders of a
+round."""
 
 from __future__ import annotations
 
@@ -30,14 +31,16 @@ def site(tmp_path):
 
 
 def flea(site, rounds: int = 3):
-    """A site that was set up for FLea; asks for its features after round t with weights that were moved by `by`."""
+    """A site that was set up for FLea; asks for its features after round t with weights that were moved by
+    `by`."""
     settings, first = fake.small("flea", rounds=rounds).as_dict(), weights(site)
     assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
     return lambda t, by: answer(site, "visit", t, {"w": tree_map(lambda w: w + by, first)}, **FEATURES)
 
 
 def test_features_that_were_approved_are_sent_for_three_orders_of_a_round(site):
-    """N1: features of the same samples through weights of the coordinator's choice, as often as it liked in one round."""
+    """N1: features of the same samples through weights of the coordinator's choice, as often as it liked in
+    one round."""
     ask = flea(site)
     assert [ask(1, by).get("n") for by in (0.0, 0.1, 0.2)] == [33] * 3
     refused = ask(1, 0.3)
@@ -55,7 +58,9 @@ def test_the_same_order_is_answered_again(site):
     restarted = Site(site.member, site.load, approve="all")
     again = {"w": tree_map(lambda w: w + 0.1, weights(site))}
     assert answer(restarted, "visit", 1, again, **FEATURES)["n"] == 33
-    assert {len(orders) for orders in SiteLedger.read(site.member.folder).runs["r1"].orders["1"].values()} == {3}
+    assert {
+        len(orders) for orders in SiteLedger.read(site.member.folder).runs["r1"].orders["1"].values()
+    } == {3}
 
 
 def test_the_same_order_brings_the_same_bits(site):
@@ -140,14 +145,17 @@ def noisy(site, rounds: int = 5):
 
 @needs_accounting
 def test_noise_that_a_guarantee_counts_is_drawn_once_a_round(site):
-    """N17: a coordinator that asked again for a round got other noise on the same samples, which epsilon does not count."""
+    """N17: a coordinator that asked again for a round got other noise on the same samples, which epsilon does
+    not count."""
     train = noisy(site)
     first = train(1)
     assert train(1)["sha256"] == first["sha256"]
     restarted = Site(site.member, site.load, approve="all")
     again = answer(restarted, "train", 1, {"w": weights(site)}, lr=0.05)
     assert {n: again[n] for n in ("n", "loss", "sha256")} == {n: first[n] for n in ("n", "loss", "sha256")}
-    assert answer(site, "train", 1, {"w": weights(site)}, lr=0.05, score=0.05)["n"] == 33, "scores are no part of it"
+    assert answer(site, "train", 1, {"w": weights(site)}, lr=0.05, score=0.05)["n"] == 33, (
+        "scores are no part of it"
+    )
     for other in (train(1, 0.1), train(0)):
         assert other["code"] == "E520"
         assert "its guarantee counts one reply a round" in other["text"]
@@ -185,7 +193,8 @@ def test_a_site_that_begins_anew_does_not_take_what_another_was_set_up_with(site
 
 @needs_accounting
 def test_a_kept_reply_of_another_site_is_not_sent(site):
-    """A folder that was copied as the beginning of another site's would have sent the first one's reply as its own."""
+    """A folder that was copied as the beginning of another site's would have sent the first one's reply as
+    its own."""
     train = noisy(site)
     train(1)
     (file,) = (site.member.folder / "runs").glob("*/noisy-1.safetensors")
@@ -201,7 +210,8 @@ STATISTICS = "fedrdn+dpsgd(noise_multiplier=1.0)"
 
 
 def measured(site, method=STATISTICS):
-    """A site that was set up for FedRDN beside DP-SGD; asks for its statistics with weights that were moved by `by`."""
+    """A site that was set up for FedRDN beside DP-SGD; asks for its statistics with weights that were moved
+    by `by`."""
     settings, first = fake.small(method, rounds=3).as_dict(), weights(site)
     assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
     trip = {"part": "fedrdn", "trip": 0, "lr": 0.05}
@@ -212,7 +222,8 @@ def measured(site, method=STATISTICS):
 
 @needs_accounting
 def test_sums_with_noise_are_drawn_once_a_trip(site):
-    """From means with noise of their own, asked for again and again, the mean without noise can be computed."""
+    """From means with noise of their own, asked for again and again, the mean without noise can be
+    computed."""
     ask = measured(site)
     first = ask()
     assert ask()["sha256"] == first["sha256"]

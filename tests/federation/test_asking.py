@@ -18,11 +18,14 @@ STUDIES = {"s1": "r1", "s2": "r2"}
 
 def wait(folder, study: str, run: str) -> None:
     approvals.bind(folder, run, study)
-    approvals.ask(folder, approvals.Request(study, run, "fedavg", 3, "somebody", f"leaves of {study}", time.time()))
+    approvals.ask(
+        folder, approvals.Request(study, run, "fedavg", 3, "somebody", f"leaves of {study}", time.time())
+    )
 
 
 class Keyboard:
-    """Types these lines one after the other; what comes before a question is thrown away by it. A callable is an event."""
+    """Types these lines one after the other; what comes before a question is thrown away by it. A callable is
+    an event."""
 
     def __init__(self, *lines):
         self.lines, self.left, self.forgot = list(lines), len(lines), 0
@@ -149,9 +152,16 @@ def test_a_terminal_is_read_in_the_foreground_only_and_early_lines_are_dropped()
 
 def test_without_a_terminal_nobody_is_asked():
     done = subprocess.run(
-        [sys.executable, "-c", "from unskew.federation.site.terminal import has_terminal; print(has_terminal())"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from unskew.federation.site.terminal import has_terminal; print(has_terminal())",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "False\n"
 
 

@@ -26,7 +26,8 @@ from unskew.system import disk
 
 @pytest.fixture
 def run(tmp_path):
-    """The folder of a run that was started as Flower's number 7, after an earlier process had written a line."""
+    """The folder of a run that was started as Flower's number 7, after an earlier process had written a
+    line."""
     home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a"], tls=False)
     run = tmp_path / "runs/r"
     run.mkdir(parents=True)
@@ -78,7 +79,9 @@ def test_leaving_a_run_does_not_end_it(run, superlink, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     add(run, "09:01:00 round 1: 3/3 sites")
-    monkeypatch.setattr(remote_run, "print_text", lambda text: interrupted(text) if text[0] == "0" else print(text))
+    monkeypatch.setattr(
+        remote_run, "print_text", lambda text: interrupted(text) if text[0] == "0" else print(text)
+    )
     with pytest.raises(KeyboardInterrupt):
         attach.command(run, stop=False, as_json=False)
     assert superlink.calls == []
@@ -165,7 +168,9 @@ def test_another_wait_is_kept_in_the_order(run):
     """`resume` waited as long as the run had been told at first, and nobody could change that."""
     before = remote_run.read_order(run)
     Coordinator.open(before.federation).admit("a", fake.KEYS["s0"].public)
-    assert remote_run.read_order(run, wait="24h") == replace(before, terms=replace(before.terms, wait_s=86400.0))
+    assert remote_run.read_order(run, wait="24h") == replace(
+        before, terms=replace(before.terms, wait_s=86400.0)
+    )
     assert remote_run.read_order(run).terms.wait_s == 86400.0
     with pytest.raises(UsageError, match="E109"):
         remote_run.read_order(run, wait="soon")
@@ -173,7 +178,8 @@ def test_another_wait_is_kept_in_the_order(run):
 
 
 def test_a_run_whose_folder_was_moved_goes_on_where_it_lies_now(run, monkeypatch, capsys):
-    """Its sites trained a whole run anew in the old place, which was then told as a run that had ended without a word."""
+    """Its sites trained a whole run anew in the old place, which was then told as a run that had ended
+    without a word."""
     (run / "sites.json").write_text(json.dumps({"run": "r1", "sites": []}))
     there = run.with_name("moved")
     run.rename(there)
@@ -189,7 +195,9 @@ def test_a_copy_of_a_run_that_is_still_there_is_not_resumed(run, monkeypatch):
     copy = run.with_name("copy")
     shutil.copytree(run, copy)
     submitted = submitted_by(monkeypatch)
-    with pytest.raises(StateError, match=r"E112 \S+/copy is a copy of \S+/runs/r, and sites take both for one run"):
+    with pytest.raises(
+        StateError, match=r"E112 \S+/copy is a copy of \S+/runs/r, and sites take both for one run"
+    ):
         remote_run.conduct(copy, as_json=True)
     assert not submitted
     (copy / "sites.json").write_text(json.dumps({"run": "r2", "sites": []}))
@@ -205,13 +213,17 @@ def submitted_by(monkeypatch) -> list[Order]:
         handed_in.append(order)
         return 8
 
-    monkeypatch.setattr(unskew.federation.coordinator, "submission", SimpleNamespace(submit=submit), raising=False)
+    monkeypatch.setattr(
+        unskew.federation.coordinator, "submission", SimpleNamespace(submit=submit), raising=False
+    )
     monkeypatch.setattr(remote_run, "show", lambda *_: None)
     return handed_in
 
 
 def test_a_wait_is_for_runs_over_a_network(tmp_path):
-    assert call("resume", str(tmp_path), "--wait", "1h").err.startswith("E109 --wait waits for sites of a run over")
+    assert call("resume", str(tmp_path), "--wait", "1h").err.startswith(
+        "E109 --wait waits for sites of a run over"
+    )
 
 
 def test_a_process_that_is_started_again_waits_for_what_is_left(run):

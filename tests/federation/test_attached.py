@@ -1,4 +1,5 @@
-"""Real processes on loopback: a run outlives its command line, and a federation grows without being made anew."""
+"""Real processes on loopback: a run outlives its command line, and a federation grows without being made
+anew."""
 
 from __future__ import annotations
 

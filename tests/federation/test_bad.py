@@ -128,10 +128,21 @@ def fails(asked, honest):
 
 
 CASES = {
-    nan: "E301", shape: "E302", dtype: "E303", undeclared: "E303", a_tree_for_a_tensor: "E303", tampered: "E310",
-    tampered_header: "E310", another_signs: "E310", huge: "E304", many_tensors: "E304", lying_header: "E304",
-    stale: "E307", silence: "E311", fails: "E312",
-}  # fmt: skip
+    nan: "E301",
+    shape: "E302",
+    dtype: "E303",
+    undeclared: "E303",
+    a_tree_for_a_tensor: "E303",
+    tampered: "E310",
+    tampered_header: "E310",
+    another_signs: "E310",
+    huge: "E304",
+    many_tensors: "E304",
+    lying_header: "E304",
+    stale: "E307",
+    silence: "E311",
+    fails: "E312",
+}
 
 
 @pytest.mark.parametrize(("change", "code"), CASES.items(), ids=lambda v: getattr(v, "__name__", v))
@@ -150,7 +161,9 @@ def test_a_bad_reply_is_dropped_and_named_and_the_run_goes_on(tmp_path, change, 
 
 def test_a_merge_with_too_few_replies_is_said_once_and_written_of_every_round(tmp_path):
     settings = fake.small("multi_krum(share=0.4)")
-    loop, _, said = fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings)
+    loop, _, said = fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings
+    )
     events = [e for e in loop.record.rows["events"] if e["code"] == "E315"]
     assert [e["t"] for e in events] == [1, 2, 3]
     assert sum("E315" in text for text in said) == 1
@@ -165,11 +178,15 @@ def test_a_dropped_reply_leaves_the_bits_of_a_run_in_which_the_site_was_away(tmp
     assert ends[0] == ends[1]
 
 
-def test_a_site_whose_private_state_is_not_finite_answers_nothing_and_keeps_the_one_before(tmp_path, monkeypatch):
+def test_a_site_whose_private_state_is_not_finite_answers_nothing_and_keeps_the_one_before(
+    tmp_path, monkeypatch
+):
     """M2: over a network a site went on from its NaN file, which the server cannot see."""
 
     def spoilt(private):
-        return ("E301", "'private state scaffold/c' has 1 non-finite value.") if len(calls) in (4, 5) else None
+        return (
+            ("E301", "'private state scaffold/c' has 1 non-finite value.") if len(calls) in (4, 5) else None
+        )
 
     calls: list[int] = []
     monkeypatch.setattr(gate, "state_problem", lambda private: (calls.append(0), spoilt(private))[1])
@@ -186,7 +203,9 @@ def test_a_million_examples_count_as_those_registered(tmp_path):
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()), meddling(claim))
     loop, state, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg"))
     honest = fake.Direct(fake.sites(tmp_path / "honest", fake.federation()))
-    assert digest(state.weights) == digest(fake.run(tmp_path / "run2", honest, fake.small("fedavg"))[1].weights)
+    assert digest(state.weights) == digest(
+        fake.run(tmp_path / "run2", honest, fake.small("fedavg"))[1].weights
+    )
     (event,) = [e for e in loop.record.rows["events"] if e["code"] == "E305"]
     assert "registered 33" in event["text"]
 
@@ -214,7 +233,9 @@ def test_too_few_sites_skip_the_round_and_then_pause(tmp_path):
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()), lost)
     with pytest.raises(Paused, match="E206 1 of 5 sites answered; 3 are needed"):
         fake.run(tmp_path / "run", channel, fake.small("fedavg", rounds=9), min_sites=3)
-    codes = [json.loads(line)["code"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    codes = [
+        json.loads(line)["code"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    ]
     assert codes.count("E313") == 2
 
 
@@ -225,7 +246,9 @@ def test_a_run_is_resumed_under_another_python_but_not_another_torch(tmp_path, m
     monkeypatch.setattr(hello.platform, "python_version", lambda: "3.99.1")
     fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", whole)), fake.small("fedavg"))
     monkeypatch.setattr(hello, "version", lambda package: "9.9")
-    with pytest.raises(UsageError, match=r"E504 s0 runs another version of torch than when the run began: .* now 9\.9"):
+    with pytest.raises(
+        UsageError, match=r"E504 s0 runs another version of torch than when the run began: .* now 9\.9"
+    ):
         fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", whole)), fake.small("fedavg"))
 
 
@@ -246,13 +269,16 @@ def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):
 
 @dataclass(frozen=True)
 class Twice(Part):
-    """Two trips of one factory, which a site knows by what they run: the second would have run as the first."""
+    """Two trips of one factory, which a site knows by what they run: the second would have run as the
+    first."""
 
     name: ClassVar[str] = "twice"
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return tuple(Trip(lambda t, rounds: True, _sharing(k), lambda *all: all[:2], lambda fed: {}) for k in (1, 2))
+        return tuple(
+            Trip(lambda t, rounds: True, _sharing(k), lambda *all: all[:2], lambda fed: {}) for k in (1, 2)
+        )
 
 
 def _sharing(k: int):
@@ -261,7 +287,9 @@ def _sharing(k: int):
 
 def test_trips_that_sites_could_not_tell_apart_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "parse", lambda *text: Method(Twice()))
-    with pytest.raises(UsageError, match="E506 'twice' cannot run over a network: 2 of its trips run the function"):
+    with pytest.raises(
+        UsageError, match="E506 'twice' cannot run over a network: 2 of its trips run the function"
+    ):
         study_rules.study_settings(fake.small("fedavg"))
 
 
@@ -295,7 +323,9 @@ def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_pat
     assert json.loads(site.answer(true).text)["code"] == "E205"  # heard, but never set up
     assert json.loads(site.answer(true).text)["code"] == "E307"
     for run in ("../../etc", "", ".."):
-        assert json.loads(site.answer(seal(header | {"run": run}, {}, fake.COORDINATOR)).text)["code"] == "E114"
+        assert (
+            json.loads(site.answer(seal(header | {"run": run}, {}, fake.COORDINATOR)).text)["code"] == "E114"
+        )
     elsewhere = seal(header | {"serial": 9, "site": "s1"}, {}, fake.COORDINATOR)
     assert json.loads(site.answer(elsewhere).text)["code"] == "E310"
 

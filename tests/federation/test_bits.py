@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("few_attempts")
 
 SHORTER = {"fedgen": "fedgen(steps=3)", "fedgen_images": "fedgen_images(steps=2, batch_size=8, samples=8)"}
 """Methods whose server works long at its defaults, with arguments that prove the same."""
-METHODS = [SHORTER.get(n, n) for n in registry.names() if n not in ("fedavg_ft", "feddpms")]  # one needs server samples
+METHODS = [
+    SHORTER.get(n, n) for n in registry.names() if n not in ("fedavg_ft", "feddpms")
+]  # one needs server samples
 METHODS += [
     "flea(fused=True)",
     "flea(fused=True)+fedbn",
@@ -47,10 +49,13 @@ def problems(loop) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    a_part_of(METHODS, 4, [*FEW, *METHODS[-6:], "apple", "ditto", "fedadmm", "fedlesam", "fediir", "dpsgd", "topk"]),
+    a_part_of(
+        METHODS, 4, [*FEW, *METHODS[-6:], "apple", "ditto", "fedadmm", "fedlesam", "fediir", "dpsgd", "topk"]
+    ),
 )
 def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
-    """With the noise of a guarantee drawn from the seed for once, which otherwise comes from the operating system."""
+    """With the noise of a guarantee drawn from the seed for once, which otherwise comes from the operating
+    system."""
     for module in (site_exchange, local_run):
         monkeypatch.setattr(module, "System", lambda: SeededSource(fake.small("fedavg").seed))
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
@@ -81,7 +86,9 @@ def test_the_server_sees_weights_in_the_order_of_the_model(tmp_path, monkeypatch
         return check(replies, spec, sizes)
 
     monkeypatch.setattr(gate, "check", looking)
-    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), fake.small("fedavg"))
+    fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), fake.small("fedavg")
+    )
     assert seen
     assert all(sent == expected != sorted(expected) for sent, expected in seen)
 
@@ -96,7 +103,9 @@ def test_scores_come_from_the_sites(tmp_path):
     plain, _, _ = fake.run(
         tmp_path / "plain", fake.Direct(fake.sites(tmp_path / "s2", fake.federation())), fake.small("fedavg")
     )
-    assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series("global", "accuracy")
+    assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series(
+        "global", "accuracy"
+    )
 
 
 def test_epsilon_is_told_at_the_site_which_alone_knows_its_samples_by_class(tmp_path):
@@ -189,7 +198,10 @@ def test_a_server_that_goes_back_a_round_ends_with_the_same_bits(tmp_path):
     folder = tmp_path / "sites"
     with pytest.raises(Stop):
         fake.run(
-            tmp_path / "run", fake.Direct(fake.sites(folder, fake.federation())), fake.small("scaffold"), shown=shown
+            tmp_path / "run",
+            fake.Direct(fake.sites(folder, fake.federation())),
+            fake.small("scaffold"),
+            shown=shown,
         )
     path = tmp_path / "run" / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

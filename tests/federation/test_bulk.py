@@ -1,4 +1,5 @@
-"""Large messages: bytes that no process holds twice, tensors that stay on the disk, and what a liar may put there."""
+"""Large messages: bytes that no process holds twice, tensors that stay on the disk, and what a liar may put
+there."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ KEY = fake.KEYS["s0"]
 def tree() -> dict:
     """Weights of 6 MB, one of them with its axes in another order in memory, and a share."""
     torch.manual_seed(0)
-    w = {"b": torch.randn(3), "a": torch.randn(1000, 1500).T, "z": torch.tensor(3), "flag": torch.tensor([True, False])}
+    w = {
+        "b": torch.randn(3),
+        "a": torch.randn(1000, 1500).T,
+        "z": torch.tensor(3),
+        "flag": torch.tensor([True, False]),
+    }
     return {"w": w, "shares": {"p": {"sums": torch.randn(5)}}}
 
 
@@ -113,7 +119,9 @@ def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
 def test_a_shelf_has_names_in_order_and_axes_in_their_own(tmp_path):
     """Images whose channels lie last in memory: the order of axes is not its own inverse."""
     image = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-    tensors = {name: torch.zeros(2) for name in ("w/b", "early/x", "w/a")} | {"w/image": image.permute(0, 2, 3, 1)}
+    tensors = {name: torch.zeros(2) for name in ("w/b", "early/x", "w/a")} | {
+        "w/image": image.permute(0, 2, 3, 1)
+    }
     kept = StoredBytes(tmp_path)
     for piece in file_buffers({n: t.contiguous() for n, t in tensors.items()}):
         kept.add(piece)
@@ -165,7 +173,8 @@ def file_pages() -> int:
     ],
 )
 def test_what_a_liar_puts_into_a_file_is_refused_before_anything_is_read_from_it(tmp_path, change, code):
-    """A file is read by pages, so that a header that lies about places could show others' bytes or end the process."""
+    """A file is read by pages, so that a header that lies about places could show others' bytes or end the
+    process."""
     honest = all_bytes(seal({}, tree(), KEY).blob)
     with pytest.raises(WireError) as refused:
         unseal(forged(tmp_path, change(honest)), KEY.public, WIDE)
@@ -213,7 +222,8 @@ def test_a_tree_that_is_sent_to_several_is_packed_once(monkeypatch, tmp_path):
 
 
 def test_a_large_message_is_sent_block_by_block():
-    """All blocks were read before the first was sent: the whole model once more in memory, at both ends of the socket."""
+    """All blocks were read before the first was sent: the whole model once more in memory, at both ends of
+    the socket."""
     read, held = [], []
 
     class Bytes:

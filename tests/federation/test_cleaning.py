@@ -1,4 +1,5 @@
-"""A site's old runs can be removed, and nothing that protects the site or that it has on record goes with them."""
+"""A site's old runs can be removed, and nothing that protects the site or that it has on record goes with
+them."""
 
 from __future__ import annotations
 
@@ -59,8 +60,12 @@ def test_old_runs_are_removed_and_their_record_stays(site):
 def test_runs_that_may_be_going_on_are_left_alone(site):
     """N16: neither by age nor by name."""
     assert removable_runs(site, [], 0) == []
-    none = "nothing to remove: no run was last used 30 days ago or longer; --older DAYS reaches younger ones\n"
-    assert call("site", "clean", "--folder", str(site)).out == none  # nobody has to wait an hour for what stays anyway
+    none = (
+        "nothing to remove: no run was last used 30 days ago or longer; --older DAYS reaches younger ones\n"
+    )
+    assert (
+        call("site", "clean", "--folder", str(site)).out == none
+    )  # nobody has to wait an hour for what stays anyway
     kept = call("site", "clean", "--older", "0", "--folder", str(site))
     assert kept.out.startswith(f"kept  {only_run(site).name}  last used ")
     assert kept.out.endswith("so it may be going on; wait until it was quiet for an hour\n")
@@ -111,7 +116,9 @@ def test_how_long_ago_in_words():
 def test_a_run_that_goes_on_after_all_hears_that_the_state_is_gone(tmp_path):
     """N16: it must not go on as if this site had never taken part, nor be asked old requests again."""
     with pytest.raises(Stop):
-        fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"), shown=until_round(2))
+        fake.run(
+            tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"), shown=until_round(2)
+        )
     folder = tmp_path / "sites/s1"
     run = only_run(folder)
     serial = (run / "serial").read_text()
@@ -128,7 +135,8 @@ def test_a_run_that_goes_on_after_all_hears_that_the_state_is_gone(tmp_path):
 
 @pytest.mark.parametrize("method", ["scaffold", "fedavg"])
 def test_a_site_whose_folder_is_lost_hears_that_the_state_is_gone_if_there_was_any(tmp_path, method):
-    """N16: the folder came back from no backup, was set up anew, and went on as if the site had never taken part."""
+    """N16: the folder came back from no backup, was set up anew, and went on as if the site had never taken
+    part."""
     with pytest.raises(Stop):
         fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small(method), shown=until_round(2))
     shutil.rmtree(only_run(tmp_path / "sites/s1"))

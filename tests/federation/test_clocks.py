@@ -50,7 +50,9 @@ def test_clocks_are_judged_as_flower_does(ahead_s, ok, said):
 @pytest.mark.flower
 def test_flower_takes_clocks_as_far_off_as_we_say():
     """N4: the limits are Flower's own."""
-    flower = pytest.importorskip("flwr.common.constant", reason="Flower is not installed: pip install 'unskew[flower]'")
+    flower = pytest.importorskip(
+        "flwr.common.constant", reason="Flower is not installed: pip install 'unskew[flower]'"
+    )
     assert handshake.MOST_AHEAD_S == flower.SYSTEM_TIME_TOLERANCE
     assert handshake.MOST_BEHIND_S == flower.TIMESTAMP_TOLERANCE + flower.SYSTEM_TIME_TOLERANCE
 
@@ -73,7 +75,9 @@ def test_a_site_whose_clock_is_off_is_told_so_and_does_not_knock_for_ever(tmp_pa
 def test_a_certificate_out_of_its_time_makes_the_clock_suspect(tmp_path, monkeypatch, years, said):
     """N4: a machine whose clock had lost its battery read that the server's certificate was wrong."""
     then = dt.datetime.now(dt.UTC) + dt.timedelta(days=365 * years)
-    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda zone: then), timedelta=dt.timedelta, UTC=dt.UTC)
+    clock = SimpleNamespace(
+        datetime=SimpleNamespace(now=lambda zone: then), timedelta=dt.timedelta, UTC=dt.UTC
+    )
     with monkeypatch.context() as patched:
         patched.setattr(certificates, "dt", clock)
         home = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:8123", ["a"])
@@ -148,8 +152,14 @@ def test_a_proxy_that_refuses_is_named(tmp_path, home, monkeypatch):
     [
         ({"network": False}, ""),  # the server may come
         ({"network": True, "certificate": True, "clock": True}, ""),
-        ({"network": True, "certificate": False, "clock": True}, ""),  # it expires soon, and lets sites in until then
-        ({"network": True, "certificate": False, "admission": False}, ""),  # and whoever is not admitted may be yet
+        (
+            {"network": True, "certificate": False, "clock": True},
+            "",
+        ),  # it expires soon, and lets sites in until then
+        (
+            {"network": True, "certificate": False, "admission": False},
+            "",
+        ),  # and whoever is not admitted may be yet
         ({"network": True, "certificate": False}, "certificate"),
         ({"network": True, "certificate": True, "clock": False}, "clock"),
         ({"network": True, "certificate": True, "admission": False}, ""),

@@ -57,7 +57,9 @@ def test_the_server_tells_whom_the_front_refused(home):
     who = "refused 198.51.100.7: offers no certificate"
     assert said == [who, f"{who} (7 times)"]
     noted = [json.loads(text) for text in (home.folder / journal.JOURNAL_FILE).read_text().splitlines()]
-    assert [(n["what"], n["who"], n["times"]) for n in noted] == [("refused", "198.51.100.7", t) for t in (1, 7)]
+    assert [(n["what"], n["who"], n["times"]) for n in noted] == [
+        ("refused", "198.51.100.7", t) for t in (1, 7)
+    ]
     assert not journal.verify(home.folder / journal.JOURNAL_FILE, home.key.public).wrong
 
 
@@ -95,7 +97,10 @@ def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch, er
 
     monkeypatch.setattr(journal.Journal, "note", full)
     server.report_refusals()
-    assert said == ["refused x: y", "the federation's journal lacks 1 lines about refusals: E203 the disk is full"]
+    assert said == [
+        "refused x: y",
+        "the federation's journal lacks 1 lines about refusals: E203 the disk is full",
+    ]
 
 
 def test_flowers_server_is_on_loopback_and_the_front_keeps_to_its_port(tmp_path):
@@ -168,7 +173,10 @@ def test_a_site_that_was_admitted_with_another_key_is_registered_again(home, mon
     server.tend()
     server.tend()
     assert registered == [("b", keys["b"])]
-    assert json.loads((home.folder / "flower/registered.json").read_text()) == {"a": "key of a", "b": "key of b"}
+    assert json.loads((home.folder / "flower/registered.json").read_text()) == {
+        "a": "key of a",
+        "b": "key of b",
+    }
 
 
 def test_without_tls_no_server_listens_to_other_machines(tmp_path):
@@ -190,7 +198,10 @@ def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):
 @pytest.mark.parametrize(
     ("bind", "remedy"),
     [
-        ("192.0.2.1", "192.0.2.1 is no address of this machine: give --bind one that `ip address` lists, or 0.0.0.0"),
+        (
+            "192.0.2.1",
+            "192.0.2.1 is no address of this machine: give --bind one that `ip address` lists, or 0.0.0.0",
+        ),
         ("no.such.host.invalid", "no.such.host.invalid is no name of this machine"),
     ],
 )
@@ -202,7 +213,9 @@ def test_an_address_of_another_machine_is_no_server_that_runs(tmp_path, bind, re
 
 
 def test_without_tls_a_federation_stays_on_one_machine(tmp_path):
-    done = call("federation", "init", "lung", "--host", "fl.example.org", "--sites", "a", "--no-tls", cwd=tmp_path)
+    done = call(
+        "federation", "init", "lung", "--host", "fl.example.org", "--sites", "a", "--no-tls", cwd=tmp_path
+    )
     assert (done.code, done.err[:4]) == (2, "E503")
     call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", "--no-tls", cwd=tmp_path)
     done = call("serve", "lung", "--bind", "0.0.0.0", cwd=tmp_path)
@@ -268,7 +281,11 @@ def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
     path.mkdir(parents=True)
     (path / "deploy.json").write_text("as it was")
     (path / "config.yaml").write_text(
-        dump(study_rules.study_settings(conformance.short_settings(method="fedavg+clip_median", clients=1, lr=0.5)))
+        dump(
+            study_rules.study_settings(
+                conformance.short_settings(method="fedavg+clip_median", clients=1, lr=0.5)
+            )
+        )
     )
     on = ("run", "fedavg", "--on", "lung", "--min-sites", "1", "--name", "r", "--lr", "0.1")
     done = call(*on, cwd=tmp_path)

@@ -72,7 +72,8 @@ def test_every_ending_is_written_down(order, error, state, code, text):
 
 
 def test_a_run_that_a_jump_of_the_clock_has_ended_says_so_and_is_resumed_to_the_same_bits(tmp_path):
-    """Flower's server takes a run for dead when its clock jumps ahead, and Flower's client then interrupts the run's process."""
+    """Flower's server takes a run for dead when its clock jumps ahead, and Flower's client then interrupts
+    the run's process."""
     names = list(fake.KEYS)[: len(fake.SIZES)]
     home, by_node = (
         Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", names),
@@ -105,7 +106,8 @@ def test_a_run_that_a_jump_of_the_clock_has_ended_says_so_and_is_resumed_to_the_
 
 
 def test_a_round_is_told_with_who_counted_and_what_was_scored():
-    """A coordinator read of a run over an hour that rounds passed; what they reached stood in its report alone."""
+    """A coordinator read of a run over an hour that rounds passed; what they reached stood in its report
+    alone."""
 
     def line(done: RoundSummary, scores: dict[tuple[str, str], tuple[int, float]]) -> str:
         record = SimpleNamespace(latest=lambda *which: scores.get(which))

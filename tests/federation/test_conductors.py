@@ -1,4 +1,5 @@
-"""Which runs a server conducts, and what it does with all others: nothing that came over the network is run."""
+"""Which runs a server conducts, and what it does with all others: nothing that came over the network is
+run."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ def office(home, monkeypatch, tmp_path):
     def opened(tasks, code: str = "", order: str | None = None) -> Office:
         said: list[str] = []
         link = Link(
-            tasks, orders.hand_in(Order(tmp_path / "run", home.folder, {}, Terms())) if order is None else order
+            tasks,
+            orders.hand_in(Order(tmp_path / "run", home.folder, {}, Terms())) if order is None else order,
         )
         monkeypatch.setattr(server, "SuperLink", lambda home: link)
         monkeypatch.setattr(programs, "BACK_OFF_S", 0.05)
@@ -105,7 +107,8 @@ def test_the_archive_of_our_app_holds_no_code_and_is_the_same_each_time():
         assert archive.namelist() == ["pyproject.toml"]
         (file,) = archive.infolist()
         app = tomllib.loads(archive.read(file).decode())["tool"]["flwr"]["app"]
-    # neither a time nor a library's way of compressing: `run --on` and `serve` are two processes, perhaps of two days
+    # neither a time nor a library's way of compressing: `run --on` and `serve` are two processes, perhaps of
+    # two days
     assert (file.date_time, file.compress_type) == ((1980, 1, 1, 0, 0, 0), zipfile.ZIP_STORED)
     assert hashlib.sha256(superlink.APP).hexdigest() == superlink.APP_HASH
     assert app["config"] == {superlink.ORDER: ""}
@@ -125,7 +128,9 @@ def test_another_app_than_ours_is_ended_and_nothing_of_it_is_asked_for(office):
     assert stranger.link.begun == 0
     ((run, problem),) = stranger.link.finished
     assert (run, problem[:8]) == (7, "refused:")
-    assert stranger.said[0].startswith("E510 run 7 was refused and ended: it brings an app of its own (SHA-256 ffff")
+    assert stranger.said[0].startswith(
+        "E510 run 7 was refused and ended: it brings an app of its own (SHA-256 ffff"
+    )
 
 
 @pytest.mark.parametrize("order", ["", "0" * 32, "../../order", "x" * 32])
@@ -193,7 +198,8 @@ def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):
 
 
 def test_a_process_whose_token_is_refused_ends_once_and_is_not_taken_for_killed(tmp_path, monkeypatch):
-    """N11: a machine whose clock had jumped began the run's process again and again, each holding the run's folder."""
+    """N11: a machine whose clock had jumped began the run's process again and again, each holding the run's
+    folder."""
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ends: list[str] = []

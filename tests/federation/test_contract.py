@@ -1,4 +1,5 @@
-"""What this project uses of Flower beyond its public interface is still there, in the form in which it is used."""
+"""What this project uses of Flower beyond its public interface is still there, in the form in which it is
+used."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ NAMES = {
     "flwr.app.error:Error": ("code", "reason"),
     "flwr.app.message:make_message": ("metadata", "error"),
     "flwr.app.metadata:Metadata": (
-        "run_id", "message_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id", "created_at", "ttl",
+        "run_id",
+        "message_id",
+        "src_node_id",
+        "dst_node_id",
+        "reply_to_message_id",
+        "group_id",
+        "created_at",
+        "ttl",
         "message_type",
     ),
     "flwr.app.message:remove_content_from_message": ("message",),
@@ -28,19 +36,35 @@ NAMES = {
     INFLATABLE + "inflatable_object:get_all_nested_objects": ("obj",),
     INFLATABLE + "inflatable_object:get_object_tree": ("obj",),
     INFLATABLE + "inflatable_object:no_object_id_recompute": (),
-    INFLATABLE + "inflatable_protobuf_utils:make_pull_object_fn_protobuf": ("pull_object_protobuf", "node", "run_id"),
+    INFLATABLE + "inflatable_protobuf_utils:make_pull_object_fn_protobuf": (
+        "pull_object_protobuf",
+        "node",
+        "run_id",
+    ),
     INFLATABLE + "inflatable_protobuf_utils:make_push_object_fn_protobuf": (
-        "push_object_protobuf", "node", "run_id", "session_id",
+        "push_object_protobuf",
+        "node",
+        "run_id",
+        "session_id",
     ),
     INFLATABLE + "inflatable_utils:pull_and_inflate_object_from_tree": (
-        "object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type", "initial_backoff",
+        "object_tree",
+        "pull_object_fn",
+        "confirm_object_received_fn",
+        "return_type",
+        "initial_backoff",
         "backoff_cap",
     ),
     INFLATABLE + "inflatable_utils:ObjectUnavailableError": ("object_id",),
     INFLATABLE + "inflatable_utils:ObjectPullError": ("object_id", "reason"),
     INFLATABLE + "inflatable_utils:ObjectPushError": ("object_id",),
     INFLATABLE + "inflatable_utils:push_objects": ("objects", "push_object_fn", "object_ids_to_push"),
-    "flwr.supercore.control.control_http_client:ControlHttpClient": ("base_url", "interceptors", "verify", "timeout"),
+    "flwr.supercore.control.control_http_client:ControlHttpClient": (
+        "base_url",
+        "interceptors",
+        "verify",
+        "timeout",
+    ),
     "flwr.supercore.error:FlowerError.from_json": ("value",),
     "flwr.supercore.heartbeat:HeartbeatSender": ("heartbeat_fn",),
     "flwr.supercore.heartbeat:make_task_heartbeat_fn_http": ("client",),
@@ -55,32 +79,73 @@ NAMES = {
     SECAGG + "crypto.symmetric_encryption:generate_shared_key": ("private_key", "public_key"),
     SECAGG + "crypto.symmetric_encryption:encrypt": ("key", "plaintext"),
     SECAGG + "crypto.symmetric_encryption:decrypt": ("key", "ciphertext"),
-    SECAGG + "secaggplus_utils:share_keys_plaintext_concat": ("src_node_id", "dst_node_id", "b_share", "sk_share"),
+    SECAGG + "secaggplus_utils:share_keys_plaintext_concat": (
+        "src_node_id",
+        "dst_node_id",
+        "b_share",
+        "sk_share",
+    ),
     SECAGG + "secaggplus_utils:share_keys_plaintext_separate": ("plaintext",),
     "flwr.supercore.retry:make_simple_http_retry_invoker": (),
     "flwr.superlink.servicer.fleet.fleet_handlers:push_messages": ("request", "state"),
     INFLATABLE + "inflatable_object:get_object_children_ids_from_object_content": ("object_content",),
-    "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
-    "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
+    "flwr.supercore.runtime:RuntimeHttpClient": (
+        "base_url",
+        "interceptors",
+        "verify",
+        "timeout",
+        "retry_invoker",
+    ),
+    "flwr.supernode.fleet_http_client:FleetHttpClient": (
+        "base_url",
+        "interceptors",
+        "verify",
+        "timeout",
+        "retry_invoker",
+    ),
     "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),
     "uvicorn.protocols.http.h11_impl:H11Protocol": ("config", "server_state", "app_state"),
     "uvicorn.server:ServerState": (),
-}  # fmt: skip
+}
 """What is called -> the names of the parameters it is called with."""
 CALLS = {
     "uvicorn.protocols.http.h11_impl:H11Protocol": (
-        "connection_made", "connection_lost", "data_received", "on_response_complete", "send_400_response",
+        "connection_made",
+        "connection_lost",
+        "data_received",
+        "on_response_complete",
+        "send_400_response",
     ),
     "flwr.supernode.fleet_http_client:FleetHttpClient": (
-        "RegisterNode", "ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages",
-        "PullObject", "PushObject", "ConfirmMessageReceived",
+        "RegisterNode",
+        "ActivateNode",
+        "DeactivateNode",
+        "SendNodeHeartbeat",
+        "PullMessages",
+        "PushMessages",
+        "PullObject",
+        "PushObject",
+        "ConfirmMessageReceived",
     ),
-    "flwr.supercore.control.control_http_client:ControlHttpClient": ("RegisterNode", "StartRun", "ListRuns", "StopRun"),
+    "flwr.supercore.control.control_http_client:ControlHttpClient": (
+        "RegisterNode",
+        "StartRun",
+        "ListRuns",
+        "StopRun",
+    ),
     "flwr.supercore.runtime:RuntimeHttpClient": (
-        "AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat", "GetNodes", "PushMessages",
-        "PullMessages", "PullObject", "PushObject", "ConfirmMessageReceived",
+        "AcquireTask",
+        "PullTaskInput",
+        "PushTaskOutput",
+        "SendTaskHeartbeat",
+        "GetNodes",
+        "PushMessages",
+        "PullMessages",
+        "PullObject",
+        "PushObject",
+        "ConfirmMessageReceived",
     ),
-}  # fmt: skip
+}
 FIELDS = {
     PROTO + "fleet_pb2:RegisterNodeFleetRequest": ("public_key",),
     PROTO + "fleet_pb2:ActivateNodeRequest": ("public_key", "heartbeat_interval"),
@@ -110,7 +175,8 @@ FIELDS = {
     PROTO + "runtime_pb2:PushTaskOutputRequest": ("sub_status", "details"),
 }
 MENDING = (
-    "This version of Flower cannot be used: allow only tested ones in pyproject.toml, or change src/unskew/federation."
+    "This version of Flower cannot be used: allow only tested ones in pyproject.toml, or change"
+    " src/unskew/federation."
 )
 
 
@@ -154,4 +220,6 @@ def test_codes_kinds_and_numbers_have_their_names():
     assert "flwr-serverapp" in list(kinds), f"Flower's TaskType has no flwr-serverapp any more. {MENDING}"
     assert found("flwr.common.constant:SUPERLINK_NODE_ID") == 1
     for name in ("run_id", "node_id", "task_id"):
-        assert hasattr(type(found("flwr.supercore.task_identity:TaskIdentity")), name), f"no {name}. {MENDING}"
+        assert hasattr(type(found("flwr.supercore.task_identity:TaskIdentity")), name), (
+            f"no {name}. {MENDING}"
+        )

@@ -1,4 +1,5 @@
-"""What a coordinator's and a site's commands leave behind: in the journals, on the screen, and among old runs."""
+"""What a coordinator's and a site's commands leave behind: in the journals, on the screen, and among old
+runs."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, home):
         (run / name).write_text(name)
     journal = Journal(run / JOURNAL_FILE, home.key)
     journal.note("begun")
-    journal.note("done", files={name: file_sha256(run / name) for name in ("metrics.jsonl", "model.safetensors")})
+    journal.note(
+        "done", files={name: file_sha256(run / name) for name in ("metrics.jsonl", "model.safetensors")}
+    )
     journal.close()
     told = call("federation", "audit", "lung", "run", "--json", cwd=tmp_path)
     assert (told.code, json.loads(told.out)["changed"]) == (0, [])
@@ -48,7 +51,9 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, home):
 def test_tickets_and_revocations_are_noted_in_the_federations_journal(tmp_path, home):
     """Who was let in, and who no more, can be read later and not be changed unseen."""
     call("join", str(home.ticket_file("a")), cwd=tmp_path)
-    admitted = call("federation", "admit", "lung", "--compared", "site/a.pub", "--samples", "6000", cwd=tmp_path)
+    admitted = call(
+        "federation", "admit", "lung", "--compared", "site/a.pub", "--samples", "6000", cwd=tmp_path
+    )
     assert admitted.code == 0, admitted.err
     key = home.admitted()["a"].fingerprint
     assert call("federation", "ticket", "lung", "b", "--days", "3", cwd=tmp_path).code == 0
@@ -79,7 +84,9 @@ def test_show_says_who_is_admitted_and_what_bounds_a_site(tmp_path, home):
 
 
 def test_without_tls_there_is_no_certificate_and_it_is_said(tmp_path):
-    done = call("federation", "init", "plain", "--host", "127.0.0.1", "--sites", "a", "--no-tls", cwd=tmp_path)
+    done = call(
+        "federation", "init", "plain", "--host", "127.0.0.1", "--sites", "a", "--no-tls", cwd=tmp_path
+    )
     assert "NO certificate: TLS is DISABLED" in done.out
     assert not (tmp_path / "federations/plain/server.crt").exists()
     assert "TLS DISABLED" in call("federation", "show", "plain", cwd=tmp_path).out

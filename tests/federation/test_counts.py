@@ -1,4 +1,5 @@
-"""What the folder and the page of a run over a network say of sites' samples: what they told, and that they told no more."""
+"""What the folder and the page of a run over a network say of sites' samples: what they told, and that they
+told no more."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def page(path: Path) -> str:
 
 
 def test_the_folder_says_on_how_many_samples_each_site_scores_itself(run):
-    """It said 0 for each, so that the page named every site as one without test samples, beside its scores."""
+    """It said 0 for each, so that the page named every site as one without test samples, beside its
+    scores."""
     facts = json.loads((run / "federation.json").read_text())
     assert facts["sizes"] == {"train": list(fake.SIZES), "val": [], "test": TESTED}
     assert facts["test"] == 0, "none is at the server"

@@ -1,4 +1,5 @@
-"""Real processes on loopback: one site lets everything begin, one waits for its operator, and one's policy says no."""
+"""Real processes on loopback: one site lets everything begin, one waits for its operator, and one's policy
+says no."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A Part that sends each client something of its own: over a network as in the simulator, counted, and only with leave."""
+"""A Part that sends each client something of its own: over a network as in the simulator, counted, and only
+with leave."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("few_attempts")
 
 
 def test_each_site_is_sent_its_own_with_the_simulators_bits_scores_and_bytes(tmp_path):
-    """FedDyn keeps something at sites that trained; sites are scored by what they were sent whether they did or not."""
+    """FedDyn keeps something at sites that trained; sites are scored by what they were sent whether they did
+    or not."""
     method = "fedamp+feddyn+fedproto"
     settings = fake.small(method, availability="sample:0.6")
     loop, state, _ = fake.run(
@@ -43,11 +45,15 @@ def test_each_site_is_sent_its_own_with_the_simulators_bits_scores_and_bytes(tmp
 
 def test_a_site_takes_part_only_where_its_operator_allows_it_to_be_handed_on():
     method = registry.parse("fedamp")
-    with pytest.raises(UsageError, match=r"E520 .*send other sites mixtures of the models of single .*\(handing_on\)"):
+    with pytest.raises(
+        UsageError, match=r"E520 .*send other sites mixtures of the models of single .*\(handing_on\)"
+    ):
         check_settings(Policy(), method, 16, 3, False)
     check_settings(Policy(handing_on="allowed"), method, 16, 3, False)
     check_settings(Policy(), registry.parse("ditto"), 16, 3, False)
-    silent = type("Silent", (FedAMP,), {"hands_on": ""})()  # a Part of somebody's own may not say what it hands on
+    silent = type(
+        "Silent", (FedAMP,), {"hands_on": ""}
+    )()  # a Part of somebody's own may not say what it hands on
     with pytest.raises(UsageError, match="send other sites what it makes for each of them"):
         check_settings(Policy(), Method(silent), 16, 3, False)
     (line,) = Policy().changes(Policy(handing_on="allowed"))
@@ -56,7 +62,8 @@ def test_a_site_takes_part_only_where_its_operator_allows_it_to_be_handed_on():
 
 
 def test_a_site_is_not_blamed_for_what_it_was_sent(tmp_path, monkeypatch):
-    """All class scores of one site's model are higher by a thousand, which changes nothing of its training."""
+    """All class scores of one site's model are higher by a thousand, which changes nothing of its
+    training."""
 
     def dispatch(self, w, s, k, fed):
         bias = [n for n in w if n.endswith("bias")][-1]

@@ -32,7 +32,10 @@ class Listener:
     """
 
     def __init__(
-        self, home: Coordinator | None, ahead_s: float = 0.0, says: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        self,
+        home: Coordinator | None,
+        ahead_s: float = 0.0,
+        says: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ):
         self.home, self.ahead_s, self.says = home, ahead_s, says
         self.door = socket.create_server(("127.0.0.1", 0))
@@ -70,9 +73,14 @@ def test_our_certificates_stand_strict_checks(home):
 
 def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, handshake.Finding]:
     ticket = made.ticket("a")
-    joined = SiteFolder.make(tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}).signed(made.key))
+    joined = SiteFolder.make(
+        tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}).signed(made.key)
+    )
     np.savez(tmp_path / "d.npz", x=np.random.rand(20, 1, 8, 8).astype(np.float32), y=np.arange(20) % 2)
-    return {f.what: f for f in site_checks.check_site(joined.folder, str(tmp_path / "d.npz"), ["no", "yes", "perhaps"])}
+    return {
+        f.what: f
+        for f in site_checks.check_site(joined.folder, str(tmp_path / "d.npz"), ["no", "yes", "perhaps"])
+    }
 
 
 def test_the_doctor_tells_what_is_wrong(tmp_path, home):
@@ -99,18 +107,29 @@ def test_a_folder_in_which_nothing_can_be_kept_is_found_before_the_site_runs(tmp
     """A check passed on a disk that was read-only, and `site run` then ended."""
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((20, 3)), y=np.arange(20) % 2)
     joined = SiteFolder.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
-    wrong = {f.what for f in site_checks.check_site(joined.folder, str(tmp_path / "a.npz"), ["no", "yes"]) if not f.ok}
+    wrong = {
+        f.what
+        for f in site_checks.check_site(joined.folder, str(tmp_path / "a.npz"), ["no", "yes"])
+        if not f.ok
+    }
     assert "folder" not in wrong
     monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (joined.folder, os.W_OK))
-    (text,) = [f.text for f in site_checks.check_site(joined.folder, str(tmp_path / "a.npz"), []) if f.what == "folder"]
+    (text,) = [
+        f.text
+        for f in site_checks.check_site(joined.folder, str(tmp_path / "a.npz"), [])
+        if f.what == "folder"
+    ]
     assert text.startswith(f"nothing can be written to {joined.folder}, where the site keeps what has left")
 
 
 def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
-    """The reason within 5 s; a server that is not there yet, or whose certificate ends soon, is no such reason."""
+    """The reason within 5 s; a server that is not there yet, or whose certificate ends soon, is no such
+    reason."""
     stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
     began = time.monotonic()
-    assert "certificate is rejected" in handshake.rejection(joined_at(tmp_path, home, Listener(stranger).port))
+    assert "certificate is rejected" in handshake.rejection(
+        joined_at(tmp_path, home, Listener(stranger).port)
+    )
     assert "does not speak TLS" in handshake.rejection(joined_at(tmp_path, home, Listener(None).port))
     assert "the server speaks TLS, but" in handshake.rejection(
         joined_at(tmp_path, home, Listener(home).port, authority=None)
@@ -138,7 +157,9 @@ def test_a_proxy_that_accepts_while_the_server_is_down_is_no_reason_to_give_up(t
 def test_another_host_than_the_certificate_names_is_refused(tmp_path):
     made = Coordinator.make(tmp_path / "fed2", "far", "far.example", ["a"])
     listener = Listener(made)
-    ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"}).signed(made.key)
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"}).signed(
+        made.key
+    )
     joined = SiteFolder.make(tmp_path / "s", ticket)
     line = socket.create_connection(("127.0.0.1", listener.port))
     (finding,) = handshake.certificate_of(joined, line)

@@ -1,4 +1,5 @@
-"""Client-level differential privacy over a network: whose noise it is, and that no reply counts because of the others."""
+"""Client-level differential privacy over a network: whose noise it is, and that no reply counts because of
+the others."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_a_coordinator_that_is_killed_in_a_round_hears_the_same_noise_again(tmp_
 
 
 def test_statistics_are_noisy_at_the_site_and_heard_once_by_a_coordinator_that_is_killed(tmp_path):
-    """The same sites give the same table to a coordinator that begins again, and other sites with the same data another."""
+    """The same sites give the same table to a coordinator that begins again, and other sites with the same
+    data another."""
     study = fake.small("fedrdn+dpsgd(noise_multiplier=1.0, sums_noise=0.5)", rounds=1)
 
     def killed(site, asked, honest):

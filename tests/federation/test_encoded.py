@@ -1,4 +1,5 @@
-"""Over a network encoded weights are fewer bytes, and a site that encodes nonsense is named while the run goes on."""
+"""Over a network encoded weights are fewer bytes, and a site that encodes nonsense is named while the run
+goes on."""
 
 from __future__ import annotations
 
@@ -40,9 +41,14 @@ def nothing(tree):
 
 
 WORSE = {
-    repeated: "E324", nowhere: "E306", not_a_number: "E301", far_too_large: "E318", a_bomb: "E304", a_tree: "E303",
+    repeated: "E324",
+    nowhere: "E306",
+    not_a_number: "E301",
+    far_too_large: "E318",
+    a_bomb: "E304",
+    a_tree: "E303",
     nothing: "E303",
-}  # fmt: skip
+}
 
 
 def test_a_site_that_encodes_nonsense_is_named_in_each_round_and_the_run_goes_on(tmp_path):
@@ -67,11 +73,15 @@ def test_a_site_that_encodes_nonsense_is_named_in_each_round_and_the_run_goes_on
     events = [e for e in loop.record.rows["events"] if e["code"] != "round"]
     assert [e["code"] for e in events] == list(WORSE.values())
     assert all(BAD in e["text"] for e in events)
-    assert "encoded cannot be read: its indices do not grow. Reply dropped (4 of 5 used)." in events[0]["text"]
+    assert (
+        "encoded cannot be read: its indices do not grow. Reply dropped (4 of 5 used)." in events[0]["text"]
+    )
     assert "it changes the model's weights by " in events[list(WORSE).index(far_too_large)]["text"]
     used = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
     assert used == [[0, 1, 3, 4]] * len(WORSE)
     assert all(bool(t.isfinite().all()) for t in state.weights.values())
     assert all(up < 0.12 * down for down, up in sizes.values())
-    charged = [r["bytes"] for r in loop.record.rows["ledger"] if r["way"] == "up" and r.get("encoded") == "topk"]
+    charged = [
+        r["bytes"] for r in loop.record.rows["ledger"] if r["way"] == "up" and r.get("encoded") == "topk"
+    ]
     assert 0 <= sizes[2, "s0"][1] - charged[0] < 512, "beside them only the tensors' names travel"

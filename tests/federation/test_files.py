@@ -1,4 +1,5 @@
-"""The files of deploy/: every command line is one of ours, and every sandbox is as closed as its page says."""
+"""The files of deploy/: every command line is one of ours, and every sandbox is as closed as its page
+says."""
 
 from __future__ import annotations
 
@@ -34,15 +35,18 @@ MOST_EXPOSED = 3.0
 WRITTEN = re.compile(r"(?:^|[\s/])unskew ((?:serve|join|run|site|federation|attach|resume|watch) .*)")
 KNOWN = {
     "Unit": "Description After Wants StartLimitIntervalSec",
-    "Service": """Type ExecStart EnvironmentFile User Group StateDirectory StateDirectoryMode WorkingDirectory UMask KillMode
+    "Service": (
+        """Type ExecStart EnvironmentFile User Group StateDirectory StateDirectoryMode WorkingDirectory UMask KillMode
         TimeoutStopSec SuccessExitStatus Restart RestartSec NoNewPrivileges CapabilityBoundingSet
         AmbientCapabilities ProtectSystem ProtectHome PrivateTmp PrivateDevices DevicePolicy PrivateUsers
         ProtectKernelTunables ProtectKernelModules ProtectKernelLogs ProtectControlGroups ProtectClock ProtectHostname
         ProtectProc RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality RemoveIPC
-        SystemCallArchitectures SystemCallFilter SystemCallErrorNumber""",
+        SystemCallArchitectures SystemCallFilter SystemCallErrorNumber"""
+    ),
     "Install": "WantedBy",
 }
-"""Directives of systemd that the units may use. One that is misspelt would be ignored, and its protection missing."""
+"""Directives of systemd that the units may use. One that is misspelt would be ignored, and its protection
+missing."""
 
 
 def unit(path: Path) -> dict[str, list[tuple[str, str]]]:
@@ -144,7 +148,11 @@ def test_units_hold_known_directives_once_and_close_what_can_be_closed(path):
     service = dict(sections["Service"])
     assert service["User"] == "unskew" != "root"
     assert service["CapabilityBoundingSet"] == service["AmbientCapabilities"] == ""
-    assert (service["ProtectSystem"], service["UMask"], service["NoNewPrivileges"]) == ("strict", "0077", "yes")
+    assert (service["ProtectSystem"], service["UMask"], service["NoNewPrivileges"]) == (
+        "strict",
+        "0077",
+        "yes",
+    )
     assert f"/var/lib/{service['StateDirectory']}" == service["WorkingDirectory"]
     assert configparser.ConfigParser(strict=False, interpolation=None, allow_no_value=True).read(path)
 
@@ -171,7 +179,9 @@ def test_systemd_itself_finds_the_units_closed_and_without_a_mistake(path, tmp_p
     program.chmod(0o755)
     copied = tmp_path / path.name.replace("@", "@lung")
     copied.write_text(path.read_text().replace("/opt/unskew/bin/unskew", str(program)))
-    checked = subprocess.run([ANALYZE, "verify", "--man=no", str(copied)], capture_output=True, text=True, timeout=60)
+    checked = subprocess.run(
+        [ANALYZE, "verify", "--man=no", str(copied)], capture_output=True, text=True, timeout=60
+    )
     assert path.name.partition("@")[0] not in checked.stderr, checked.stderr
 
 
@@ -212,7 +222,9 @@ def test_compose_gives_a_container_nothing_that_it_does_not_need(path):
     assert service["build"]["args"] == {"BASE": "${BASE:-}"}
     assert (path.parent / service["build"]["context"]).resolve() == ROOT
     assert (ROOT / service["build"]["dockerfile"]).exists()
-    assert service["command"][service["command"].index("--metrics") + 1] == "9464"  # where the image's check looks
+    assert (
+        service["command"][service["command"].index("--metrics") + 1] == "9464"
+    )  # where the image's check looks
     assert service.get("ports", []) in ([], [f"{DEFAULT_PORT}:{DEFAULT_PORT}"])
     for volume in service["volumes"]:
         name, _, rest = volume.rpartition("}:") if "}:" in volume else volume.partition(":")

@@ -1,4 +1,5 @@
-"""The commands of docs/deploy.md, followed as they stand there from an empty folder to the first round, with people at terminals."""
+"""The commands of docs/deploy.md, followed as they stand there from an empty folder to the first round, with
+people at terminals."""
 
 from __future__ import annotations
 
@@ -118,7 +119,9 @@ def test_three_sites_reach_their_first_round_with_seven_commands(machine):
     server.until("admitted 0 of 3 sites")
     keys = {}
     for site in SITES:
-        (folder / f"{site}.ticket").write_bytes((folder / f"federations/lung/tickets/{site}.ticket").read_bytes())
+        (folder / f"{site}.ticket").write_bytes(
+            (folder / f"federations/lung/tickets/{site}.ticket").read_bytes()
+        )
         own = join.replace("b.ticket", f"{site}.ticket").replace("/data/lung", f"{site}.npz")
         terminal = start(own.replace("no,yes", "0,1,2,3,4,5,6,7,8,9") + f" --folder site-{site}")
         terminal.until("first 8 pairs:")

@@ -39,7 +39,10 @@ from unskew.federation.tickets import Coordinator, Ticket
 from unskew.system import disk
 
 pytestmark = pytest.mark.flower
-ACTIVATED, BEATEN = ActivateNodeResponse(node_id=12).SerializeToString(), SendNodeHeartbeatResponse(success=True)
+ACTIVATED, BEATEN = (
+    ActivateNodeResponse(node_id=12).SerializeToString(),
+    SendNodeHeartbeatResponse(success=True),
+)
 IN_USE = b'{"code": 2004, "detail": "no"}'
 
 
@@ -160,7 +163,8 @@ def test_a_message_that_a_crash_has_left_open_is_excused_once(tmp_path):
 
 
 def test_a_message_that_nothing_can_read_is_excused_and_forgotten(tmp_path, monkeypatch):
-    """N12: an exception that nobody expected of Flower's parsers ended the site; others made it ask for ever."""
+    """N12: an exception that nobody expected of Flower's parsers ended the site; others made it ask for
+    ever."""
     for error in (DecodeError, RecursionError, ValueError, MemoryError):
 
         def failing(*_, error=error, **__):
@@ -206,7 +210,8 @@ def test_what_a_crash_has_left_open_need_not_be_readable(tmp_path):
 
 
 def test_a_full_disk_costs_no_message(tmp_path, monkeypatch):
-    """N15: the server had handed a message out, which was lost when its head could not be kept, and both ends waited."""
+    """N15: the server had handed a message out, which was lost when its head could not be kept, and both ends
+    waited."""
     answers = {"activate_node": (200, ACTIVATED), "pull_messages": (200, pulled())}
     fleet = fleet_at(tmp_path, Server(**answers).port)
     fleet.connect()
@@ -240,7 +245,8 @@ def test_a_message_that_the_disk_has_no_room_for_is_handed_on_without_its_conten
 
 
 class Proxy:
-    """A TCP relay to a port of this machine, as a load balancer is, that drops what has been idle for a while."""
+    """A TCP relay to a port of this machine, as a load balancer is, that drops what has been idle for a
+    while."""
 
     def __init__(self, to: int, idle_s: float):
         self.to, self.idle_s, self.dropped = to, idle_s, 0
@@ -267,7 +273,9 @@ class Proxy:
 def test_an_idle_connection_that_a_proxy_has_cut_is_opened_again_in_silence(tmp_path):
     """A load balancer that drops idle connections must look like nothing at all."""
     server = Server(
-        activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()), pull_messages=(200, b"")
+        activate_node=(200, ACTIVATED),
+        send_node_heartbeat=(200, BEATEN.SerializeToString()),
+        pull_messages=(200, b""),
     )
     proxy = Proxy(server.port, 0.6)
     fleet = fleet_at(tmp_path, proxy.port)

@@ -20,7 +20,8 @@ def soon(monkeypatch):
 
 
 def played(run, steps, at=0):
-    """(what is said, the ending) while each look at the run's state does the next of these steps, which return the state."""
+    """(what is said, the ending) while each look at the run's state does the next of these steps, which
+    return the state."""
     said, each = [], iter(steps)
     return said, follow(run, RunStart(1, at), lambda: next(each)(), said.append)
 
@@ -58,7 +59,8 @@ def test_a_run_is_followed_while_it_goes_on_and_not_when_its_process_is_gone(tmp
 
 
 def test_a_run_that_another_process_conducts_is_not_said_to_have_ended(tmp_path):
-    """Two `unskew resume` at once: the one that came second said that the run's process had ended, and to resume it."""
+    """Two `unskew resume` at once: the one that came second said that the run's process had ended, and to
+    resume it."""
     gone = [wrote(tmp_path, "E110 run r is in use by pid 1\n", "finished:failed")]
     with (
         RunLock(tmp_path),

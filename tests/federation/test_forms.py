@@ -1,4 +1,5 @@
-"""Sites whose samples have one shape and mean different things: columns in another order, other words, another rate."""
+"""Sites whose samples have one shape and mean different things: columns in another order, other words,
+another rate."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ ROWS = [(60 + i % 7, 120 + i % 11, "mf"[i % 2], "no" if i % 3 else "yes") for i 
 
 def table(path, names=("age", "bp", "sex", "label"), words=None, rows=ROWS):
     """A CSV of a site; words: what it writes instead of m and f."""
-    order = [("age", "bp", "sex", "label").index(name) for name in names if name in ("age", "bp", "sex", "label")]
+    order = [
+        ("age", "bp", "sex", "label").index(name) for name in names if name in ("age", "bp", "sex", "label")
+    ]
     known = words or {"m": "m", "f": "f"}
     lines = [",".join(names)] + [",".join(str(known.get(row[i], row[i])) for i in order) for row in rows]
     path.write_text("\n".join(lines) + "\n")
@@ -40,7 +43,11 @@ def hello(site, data):
 
 OTHERS = [
     (("bp", "age", "sex", "label"), None, "columns are in another order: 'age' stands at a where b has 'bp'"),
-    (("age", "bp", "sex", "label"), {"m": "male", "f": "female"}, "column 'sex' holds other words at a than at b"),
+    (
+        ("age", "bp", "sex", "label"),
+        {"m": "male", "f": "female"},
+        "column 'sex' holds other words at a than at b",
+    ),
     (("age", "bp", "sex", "label"), {"m": "f", "f": "f"}, "column 'sex' holds 2 words at a and 1 word at b"),
     (("age", "bp", "sex", "label"), {"m": 0, "f": 1}, "column 'sex' holds 2 words at a and numbers at b"),
 ]
@@ -66,12 +73,21 @@ def test_other_columns_are_named(tmp_path):
     ("names", "sexes", "why"),
     [
         (("age", "sex", "label"), "mf", f"column 'bp' is only at a; {protocol_hello.COLUMN_REMEDY}."),
-        (("age", "bp", "sex", "label"), "md", f"other words at a than at b; {protocol_hello.SPELLING_REMEDY}."),
-        (("age", "bp", "sex", "label"), "mfd", f"2 words at a and 3 words at b; {protocol_hello.SPELLING_REMEDY}."),
+        (
+            ("age", "bp", "sex", "label"),
+            "md",
+            f"other words at a than at b; {protocol_hello.SPELLING_REMEDY}.",
+        ),
+        (
+            ("age", "bp", "sex", "label"),
+            "mfd",
+            f"2 words at a and 3 words at b; {protocol_hello.SPELLING_REMEDY}.",
+        ),
     ],
 )
 def test_columns_are_named_before_shapes_with_what_mends_them(tmp_path, names, sexes, why):
-    """Of a table with a column less, or a word more, only the numbers of its columns were said: shape are [4] and [3]."""
+    """Of a table with a column less, or a word more, only the numbers of its columns were said: shape are [4]
+    and [3]."""
     rows = [(*row[:2], sexes[i % len(sexes)], row[3]) for i, row in enumerate(ROWS)]
     one, other = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", names, None, rows)
     with pytest.raises(UsageError, match=f"E504 sites hold different data: .*{re.escape(why)}$"):
@@ -99,12 +115,17 @@ def test_a_site_that_comes_back_with_its_columns_in_another_order_is_another(tmp
 
 
 def test_no_word_of_the_data_leaves_and_very_many_columns_are_one_digest(tmp_path):
-    said = json.dumps(Hello.of("a", table(tmp_path / "a.csv", words={"m": "hiv+", "f": "hiv-"}), {}).as_json())
+    said = json.dumps(
+        Hello.of("a", table(tmp_path / "a.csv", words={"m": "hiv+", "f": "hiv-"}), {}).as_json()
+    )
     assert "hiv" not in said
     assert '["sex", "2 words (' in said
     wide = tmp_path / "wide.csv"
     names = [f"gene{i}" for i in range(protocol_hello.MOST_COLUMNS + 1)]
-    rows = [",".join([*(str(i * j % 97 / 7) for j in range(len(names))), "no" if i % 2 else "yes"]) for i in range(12)]
+    rows = [
+        ",".join([*(str(i * j % 97 / 7) for j in range(len(names))), "no" if i % 2 else "yes"])
+        for i in range(12)
+    ]
     wide.write_text("\n".join([",".join([*names, "label"]), *rows]))
     ((what, digest),) = hello("a", site_data.load(str(wide), ["no", "yes"])).form
     assert what == f"{len(names):,} columns"
@@ -143,30 +164,39 @@ def test_the_operator_reads_that_names_of_columns_leave(tmp_path):
 
     _, lines = forecast_settings(site.data, fake.Settings(method="fedavg", model="mlp", clients=2))
     told = (
-        "shape, names of columns, digests of the words in columns of words, class names, whether samples look unscaled"
+        "shape, names of columns, digests of the words in columns of words, class names, whether samples look"
+        " unscaled"
     )
     assert any(told in line for line in lines)
 
 
 def beside(path, words, order="image,age,sex"):
-    """Images that a table lists, two of whose columns are inputs beside them. words: which stand for the sexes."""
+    """Images that a table lists, two of whose columns are inputs beside them. words: which stand for the
+    sexes."""
     path.mkdir()
     for i in range(8):
         Image.new("L", (8, 8), 20 * i).save(path / f"{i}.png")
-    lines = ["file,age,sex,label", *(f"{i}.png,{60 + i % 3},{words[i % 2]},{'ny'[i // 2 % 2]}" for i in range(8))]
+    lines = [
+        "file,age,sex,label",
+        *(f"{i}.png,{60 + i % 3},{words[i % 2]},{'ny'[i // 2 % 2]}" for i in range(8)),
+    ]
     (path / "list.csv").write_text("\n".join(lines) + "\n")
     return site_data.load(f"{path}(x='{order}', size=8)", ["n", "y"])
 
 
 def test_columns_beside_images_mean_the_same_at_every_site(tmp_path):
-    """Words become 0 and 1 at each site by those that it has; a site with others would have trained on other numbers."""
+    """Words become 0 and 1 at each site by those that it has; a site with others would have trained on other
+    numbers."""
     one = hello("a", beside(tmp_path / "a", "mf"))
     check_compatible([one, hello("b", beside(tmp_path / "b", "mf", "image,sex,age"))])
     with pytest.raises(
         UsageError, match="E504 sites hold different data: column 'sex' holds 2 words at a and 1 word at b"
     ):
         check_compatible([one, hello("b", beside(tmp_path / "c", "ff"))])
-    assert protocol_hello.form_disclosure(one.form) == "names of columns, digests of the words in columns of words"
+    assert (
+        protocol_hello.form_disclosure(one.form)
+        == "names of columns, digests of the words in columns of words"
+    )
 
 
 def test_sounds_among_several_inputs_are_read_alike():

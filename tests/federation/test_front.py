@@ -79,12 +79,18 @@ class Front:
         """A connection on which this site has proven its key."""
         context = self.sites[site].tls()
         assert context is not None
-        return context.wrap_socket(socket.create_connection(self.where, timeout=5), server_hostname="127.0.0.1")
+        return context.wrap_socket(
+            socket.create_connection(self.where, timeout=5), server_hostname="127.0.0.1"
+        )
 
     def post(self, path: str, site: str = "a", key: str = "", content: bytes = b"x", **more: str) -> int:
         """The status of the answer to a request like one of Flower's. key: the site in Flower's header."""
         with httpx.Client(verify=self.sites[site].tls(), timeout=8) as client:
-            headers = {"content-type": "application/protobuf", "flwr-public-key": self.header(key or site), **more}
+            headers = {
+                "content-type": "application/protobuf",
+                "flwr-public-key": self.header(key or site),
+                **more,
+            }
             return client.post(
                 f"https://127.0.0.1:{self.home.port}{path}", content=content, headers=headers
             ).status_code
@@ -175,7 +181,9 @@ def test_a_copy_of_a_sites_folder_does_not_take_part_beside_it(tmp_path):
         front.refused("a", "is connected from another place with the same key")
         assert len(front.reached) == 1
         assert front.post(PULL, "b") == front.post(PULL, "a") == 200
-        assert not [f.text for f in handshake.network(front.sites["copy"]) if not f.ok], "a check of it is no part"
+        assert not [f.text for f in handshake.network(front.sites["copy"]) if not f.ok], (
+            "a check of it is no part"
+        )
         with pytest.raises(KeyInUse, match="another process or machine is connected with this site's key"):
             Fleet(front.sites["copy"]).connect()
 
@@ -214,7 +222,10 @@ def test_a_request_is_refused_by_its_headers_before_its_body_is_read(front):
     big = 8 << 20
     assert front.post(PUSH, content=bytes(big)) == 200
     front.reached.clear()
-    head = f"POST {PUSH} HTTP/1.1\nHost: h\nContent-Type: application/protobuf\nflwr-public-key: {front.header('a')}\n"
+    head = (
+        f"POST {PUSH} HTTP/1.1\nHost: h\nContent-Type: application/protobuf\nflwr-public-key:"
+        f" {front.header('a')}\n"
+    )
     for more, status in (
         (f"Content-Length: {big + 1}\n", 413),
         ("Content-Length: 400000000\nExpect: 100-continue\n", 413),
@@ -241,7 +252,9 @@ def test_a_site_speaks_with_its_own_key_only(front):
 def test_a_site_is_told_whether_its_key_is_admitted(front):
     """And one whose key is not yet is no reason to give up: it may be admitted at any time."""
     for site, what, ok in (("a", "clock", True), ("c", "admission", False)):
-        findings = {f.what: f for f in site_checks.check_site(front.sites[site].folder, "none.npz", ["no", "yes"])}
+        findings = {
+            f.what: f for f in site_checks.check_site(front.sites[site].folder, "none.npz", ["no", "yes"])
+        }
         assert findings["certificate"].ok
         assert findings[what].ok == ok, findings
         assert not handshake.rejection(front.sites[site])
@@ -298,7 +311,9 @@ def test_a_server_that_is_away_or_breaks_off_is_no_reason_to_give_up(front, why)
         raise httpx.ReadError("gone")
 
     front.answer = (
-        broken if why == "away" else lambda: httpx.Response(200, headers={"content-length": "4"}, content=half())
+        broken
+        if why == "away"
+        else lambda: httpx.Response(200, headers={"content-length": "4"}, content=half())
     )
     if why == "away":
         assert front.post(PULL) == 503
@@ -339,7 +354,9 @@ def _status(front: Front, site: str = "a") -> int:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_certificate_that_is_just_being_replaced_ends_nothing_and_one_that_stays_broken_does(tmp_path, monkeypatch):
+def test_a_certificate_that_is_just_being_replaced_ends_nothing_and_one_that_stays_broken_does(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(proxy, "LOOK_S", 0.05)
     monkeypatch.setattr(proxy, "MOST_UNREADABLE", 20)
     with standing(tmp_path) as front:
@@ -421,7 +438,9 @@ def test_strangers_take_no_places_from_a_site_that_was_there_before(tmp_path, mo
     monkeypatch.setattr(connections, "MOST_UNPROVEN", 3)
     with standing(tmp_path) as front:
         assert _status(front) == 200
-        silent = [socket.create_connection(front.where, source_address=(f"127.0.0.{k}", 0)) for k in (5, 6, 7, 8)]
+        silent = [
+            socket.create_connection(front.where, source_address=(f"127.0.0.{k}", 0)) for k in (5, 6, 7, 8)
+        ]
         front.refused("127.0.0.8", "too many connections at once")
         assert _status(front) == 200
         for line in silent:

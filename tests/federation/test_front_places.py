@@ -23,12 +23,15 @@ pytestmark = pytest.mark.flower
 
 
 class Standing:
-    """A front's `Proxy` before a server that answers nobody until it is told to. reached: whose requests it has."""
+    """A front's `Proxy` before a server that answers nobody until it is told to. reached: whose requests it
+    has."""
 
     def __init__(self, folder):
         self.reached, self.go = [], asyncio.Event()
         server = httpx.AsyncClient(base_url="http://x", transport=httpx.MockTransport(self._answer))
-        signs = Signals(MessageWait(Bell(folder / "bell")), Bell(folder / "answers"), IdleNodes(folder / "idle"))
+        signs = Signals(
+            MessageWait(Bell(folder / "bell")), Bell(folder / "answers"), IdleNodes(folder / "idle")
+        )
         self.passing = Proxy(server, CALLS, Refusals(lambda line: None), signs)
         self.said: list[int] = []
 
@@ -40,7 +43,13 @@ class Standing:
     async def call(self, site: str, method: str = "POST", path: str = PUSH_OBJECT) -> None:
         headers = [(b"content-type", b"application/protobuf"), (b"content-length", b"1")] * (method == "POST")
         state = {"site": site, "key": NOBODY, "heard": LastRing(), "place": 0}
-        scope = {"method": method, "raw_path": path.encode(), "query_string": b"", "headers": headers, "state": state}
+        scope = {
+            "method": method,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+            "state": state,
+        }
 
         async def receive():
             return {"type": "http.request", "body": site.encode(), "more_body": False}
@@ -53,7 +62,8 @@ class Standing:
 
 
 def test_a_site_whose_requests_all_hang_leaves_places_for_the_others(tmp_path):
-    """32 connections of one site, each with a piece that came slowly, took half of all places; two sites took all."""
+    """32 connections of one site, each with a piece that came slowly, took half of all places; two sites took
+    all."""
 
     async def play():
         front = Standing(tmp_path)
@@ -101,8 +111,8 @@ def announced(**changes: object) -> bytes:
 
 
 def test_what_a_site_announces_is_one_answer_of_its_own():
-    """Flower's server takes requests from sites, too: to any node, in the coordinator's name; and for one answer as many
-    lists of pieces as it is sent, each of which it keeps until the run is over."""
+    """Flower's server takes requests from sites, too: to any node, in the coordinator's name; and for one
+    answer as many lists of pieces as it is sent, each of which it keeps until the run is over."""
     assert is_answer(announced())
     for wrong in (
         {"reply_to_message_id": ""},

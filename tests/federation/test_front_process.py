@@ -37,8 +37,18 @@ def home(tmp_path_factory):
 @contextlib.contextmanager
 def front(home, folder) -> Iterator[subprocess.Popen[str]]:
     """The process, once it listens; its output is in `said` of the folder."""
-    words = [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), "127.0.0.1", str(free_port())]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as a service has it
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "unskew.federation.front",
+        str(home.folder),
+        "127.0.0.1",
+        str(free_port()),
+    ]
+    env = {
+        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
+    }  # as a service has it
     with open(folder / "said", "w") as said:
         process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT, text=True, env=env)
     try:
@@ -58,7 +68,9 @@ def lines(folder) -> str:
 def site(home) -> ssl.SSLSocket:
     context = SiteFolder.open(home.folder.parent / "a").tls()
     assert context
-    return context.wrap_socket(socket.create_connection(("127.0.0.1", home.port), 5), server_hostname="127.0.0.1")
+    return context.wrap_socket(
+        socket.create_connection(("127.0.0.1", home.port), 5), server_hostname="127.0.0.1"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -75,7 +87,9 @@ def test_it_ends_in_order_and_counts_everybody_whom_it_refused(home, tmp_path, n
         said = lines(tmp_path).splitlines()[1:]
         facts = [parse_refusal(line) for line in said]
         assert sum(int(fact["times"]) for fact in facts if fact) == 5, said
-        assert all(fact and fact["who"] == "127.0.0.1" and fact["why"] == "does not speak TLS" for fact in facts), said
+        assert all(
+            fact and fact["who"] == "127.0.0.1" and fact["why"] == "does not speak TLS" for fact in facts
+        ), said
 
 
 def test_what_a_site_sends_writes_no_lines_but_those_of_refusals(home, tmp_path):

@@ -1,4 +1,5 @@
-"""A full disk at either end is one sentence at both: which file, how many bytes are free, and the run goes on or pauses."""
+"""A full disk at either end is one sentence at both: which file, how many bytes are free, and the run goes on
+or pauses."""
 
 from __future__ import annotations
 
@@ -132,7 +133,10 @@ def test_a_coordinator_with_a_full_disk_pauses_and_ends_with_the_same_bits(tmp_p
 def order(tmp_path):
     home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
     return Order(
-        tmp_path / "run", home.folder, study_settings(fake.small("fedavg")).as_dict(), Terms(deadline_s=0.1, wait_s=0.1)
+        tmp_path / "run",
+        home.folder,
+        study_settings(fake.small("fedavg")).as_dict(),
+        Terms(deadline_s=0.1, wait_s=0.1),
     )
 
 
@@ -160,7 +164,8 @@ def test_whoever_follows_a_run_that_cannot_even_write_how_it_ended_hears_why(ord
 
 @pytest.fixture
 def no_room(monkeypatch) -> list[int]:
-    """The disk has room for the first two megabytes of a large message. Returns the bytes of each write it refuses."""
+    """The disk has room for the first two megabytes of a large message. Returns the bytes of each write it
+    refuses."""
     written, refused, pwrite = [], [], os.pwrite
 
     def full(handle: int, data: bytes, place: int) -> int:
@@ -202,7 +207,9 @@ def test_a_site_that_cannot_keep_a_large_message_says_so_at_both_ends(tmp_path, 
     from unskew.federation.site.connection import NO_ROOM, MessageNotKept
 
     file = StoredBytes(tmp_path)
-    with pytest.raises(Paused, match=r"E203 disk full: cannot write .*large message \(needs 9.4 MB, ") as full:
+    with pytest.raises(
+        Paused, match=r"E203 disk full: cannot write .*large message \(needs 9.4 MB, "
+    ) as full:
         file.add(bytes(9 << 20))
     unkept = MessageNotKept(message())
     unkept.__cause__ = full.value

@@ -1,5 +1,6 @@
-"""Real processes on loopback: what guards sites' updates. Sums alone are read, of which one site is killed in the middle of
-a round; and noise at the coordinator and at the sites, which nobody can draw again, with budgets that end runs."""
+"""Real processes on loopback: what guards sites' updates. Sums alone are read, of which one site is killed in
+the middle of a round; and noise at the coordinator and at the sites, which nobody can draw again, with
+budgets that end runs."""
 
 from __future__ import annotations
 
@@ -80,28 +81,37 @@ def test_a_sites_noise_is_new_in_every_run_and_its_budget_refuses_the_next(feder
     spent = json.loads((federation.root / "site-a/spent.json").read_text())
     costs = sorted(run["epsilon"] for run in spent.values() if run["epsilon"])
     assert costs[0] == costs[1] > 0
-    assert costs[2:] == pytest.approx([1.9931], abs=1e-4)  # the guarantee of clients counts at the site as well
+    assert costs[2:] == pytest.approx(
+        [1.9931], abs=1e-4
+    )  # the guarantee of clients counts at the site as well
     for site in "ab":
         budget = f"epsilon={sum(costs) + costs[0] / 2}"
         federation.do("site", "policy", "--folder", f"site-{site}", "--set", budget)
     ended(federation, "four", OF_SAMPLES, rounds=1, code=2)
     refused = re.findall(
-        "E520 ([ab]): .* too little of the budget .* is left for the study", federation.log("runs/four/server")
+        "E520 ([ab]): .* too little of the budget .* is left for the study",
+        federation.log("runs/four/server"),
     )
     assert sorted(refused) == ["a", "b"]
     assert json.loads((federation.root / "site-a/spent.json").read_text()).keys() == spent.keys()
 
 
 def test_a_site_that_is_killed_after_it_has_trained_is_left_out_of_the_sum(federation):
-    """It is among the sites that the sum began with, so shares of its keys may be out already. The seed is another one than that of
-    the run of all four, whose round 2 had the same numbers: what differed from that sum would be the update of `d`."""
+    """It is among the sites that the sum began with, so shares of its keys may be out already. The seed is
+    another one than that of the run of all four, whose round 2 had the same numbers: what differed from that
+    sum would be the update of `d`."""
     before = len(re.findall("trained on", federation.log("d")))
     federation.start_run("killed", *ON, "--rounds", "4", "--seed", "1", deadline="10s")
     federation.until(lambda: len(re.findall("trained on", federation.log("d"))) == before + 2, 90)
     federation.kill("d")
     result = json.loads(federation.end("run"))
     events = federation.events("killed")
-    assert [e["answered"] for e in events if e["code"] == "round"] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+    assert [e["answered"] for e in events if e["code"] == "round"] == [
+        [0, 1, 2, 3],
+        [0, 1, 2],
+        [0, 1, 2],
+        [0, 1, 2],
+    ]
     assert {e["code"] for e in events if e["code"] != "round"} <= {"E311", "E312"}
     assert all(e["text"].startswith("d ") for e in events if e["code"] != "round")
     assert result["scores"]["global"] > 0.3

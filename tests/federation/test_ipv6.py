@@ -1,4 +1,5 @@
-"""Real processes on ::1: a whole federation over IPv6, from which a site is interrupted in the middle of a round."""
+"""Real processes on ::1: a whole federation over IPv6, from which a site is interrupted in the middle of a
+round."""
 
 from __future__ import annotations
 

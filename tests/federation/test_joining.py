@@ -1,4 +1,5 @@
-"""A site joins and runs with one command, several keys are admitted with one, and people still compare what they must."""
+"""A site joins and runs with one command, several keys are admitted with one, and people still compare what
+they must."""
 
 from __future__ import annotations
 
@@ -92,7 +93,9 @@ def test_a_ticket_that_was_replaced_on_its_way_makes_no_key_and_connects_to_nobo
 
 
 @pytest.mark.parametrize("given", ["", " ", "AB:CD", "no:ti:nh:ex:aa:aa:aa:aa", "A" * 33, "ｄ" * 32])
-def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(tmp_path, home, began, given, monkeypatch):
+def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(
+    tmp_path, home, began, given, monkeypatch
+):
     short = fingerprint(home)[:20]
     monkeypatch.setattr(terminal, "has_terminal", lambda: False)
     for text in (given, short):
@@ -102,7 +105,9 @@ def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(tmp_path, 
     assert not began
 
 
-def test_somebody_at_a_terminal_types_the_fingerprint_which_is_not_shown_before(tmp_path, home, began, monkeypatch):
+def test_somebody_at_a_terminal_types_the_fingerprint_which_is_not_shown_before(
+    tmp_path, home, began, monkeypatch
+):
     asked = []
     monkeypatch.setattr(terminal, "has_terminal", lambda: True)
     monkeypatch.setattr("typer.prompt", lambda text: asked.append(text) or fingerprint(home))
@@ -123,7 +128,9 @@ def test_a_site_that_joined_unseen_is_held_against_the_fingerprint_too(tmp_path,
 
 
 @pytest.mark.parametrize(("what", "code"), [("data", 3), ("policy", 2), ("certificate", 2), ("clock", 2)])
-def test_a_check_that_cannot_come_right_by_waiting_ends_the_command(tmp_path, home, began, monkeypatch, what, code):
+def test_a_check_that_cannot_come_right_by_waiting_ends_the_command(
+    tmp_path, home, began, monkeypatch, what, code
+):
     monkeypatch.setattr(site_checks, "check_site", lambda *_: [*FINE[:1], Finding(what, False, "wrong")])
     done = run(tmp_path, "--coordinator", fingerprint(home))
     assert done.code == code
@@ -155,11 +162,15 @@ def test_several_keys_are_admitted_with_one_command(tmp_path, home, keys):
     assert {site: key.fingerprint for site, key in home.admitted().items()} == keys
     assert admission.read_bounds(home) == {"a": 6000, "c": 800}
     lines = [json.loads(line) for line in (home.folder / "audit.jsonl").read_text().splitlines()]
-    assert [(line["what"], line["site"], line["key"]) for line in lines] == [("admitted", *k) for k in keys.items()]
+    assert [(line["what"], line["site"], line["key"]) for line in lines] == [
+        ("admitted", *k) for k in keys.items()
+    ]
     assert not list((home.folder / "tickets").iterdir())  # each was for one admission
 
 
-def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitted(tmp_path, home, keys, monkeypatch):
+def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitted(
+    tmp_path, home, keys, monkeypatch
+):
     monkeypatch.setattr(admit.sys.stdin, "isatty", lambda: True, raising=False)
     answers, asked = iter([False, True]), []
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text) or next(answers))
@@ -170,11 +181,14 @@ def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitte
     assert admitted(tmp_path, "b.pub").code == 0
     assert list(home.admitted()) == ["a", "b"]
     assert asked == [
-        f"Has {who} read out this fingerprint, over the telephone or in person?" for who in ("every site", "a")
+        f"Has {who} read out this fingerprint, over the telephone or in person?"
+        for who in ("every site", "a")
     ]
 
 
-def test_a_script_that_does_not_say_that_fingerprints_were_compared_admits_nobody(tmp_path, home, keys, monkeypatch):
+def test_a_script_that_does_not_say_that_fingerprints_were_compared_admits_nobody(
+    tmp_path, home, keys, monkeypatch
+):
     """Whoever piped something into it, or ran it without a terminal, admitted whatever key had come."""
     for stdin in (io.StringIO("y\n"), None):
         monkeypatch.setattr(admit.sys, "stdin", stdin)
@@ -191,7 +205,12 @@ def test_one_key_that_is_wrong_keeps_all_out(tmp_path, home, keys):
     good = (tmp_path / "b.pub").read_text()
     stranger = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:9", ["b"])
     theirs = SiteFolder.make(tmp_path / "x", Ticket.read(stranger.ticket_file("b")))
-    for text in ((theirs.folder / "b.pub").read_text(), (tmp_path / "a.pub").read_text(), "nonsense", good[:200]):
+    for text in (
+        (theirs.folder / "b.pub").read_text(),
+        (tmp_path / "a.pub").read_text(),
+        "nonsense",
+        good[:200],
+    ):
         (tmp_path / "b.pub").write_text(text)
         done = admitted(tmp_path, "a.pub", "b.pub", "c.pub")
         assert (done.code, done.err[:4], home.admitted()) == (2, "E503", {}), text
@@ -240,7 +259,8 @@ def test_one_number_bounds_every_key_of_the_command(tmp_path, home, keys):
 
 
 def test_a_ticket_signed_again_for_another_authority_is_another_ticket(tmp_path, home, began):
-    """The fingerprint covers the whole ticket: whoever has not the coordinator's key cannot change its address."""
+    """The fingerprint covers the whole ticket: whoever has not the coordinator's key cannot change its
+    address."""
     ticket = Ticket.read(home.ticket_file("a"))
     replace(ticket, host="evil.example").write(tmp_path / "t")
     done = run(tmp_path, "--ticket", "t", "--coordinator", fingerprint(home))
@@ -248,7 +268,8 @@ def test_a_ticket_signed_again_for_another_authority_is_another_ticket(tmp_path,
 
 
 def test_what_goes_back_is_the_public_key_and_both_fingerprints_are_told(tmp_path, home):
-    """Into the folder that was asked for. Without the coordinator's fingerprint people are told what to compare."""
+    """Into the folder that was asked for. Without the coordinator's fingerprint people are told what to
+    compare."""
     ticket, prints = str(home.ticket_file("a")), home.fingerprints
     for folder, given in (("first place", ()), ("second", ("--coordinator", fingerprint(home)))):
         done = call("join", ticket, "--folder", folder, *given, cwd=tmp_path)

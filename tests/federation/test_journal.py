@@ -63,7 +63,9 @@ def test_a_second_start_of_a_run_that_is_going_on_leaves_no_trace(tmp_path):
             fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "other", fed)), fake.small("fedavg"))
         refused.append(error)
 
-    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fed)), fake.small("fedavg"), shown=shown)
+    fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fed)), fake.small("fedavg"), shown=shown
+    )
     assert len(refused) == 3
     assert not verify(tmp_path / "run" / JOURNAL_FILE, KEY).wrong
     assert "stopped" not in [e["what"] for e in lines_of(tmp_path / "run" / JOURNAL_FILE)]
@@ -98,7 +100,8 @@ def cut(lines):
 
 
 @pytest.mark.parametrize(
-    ("alter", "line"), [(change, 1), (take_out, 1), (put_in, 2), (swap, 1), (blanks, 3), (nonsense, 1), (cut, 3)]
+    ("alter", "line"),
+    [(change, 1), (take_out, 1), (put_in, 2), (swap, 1), (blanks, 3), (nonsense, 1), (cut, 3)],
 )
 def test_an_altered_line_is_found(written, alter, line):
     assert verify(written, KEY) == journal.Verdict(4, verify(written, KEY).head)
@@ -146,7 +149,10 @@ def test_a_crash_in_the_middle_of_a_line_is_noted(written):
 
 
 def test_the_audit_names_the_line(tmp_path):
-    assert call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path).code == 0
+    assert (
+        call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path).code
+        == 0
+    )
     home = Coordinator.open(tmp_path / "federations/lung")
     run = tmp_path / "run"
     run.mkdir()
@@ -170,7 +176,9 @@ def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     once = with_clipping(Settings(method=name))
     made = registry.parse(once.method)
     merging = [p.name for p in registry.parse(name).parts if p.merges]
-    assert [p.name for p in made.parts if p.merges] == (merging or ([] if name in ("local", "dp") else ["clip_median"]))
+    assert [p.name for p in made.parts if p.merges] == (
+        merging or ([] if name in ("local", "dp") else ["clip_median"])
+    )
     assert with_clipping(once) == once
     summed = Settings(method=name, secure_aggregation="on")
     assert with_clipping(summed) == summed

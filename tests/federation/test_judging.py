@@ -1,4 +1,5 @@
-"""What a study would take out of a site, by hand: bytes of the whole study, and epsilon of all its accounts."""
+"""What a study would take out of a site, by hand: bytes of the whole study, and epsilon of all its
+accounts."""
 
 from __future__ import annotations
 

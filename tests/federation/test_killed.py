@@ -32,7 +32,8 @@ ROUNDS = "10"
 
 @dataclass
 class Interrupted:
-    """A run that is killed four times. saved: what each kill left, the checkpoint's round and its weights' digest."""
+    """A run that is killed four times. saved: what each kill left, the checkpoint's round and its weights'
+    digest."""
 
     saved: list[tuple[int, str]] = field(default_factory=list)
     result: dict = field(default_factory=dict)
@@ -40,8 +41,8 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def interrupted(federation) -> Interrupted:
-    """The front, the SuperLink and the run's own process, each alone, after which the run goes on by itself; then the run and the server,
-    and every process there is, after which it is resumed.
+    """The front, the SuperLink and the run's own process, each alone, after which the run goes on by itself;
+    then the run and the server, and every process there is, after which it is resumed.
 
     Two sites do for this, and take fewer processes than three; the run does not wait for the third.
     """
@@ -76,7 +77,9 @@ def interrupted(federation) -> Interrupted:
 
 
 @pytest.mark.parametrize("program", ["the front", "the SuperLink", "the process of"])
-def test_a_program_of_the_server_that_dies_is_started_again_and_the_run_goes_on(federation, interrupted, program):
+def test_a_program_of_the_server_that_dies_is_started_again_and_the_run_goes_on(
+    federation, interrupted, program
+):
     """N11: `run` and `resume` hung, and later runs were pending for ever."""
     said = [line for line in federation.log("serve").splitlines() if "will be restarted" in line]
     assert [line for line in said if line.startswith(program) and "ended with code -9" in line], said
@@ -90,6 +93,8 @@ def test_every_death_left_the_simulators_weights_and_the_run_went_on(interrupted
         assert weights == simulated(round_, clients=2)
 
 
-def test_a_run_that_was_killed_ends_with_the_simulators_weights_and_its_journal_holds(federation, interrupted):
+def test_a_run_that_was_killed_ends_with_the_simulators_weights_and_its_journal_holds(
+    federation, interrupted
+):
     assert interrupted.result["sha256"] == simulated(int(ROUNDS), clients=2)
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/killed")

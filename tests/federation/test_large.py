@@ -23,7 +23,14 @@ def test_neither_side_of_a_run_holds_a_large_model_more_than_a_few_times(tmp_pat
     running = {}
     for width in (SMALL, LARGE):
         (tmp_path / str(width)).mkdir()
-        command = [sys.executable, "-m", "tests.federation.heavy", side, str(tmp_path / str(width)), str(width)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.federation.heavy",
+            side,
+            str(tmp_path / str(width)),
+            str(width),
+        ]
         running[width] = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     peaks = {width: process.communicate(timeout=300)[0].split() for width, process in running.items()}
     assert not any(process.returncode for process in running.values())

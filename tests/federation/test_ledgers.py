@@ -1,4 +1,5 @@
-"""What is on the wire is in a ledger: every tensor and every word of a site's answers, and what the coordinator dropped."""
+"""What is on the wire is in a ledger: every tensor and every word of a site's answers, and what the
+coordinator dropped."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def opened(site: str, answer) -> Packet:
     ],
 )
 def test_whatever_leaves_a_site_is_in_its_ledgers(tmp_path, method, changes):
-    """The loss of each round, the numbers of samples and all that a site said of its data and of errors were in none."""
+    """The loss of each round, the numbers of samples and all that a site said of its data and of errors were
+    in none."""
     sites, answers = fake.sites(tmp_path / "sites", fake.federation()), []
     (tmp_path / "sites/s4/policy.yaml").unlink()  # this site refuses
 
@@ -52,7 +54,9 @@ def test_whatever_leaves_a_site_is_in_its_ledgers(tmp_path, method, changes):
         answers.append((site, opened(site, honest)))
         return honest
 
-    _, _, text = fake.run(tmp_path / "run", fake.Direct(sites, overhear), fake.small(method, rounds=2, **changes))
+    _, _, text = fake.run(
+        tmp_path / "run", fake.Direct(sites, overhear), fake.small(method, rounds=2, **changes)
+    )
     assert any(line.startswith("E521 s4") for line in text)
     for k in range(5):
         folder = tmp_path / f"sites/s{k}"
@@ -76,11 +80,17 @@ def test_a_word_that_is_long_is_in_the_ledger_with_its_length(tmp_path):
     SiteLedger.read(tmp_path).begin("r1", RunLedger("study", "fedavg", 9, 1.0))
     spent = SiteLedger.read(tmp_path)
     spent.add(
-        "r1", AnsweredRequest("share", 1, "x"), {}, {"seed": "ab", "dealt": {"s1": "c" * 500}, "context": "d" * 300}
+        "r1",
+        AnsweredRequest("share", 1, "x"),
+        {},
+        {"seed": "ab", "dealt": {"s1": "c" * 500}, "context": "d" * 300},
     )
     (row,) = rows(tmp_path / "runs/r1" / LEDGER_FILE)
     assert row["said"] == {"seed": "ab", "dealt": "510 bytes", "context": "302 bytes"}
-    assert (row["share"], row["bytes"]) == (HEADER_SHARE, 510 + 302 + len('{"seed": "ab", "dealt": , "context": }'))
+    assert (row["share"], row["bytes"]) == (
+        HEADER_SHARE,
+        510 + 302 + len('{"seed": "ab", "dealt": , "context": }'),
+    )
     assert SiteLedger.read(tmp_path).runs["r1"].answers == {"share": 1}
 
 
@@ -102,7 +112,8 @@ def test_what_is_said_is_written_down_once_for_all_runs_and_first(tmp_path, monk
 
 
 def test_a_piece_of_a_line_that_a_crash_left_silences_no_site(tmp_path):
-    """The next line was added to the piece: a damaged one, after which the site could say nothing ever again."""
+    """The next line was added to the piece: a damaged one, after which the site could say nothing ever
+    again."""
     assert DisclosureLog(tmp_path).note("r1", "hello", {"hello": {"train": 33}})
     with open(tmp_path / SAID_FILE, "a") as file:
         file.write('{"at": 1.0, "ru')
@@ -154,11 +165,15 @@ def test_a_reply_that_is_dropped_before_the_gate_is_in_the_coordinators_ledger(t
         if site != "s2" or header["kind"] != "train" or header["t"] != 2:
             return honest
         packet = opened(site, honest)
-        facts, tree = change({n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}, packet.tree)
+        facts, tree = change(
+            {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}, packet.tree
+        )
         return seal(facts, tree, fake.KEYS[site])
 
     bounds = {"s2": 100}
-    _, _, text = fake.run(tmp_path / "run", fake.Direct(sites, meddle), fake.small("scaffold", rounds=3), bounds=bounds)
+    _, _, text = fake.run(
+        tmp_path / "run", fake.Direct(sites, meddle), fake.small("scaffold", rounds=3), bounds=bounds
+    )
     assert any(line.startswith(f"{code} s2 round 2") for line in text)
     ledger = rows(tmp_path / "run/ledger.jsonl")
     lost = [row for row in ledger if row.get("dropped")]
@@ -190,7 +205,9 @@ def test_a_round_with_too_few_replies_is_in_the_ledger_and_a_share_of_a_trip(tmp
     ledger = rows(tmp_path / "run/ledger.jsonl")
     assert [(r["share"], r["clients"]) for r in ledger if r.get("dropped")] == [("w", [2])]
     left = Counter(
-        r["asked"] for r in rows(next((tmp_path / "sites/s2").glob(f"runs/*/{LEDGER_FILE}"))) if r["share"] == "weights"
+        r["asked"]
+        for r in rows(next((tmp_path / "sites/s2").glob(f"runs/*/{LEDGER_FILE}")))
+        if r["share"] == "weights"
     )
     assert left == {"train": 3}
 
@@ -204,7 +221,9 @@ def test_scores_that_are_dropped_are_in_the_ledger_too(tmp_path):
             return honest
         facts = {n: v for n, v in packet.header.items() if n not in ("sha256", "axes")}
         return seal(
-            facts, {**({} if facts["t"] == 2 else packet.tree), "score": {"whose": torch.zeros(1)}}, fake.KEYS[site]
+            facts,
+            {**({} if facts["t"] == 2 else packet.tree), "score": {"whose": torch.zeros(1)}},
+            fake.KEYS[site],
         )
 
     settings = fake.small("fedavg", rounds=3, eval_every=2)

@@ -66,7 +66,10 @@ def test_parquet_is_read_when_it_is_wanted_at_a_site_too(tmp_path, monkeypatch):
             "E401 .*:load failed at line 2: FileNotFoundError: .*/file",
         ),
         ("def load(:\n", "E111 .* cannot be read as Python at line 1: SyntaxError"),
-        ("import no_such_module\ndef load(): ...\n", "E111 .* cannot be read as Python at line 1: ModuleNotFoundError"),
+        (
+            "import no_such_module\ndef load(): ...\n",
+            "E111 .* cannot be read as Python at line 1: ModuleNotFoundError",
+        ),
     ],
 )
 def test_a_loader_that_fails_is_one_sentence(tmp_path, lines, told):
@@ -84,13 +87,15 @@ def test_a_site_of_one_class_must_name_them_all(tmp_path):
 
 
 def test_a_site_with_images_of_one_class_names_the_others_by_empty_folders(tmp_path):
-    """A site need not hold samples of each class; a folder with one was refused, and nothing said how to bring it."""
+    """A site need not hold samples of each class; a folder with one was refused, and nothing said how to
+    bring it."""
     for k in range(10):
         (tmp_path / "scans" / "ill").mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(tmp_path / "scans" / "ill" / f"{k}.png")
     for classes in ((), ("ill", "well")):
         with pytest.raises(
-            DataError, match=r"E409 .* holds 1 class folder; .* \(an empty folder for one of which there are no"
+            DataError,
+            match=r"E409 .* holds 1 class folder; .* \(an empty folder for one of which there are no",
         ):
             site_data.load(f"{tmp_path / 'scans'}(size=8)", classes)
     (tmp_path / "scans" / "well").mkdir()

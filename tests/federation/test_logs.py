@@ -1,4 +1,5 @@
-"""Logs: one JSON object a line where that is asked for, and files that do not grow without end and lose nothing."""
+"""Logs: one JSON object a line where that is asked for, and files that do not grow without end and lose
+nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def small(monkeypatch):
     federation_programs.log_file.cache_clear()
 
 
-def ran(tmp_path, code: str, form: federation_programs.LogForm = "text", heard: list[str] | None = None) -> Path:
+def ran(
+    tmp_path, code: str, form: federation_programs.LogForm = "text", heard: list[str] | None = None
+) -> Path:
     """The log file of a program that has run to its end."""
     path = tmp_path / "it.log"
     lines: list[str] = [] if heard is None else heard
@@ -132,7 +135,9 @@ def test_a_full_disk_under_a_log_stops_nobody_and_the_log_goes_on_afterwards(tmp
 def test_the_last_words_of_a_program_are_kept_before_it_is_said_to_have_ended(tmp_path, monkeypatch):
     """Its supervisor looks for its error at once."""
     real = federation_programs.LogFile.add
-    monkeypatch.setattr(federation_programs.LogFile, "add", lambda self, line: (time.sleep(0.3), real(self, line))[1])
+    monkeypatch.setattr(
+        federation_programs.LogFile, "add", lambda self, line: (time.sleep(0.3), real(self, line))[1]
+    )
     program = Program("it", [sys.executable, "-c", "print('E401 bad')"], dict(os.environ), tmp_path / "l")
     program.tend(lambda _: None)
     assert program.process is not None
@@ -143,7 +148,9 @@ def test_the_last_words_of_a_program_are_kept_before_it_is_said_to_have_ended(tm
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_workers_own_error_is_told_in_either_form(tmp_path, form):
-    path = ran(tmp_path, "print('E403 old'); print('E1 no code'); print('E402 the data set is missing.')", form)
+    path = ran(
+        tmp_path, "print('E403 old'); print('E1 no code'); print('E402 the data set is missing.')", form
+    )
     error = processes._last_error(path, 3)
     assert (error.code, error.text, error.exit_code) == ("E402", "the data set is missing.", 3)
     assert processes._last_error(tmp_path / "none", 2).code == "E507"
@@ -165,7 +172,9 @@ def test_an_object_holds_the_code_the_facts_and_the_whole_sentence_on_one_line(c
     assert row == {"level": "warning", "program": "site run", "site": "b", "code": "E520", "text": text}
 
 
-@pytest.mark.parametrize("error", [UsageError("E507", "taken."), DataError("E401", "bad."), ValueError("odd")])
+@pytest.mark.parametrize(
+    "error", [UsageError("E507", "taken."), DataError("E401", "bad."), ValueError("odd")]
+)
 def test_an_error_that_ends_the_program_is_an_object_too(capsys, error):
     with pytest.raises(SystemExit) as end, Log("json", {}).to_the_end():
         raise error
@@ -186,7 +195,19 @@ def test_serve_and_site_run_print_nothing_but_objects(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in done.out.splitlines()]
     assert [row["text"].split()[0] for row in rows] == ["site", "logs", "studies", "it"]
     assert (rows[-1]["site"], rows[-1]["code"], done.code) == ("a", "E507", 0)
-    joining = call("site", "run", "--data", "x.npz", "--log-format", "json", "--ticket", "none", "--folder", "n", cwd=tmp_path)  # fmt: skip
+    joining = call(
+        "site",
+        "run",
+        "--data",
+        "x.npz",
+        "--log-format",
+        "json",
+        "--ticket",
+        "none",
+        "--folder",
+        "n",
+        cwd=tmp_path,
+    )
     assert (joining.code, json.loads(joining.out)["code"]) == (2, "E111")
 
 
@@ -194,9 +215,12 @@ def test_nothing_is_lost_if_the_supervisor_is_slow(tmp_path):
     """A child that prints more than a pipe holds waits; it is not cut off."""
     heard: list[str] = []
     slow = Program(
-        "it", [sys.executable, "-c", "for k in range(3000): print('z' * 99)"], dict(os.environ), tmp_path / "l",
+        "it",
+        [sys.executable, "-c", "for k in range(3000): print('z' * 99)"],
+        dict(os.environ),
+        tmp_path / "l",
         seen=lambda line: (time.sleep(0.0001), heard.append(line))[1],
-    )  # fmt: skip
+    )
     slow.tend(lambda _: None)
     assert isinstance(slow.process, subprocess.Popen)
     slow.process.wait(60)

@@ -1,4 +1,5 @@
-"""A message that was handed out and never arrived, because a program or a machine died in that moment, is sent again.
+"""A message that was handed out and never arrived, because a program or a machine died in that moment, is
+sent again.
 
 Flower's server hands each message out once: a front that was killed then cost a site the round.
 """
@@ -35,15 +36,21 @@ ASKED, ANSWER = SignedMessage("asked", b"signature", b"blob"), SignedMessage("an
 
 
 class SuperLink:
-    """Takes messages for one node, which then asks for more and is given nothing. A message whose number it knows is none.
+    """Takes messages for one node, which then asks for more and is given nothing. A message whose number it
+    knows is none.
 
-    losing: how many it hands out to somebody who dies with them; all others are answered. working: the node works on the
-    first for ever, and asks for nothing.
+    losing: how many it hands out to somebody who dies with them; all others are answered. working: the node
+    works on the first for ever, and asks for nothing.
     """
 
     def __init__(self, folder, losing: int, working: bool = False):
         fake.grid_of({})  # which sets what Flower's messages want to know of their process
-        self.idle, self.losing, self.working, self.taken = IdleNodes(folder / IDLE_FOLDER), losing, working, []
+        self.idle, self.losing, self.working, self.taken = (
+            IdleNodes(folder / IDLE_FOLDER),
+            losing,
+            working,
+            [],
+        )
         self.replies: dict[str, Message] = {}
 
     def PushMessages(self, request):
@@ -74,7 +81,9 @@ class SuperLink:
         )
 
     def PullObject(self, request):
-        return SimpleNamespace(object_found=True, object_available=True, object_content=self.pieces[request.object_id])
+        return SimpleNamespace(
+            object_found=True, object_available=True, object_content=self.pieces[request.object_id]
+        )
 
     def ConfirmMessageReceived(self, request):
         pass
@@ -130,7 +139,8 @@ def refusing(status: int):
 
 
 def test_a_server_that_was_away_until_the_deadline_leaves_everybody_unasked_and_the_run_goes_on(tmp_path):
-    """Once it was back it refused messages whose time was over with 500, which ended the run with a traceback."""
+    """Once it was back it refused messages whose time was over with 500, which ended the run with a
+    traceback."""
     link = SuperLink(tmp_path, 0)
     link.PushMessages = refusing(500)
     assert asked(link, tmp_path, 0.3) == {}

@@ -1,4 +1,5 @@
-"""Real processes on loopback: a site that dies, one that hangs, one whose network is cut, one whose worker is killed."""
+"""Real processes on loopback: a site that dies, one that hangs, one whose network is cut, one whose worker is
+killed."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def test_a_site_that_dies_is_left_out_after_the_deadline(federation):
 class Trouble:
     """A run in which b hangs and c loses its network, and then a's worker is killed.
 
-    during, after, at_last: the lines of its rounds; events: all of them, of which `since` begin with the kill;
+    during, after, at_last: the lines of its rounds; events: all of them, of which `since` begin with the
+    kill;
     worker_s: until a's next worker was there.
     """
 
@@ -82,15 +84,20 @@ def trouble(federation) -> Iterator[Trouble]:
     os.kill(worker, signal.SIGKILL)
     federation.until(lambda: federation.pid("a", "unskew.federation.site.worker", worker) != worker, 30)
     worker_s = time.monotonic() - began
-    federation.until(lambda: any(": 3/3 sites" in line for line in federation.rounds("cut")[killed + 1 :]), 120)
+    federation.until(
+        lambda: any(": 3/3 sites" in line for line in federation.rounds("cut")[killed + 1 :]), 120
+    )
     rounds = federation.rounds("cut")
     events = federation.events("cut")
-    yield Trouble(rounds[before:mended], rounds[mended:killed], rounds[killed:], events, events[told:], worker_s)
+    yield Trouble(
+        rounds[before:mended], rounds[mended:killed], rounds[killed:], events, events[told:], worker_s
+    )
     cable.close()
 
 
 def works_on_a_request(site: Path) -> bool:
-    """Whether a site whose worker stands still has handed it a request: the one it had answered before is gone."""
+    """Whether a site whose worker stands still has handed it a request: the one it had answered before is
+    gone."""
     seen = []
     for _ in range(2):
         seen.append((site / "answering").read_bytes() if (site / "answering").exists() else b"")
@@ -112,7 +119,9 @@ def test_a_hung_site_and_one_whose_network_is_cut_are_taken_back(trouble):
     assert any(": 3/3 sites" in line for line in trouble.after)
 
 
-def test_a_worker_that_is_killed_is_said_and_restarted_within_seconds_and_the_run_goes_on(federation, trouble):
+def test_a_worker_that_is_killed_is_said_and_restarted_within_seconds_and_the_run_goes_on(
+    federation, trouble
+):
     """N11: its site was online and silent for twelve minutes."""
     assert trouble.worker_s < 10
     assert "the worker ended with code -9 and will be restarted" in federation.log("a")

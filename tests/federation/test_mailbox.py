@@ -1,4 +1,5 @@
-"""A run's messages at the SuperLink: pieces that are still on their way, and senders that stop in the middle."""
+"""A run's messages at the SuperLink: pieces that are still on their way, and senders that stop in the
+middle."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class SuperLink:
         for reply in replies:
             reply.metadata.__dict__["_message_id"] = flower_messages.payload(reply).object_id
             self.pieces |= {
-                n: piece.deflate() for n, piece in get_all_nested_objects(flower_messages.payload(reply)).items()
+                n: piece.deflate()
+                for n, piece in get_all_nested_objects(flower_messages.payload(reply)).items()
             }
 
     def PullMessages(self, request):
@@ -67,7 +69,8 @@ def answered(node: int) -> Message:
 
 
 def answered_at_once(folder: Path, *numbers: str) -> Callable[[list[Message]], list[str]]:
-    """Instead of sending messages: their numbers, and the bell that the front rings when a site has answered."""
+    """Instead of sending messages: their numbers, and the bell that the front rings when a site has
+    answered."""
 
     def push(messages: list[Message]) -> list[str]:
         Bell(folder / REPLIES).ring()
@@ -123,7 +126,9 @@ def test_a_site_that_stops_in_the_middle_holds_nobody_up_and_is_named(tmp_path, 
 def test_a_sender_is_given_up_only_when_nothing_comes_for_a_while(monkeypatch):
     clock, asked = [0.0], []
     monkeypatch.setattr(flower_messages.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(flower_messages.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(
+        flower_messages.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+    )
 
     def pull(object_id: str) -> bytes:
         asked.append(clock[0])
@@ -198,14 +203,18 @@ def test_a_reply_answers_the_request_that_the_server_says(tmp_path):
     assert {m.metadata.reply_to_message_id for m in pulled(box, ["m2", "m3"])} == {"m2", "m3"}
 
 
-@pytest.mark.parametrize(("status", "error"), [(401, UnskewError), (403, UnskewError), (500, httpx.HTTPStatusError)])
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, UnskewError), (403, UnskewError), (500, httpx.HTTPStatusError)]
+)
 def test_a_run_that_somebody_has_ended_says_so(tmp_path, status, error):
     """Its ending was "HTTPStatusError: Client error '401 Unauthorized' for url ..."."""
 
     class Ended:
         def __getattr__(self, call):
             def refuse(request):
-                response = httpx.Response(status, request=httpx.Request("POST", "https://127.0.0.1/v1/runtime"))
+                response = httpx.Response(
+                    status, request=httpx.Request("POST", "https://127.0.0.1/v1/runtime")
+                )
                 response.raise_for_status()
 
             return refuse
@@ -262,7 +271,9 @@ def test_what_names_the_tensors_pieces_is_sent_before_them_and_only_what_is_miss
     assert sorted(number for number, _ in sent) == sorted(list(content)[1:])
     kinds = [piece.split(b" ")[0].split(b"\n")[0][:10] == b"ArrayChunk" for _, piece in sent]
     last = max(place for place, is_chunk in enumerate(kinds) if not is_chunk)
-    assert last < kinds.count(False) + flower_messages.AT_ONCE - 1, "of those side by side one may overtake the other"
+    assert last < kinds.count(False) + flower_messages.AT_ONCE - 1, (
+        "of those side by side one may overtake the other"
+    )
     assert all(content[number] == piece for number, piece in sent)
 
 

@@ -122,7 +122,10 @@ def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home):
 
     joined = joined_at(tmp_path, home, 8123)
     done = call("federation", "renew", "lung", "--also", "fl.example.org,10.0.0.7,fd00::7", cwd=tmp_path)
-    assert (done.code, done.out) == (0, f"renewed  valid until {certificate(home).not_valid_after_utc:%Y-%m-%d}\n")
+    assert (done.code, done.out) == (
+        0,
+        f"renewed  valid until {certificate(home).not_valid_after_utc:%Y-%m-%d}\n",
+    )
     names = certificate(home).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "fl.example.org" in names.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
@@ -142,13 +145,18 @@ def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home):
 
 def test_a_host_that_is_none_is_refused(tmp_path, home):
     before = certificate(home)
-    assert "E503 a certificate names hosts" in call("federation", "renew", "lung", "--also", "a b", cwd=tmp_path).err
+    assert (
+        "E503 a certificate names hosts"
+        in call("federation", "renew", "lung", "--also", "a b", cwd=tmp_path).err
+    )
     assert certificate(home) == before
 
 
 def test_another_authoritys_key_is_refused(home, tmp_path):
     other = Coordinator.make(tmp_path / "other", "other", "127.0.0.1:1", ["a"])
-    (home.folder / certificates.AUTHORITY_KEY).write_bytes((other.folder / certificates.AUTHORITY_KEY).read_bytes())
+    (home.folder / certificates.AUTHORITY_KEY).write_bytes(
+        (other.folder / certificates.AUTHORITY_KEY).read_bytes()
+    )
     with pytest.raises(UsageError, match=r"E503 .*authority\.key is not the key of .*ca\.crt"):
         certificates.renew(home.folder)
     (home.folder / certificates.AUTHORITY_KEY).write_text(PrivateKey.make().public.text)

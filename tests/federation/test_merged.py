@@ -1,4 +1,5 @@
-"""A coordinator's run whose rounds cannot be computed again: its merged model is attacked, and nothing else is claimed."""
+"""A coordinator's run whose rounds cannot be computed again: its merged model is attacked, and nothing else
+is claimed."""
 
 from __future__ import annotations
 
@@ -44,8 +45,10 @@ def auc(finding: dict) -> float:
 
 def test_some_sites_samples_are_told_from_strangers_and_whose_they_are_is_said(run, copy):
     finding = measured(copy, *QUICK, *given(run)[:2])
-    assert finding["only"] == (
-        "only the merged model was attacked, because the samples of s1, s2 are missing; the members are samples of s0"
+    assert (
+        finding["only"]
+        == "only the merged model was attacked, because the samples of s1, s2 are missing; the members are"
+        " samples of s0"
     )
     assert "--data s0=PATH" in finding["command"]
     assert "s1" not in finding["command"]
@@ -104,13 +107,20 @@ def test_whoever_has_all_samples_may_attack_the_merged_model_alone(run, copy):
 @pytest.mark.parametrize(
     ("method", "settings", "why"),
     [
-        ("dp(clip=1.0, noise_multiplier=1.0)", {"availability": "poisson:0.9"}, "the noise of 'dp' came from"),
+        (
+            "dp(clip=1.0, noise_multiplier=1.0)",
+            {"availability": "poisson:0.9"},
+            "the noise of 'dp' came from",
+        ),
         ("dpsgd(clip=1.0, noise_multiplier=0.5)", {}, "the noise of 'dpsgd' came from"),
         pytest.param(
             "fedavg",
             {"secure_aggregation": "on"},
             "the server read sums alone",
-            marks=[pytest.mark.flower, pytest.mark.skipif(not find_spec("flwr"), reason="Flower is not installed")],
+            marks=[
+                pytest.mark.flower,
+                pytest.mark.skipif(not find_spec("flwr"), reason="Flower is not installed"),
+            ],
         ),
     ],
 )

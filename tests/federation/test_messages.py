@@ -17,7 +17,15 @@ from unskew.federation.coordinator.correspondence import Contact, Correspondence
 from unskew.federation.journal import Journal
 from unskew.federation.protocol.hello import Hello, data_change, data_difference
 from unskew.federation.protocol.signed_messages import SignedMessage
-from unskew.federation.protocol.wire_format import MOST_HEADER, Limits, Packet, WireError, reply_of, seal, unseal
+from unskew.federation.protocol.wire_format import (
+    MOST_HEADER,
+    Limits,
+    Packet,
+    WireError,
+    reply_of,
+    seal,
+    unseal,
+)
 from unskew.version import __version__
 
 WIDE = Limits(1 << 20, 100)
@@ -88,7 +96,9 @@ def test_a_node_that_is_no_admitted_site_is_named_and_not_asked_again():
     post, channel, told = posted(as_site("s7", signer="s7"))
     post.nodes.clear()
     assert post.greet({}) == {}
-    assert told == [(0, "E310", "a node (1) says it is 's7', which is not an admitted site; it is not asked again.")]
+    assert told == [
+        (0, "E310", "a node (1) says it is 's7', which is not an admitted site; it is not asked again.")
+    ]
     post.greet({})
     assert len(channel.requests) == 1
 
@@ -178,7 +188,8 @@ def test_another_python_resumes_and_another_torch_does_not():
 
 
 def test_tensors_arrive_in_the_order_of_names_at_addresses_where_torch_would_put_them():
-    """Else what a hook adds up, or the kernel that it calls, has other last bits than in the simulator, now and then."""
+    """Else what a hook adds up, or the kernel that it calls, has other last bits than in the simulator, now
+    and then."""
     sent = {name: {f"{i}.w": torch.zeros(i) for i in range(13, 0, -1)} for name in ("w", "down")}
     tree = unseal(seal({}, sent, KEY), KEY.public, WIDE).tree
     assert [list(tree), *(list(tree[n]) for n in tree)] == [["down", "w"], *2 * [sorted(sent["w"])]]

@@ -1,4 +1,5 @@
-"""Figures for Prometheus: what they count, in a form that can be parsed, read by nobody else and naming nothing of a site."""
+"""Figures for Prometheus: what they count, in a form that can be parsed, read by nobody else and naming
+nothing of a site."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LABELS = {"version", "program", "state", "direction", "site", "code", "kind"}
 
 
 def parsed(page: str) -> dict[str, dict[str, float]]:
-    """The values of every metric by its label's value; by the grammar of the text format, of which anything else fails."""
+    """The values of every metric by its label's value; by the grammar of the text format, of which anything
+    else fails."""
     assert page.endswith("\n")
     metrics: dict[str, dict[str, float]] = {}
     kinds: dict[str, str] = {}
@@ -158,7 +160,12 @@ def test_addresses_are_read_and_loopback_is_where_no_host_is_given(served):
     assert parse_endpoint("9464") == ("127.0.0.1", 9464)
     assert parse_endpoint("0.0.0.0:9464") == ("0.0.0.0", 9464)
     assert parse_endpoint("[::1]:9464") == ("::1", 9464)
-    for taken in (f"127.0.0.1:{served[0].port}", "192.0.2.1:9464", "no.such.host.invalid:9464", f"{'a' * 70}.b:1"):
+    for taken in (
+        f"127.0.0.1:{served[0].port}",
+        "192.0.2.1:9464",
+        "no.such.host.invalid:9464",
+        f"{'a' * 70}.b:1",
+    ):
         with pytest.raises(UsageError, match=r"E109 --metrics .* cannot be used on this machine"):
             Endpoint(taken, Simple())
 
@@ -185,10 +192,18 @@ def run(tmp_path) -> Path:
 def write(path: Path, t: int, answered=(0, 1, 2), codes=()) -> None:
     """What a round leaves in a run's files."""
     rows = {
-        "metrics": [{"t": t, "scope": "train", "client": None, "metric": m, "value": 1.5} for m in ("seconds", "loss")],
+        "metrics": [
+            {"t": t, "scope": "train", "client": None, "metric": m, "value": 1.5} for m in ("seconds", "loss")
+        ],
         "ledger": [
             {"t": t, "way": "down", "share": "w", "clients": [0, 1, 2], "bytes": 100},
-            {"t": t, "way": "up", "share": "w", "clients": list(answered), "bytes": [7, 8, 9][: len(answered)]},
+            {
+                "t": t,
+                "way": "up",
+                "share": "w",
+                "clients": list(answered),
+                "bytes": [7, 8, 9][: len(answered)],
+            },
         ],
         "events": [
             *({"t": t, "code": code, "text": "c secret words /data/patients"} for code in codes),
@@ -291,8 +306,16 @@ def test_a_site_counts_what_it_was_asked_and_what_it_refused(site):
 
 def test_a_coordinator_adds_no_labels_to_a_sites_figures(tmp_path):
     figures = SiteMetrics(tmp_path)
-    for header in ({"kind": "k" * 50}, {"kind": "train", "code": "E" * 9}, {"code": "E520"}, {"kind": ["a"]}, {}):
-        figures.counted(lambda *_, h=header: SignedMessage(json.dumps(h), b"", b""))(SignedMessage("", b"", b""), 1.0)
+    for header in (
+        {"kind": "k" * 50},
+        {"kind": "train", "code": "E" * 9},
+        {"code": "E520"},
+        {"kind": ["a"]},
+        {},
+    ):
+        figures.counted(lambda *_, h=header: SignedMessage(json.dumps(h), b"", b""))(
+            SignedMessage("", b"", b""), 1.0
+        )
     values = parsed(exposition(figures.metrics()))
     assert set(values["unskew_requests_total"]) <= {*KINDS, "other"}
     assert set(values["unskew_refusals_total"]) <= {*PAGES, "other"}

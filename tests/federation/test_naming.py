@@ -1,4 +1,5 @@
-"""Labels of a site that holds samples of some classes only, under the names on which all sites have agreed."""
+"""Labels of a site that holds samples of some classes only, under the names on which all sites have
+agreed."""
 
 from __future__ import annotations
 
@@ -50,19 +51,29 @@ def test_numbers_that_can_mean_one_thing_mean_it(tmp_path, labels, classes, held
 @pytest.mark.parametrize("kind", ["csv", "int64", "float64", "U1"])
 @pytest.mark.parametrize(("labels", "classes"), [([1], NY), ([1, 2], ABC), ([2], ABC), ([1], ABC)])
 def test_numbers_that_can_mean_two_things_are_refused(tmp_path, labels, classes, kind):
-    """A site that holds no sample of class 0 was trained on each label as the class before it, without a word."""
+    """A site that holds no sample of class 0 was trained on each label as the class before it, without a
+    word."""
     low = labels[0]
-    told = f"E404 .* its label {low} is '{classes[low]}' if labels count from 0, '{classes[low - 1]}' if from 1; write"
+    told = (
+        f"E404 .* its label {low} is '{classes[low]}' if labels count from 0, '{classes[low - 1]}' if from 1;"
+        " write"
+    )
     with pytest.raises(DataError, match=told):
         loaded(tmp_path, labels, classes, kind)
 
 
 def test_numbers_beyond_the_classes_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"E404 .* holds the label 3; --classes names 3, which are labels 0 to 2"):
+    with pytest.raises(
+        DataError, match=r"E404 .* holds the label 3; --classes names 3, which are labels 0 to 2"
+    ):
         loaded(tmp_path, [0, 3], ABC, "int64")
-    with pytest.raises(DataError, match=r"E404 .* holds the label 4; --classes names 3, which are labels 1 to 3"):
+    with pytest.raises(
+        DataError, match=r"E404 .* holds the label 4; --classes names 3, which are labels 1 to 3"
+    ):
         loaded(tmp_path, [1, 4], ABC, "int64")
-    with pytest.raises(DataError, match=r"E404 .* holds the label 2; --classes names 2, which are labels 0 to 1"):
+    with pytest.raises(
+        DataError, match=r"E404 .* holds the label 2; --classes names 2, which are labels 0 to 1"
+    ):
         loaded(tmp_path, [0, 2], NY, "int64")
 
 

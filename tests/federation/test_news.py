@@ -1,4 +1,5 @@
-"""What makes an exchange quick: nobody asks for messages until there may be one, and each message is a single piece."""
+"""What makes an exchange quick: nobody asks for messages until there may be one, and each message is a single
+piece."""
 
 from __future__ import annotations
 
@@ -141,7 +142,9 @@ def test_three_requests_take_four_calls_and_ring(tmp_path):
             calls.append("object")
             return SimpleNamespace(stored=True)
 
-    messages = [Message(pack_message(SignedMessage(f"{k}", b"", b"blob")), k, "train", ttl=60) for k in (1, 2, 3)]
+    messages = [
+        Message(pack_message(SignedMessage(f"{k}", b"", b"blob")), k, "train", ttl=60) for k in (1, 2, 3)
+    ]
     assert len(set(Mailbox(Link(), 1, tmp_path).push_messages(messages))) == 3
     assert calls == ["messages"] + ["object"] * 3
     assert bell.rang()

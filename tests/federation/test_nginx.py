@@ -1,4 +1,5 @@
-"""deploy/nginx in a real nginx: sites prove their keys through it, and strangers are turned away behind it."""
+"""deploy/nginx in a real nginx: sites prove their keys through it, and strangers are turned away behind
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
 CONF = Path(__file__).parents[2] / "deploy/nginx/stream.conf"
 pytestmark = [
     pytest.mark.flower,
-    pytest.mark.skipif(not (NGINX and MODULE.exists()), reason="nginx with its stream module is not on this machine"),
+    pytest.mark.skipif(
+        not (NGINX and MODULE.exists()), reason="nginx with its stream module is not on this machine"
+    ),
 ]
 
 
@@ -43,7 +46,9 @@ def behind(tmp_path_factory) -> Iterator[tuple[Front, int, Path]]:
     folder, listen = tmp_path_factory.mktemp("nginx"), free_port()
     with standing(tmp_path_factory.mktemp("front")) as front:
         command = configuration(folder, listen, front.home.port)
-        process = subprocess.Popen([*command, "-g", "daemon off; master_process off;"], stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*command, "-g", "daemon off; master_process off;"], stderr=subprocess.DEVNULL
+        )
         try:
             until(lambda: _open(listen), lambda: (folder / "error.log").read_text())
             yield front, listen, folder
@@ -68,7 +73,10 @@ def test_a_site_proves_its_key_through_nginx_and_a_stranger_does_not(behind):
     site = front.sites["a"].tls()
     assert site is not None
     assert _answer_to(site, listen).startswith(b"HTTP/1.1 204")
-    for context, why in ((front.sites["c"].tls(), "not of an admitted key"), (_nobody(front), "offers no certificate")):
+    for context, why in (
+        (front.sites["c"].tls(), "not of an admitted key"),
+        (_nobody(front), "offers no certificate"),
+    ):
         assert context is not None
         assert _answer_to(context, listen) == b""
         front.refused("127.0.0.1", why)
@@ -77,10 +85,13 @@ def test_a_site_proves_its_key_through_nginx_and_a_stranger_does_not(behind):
 
 def _answer_to(context: ssl.SSLContext, port: int) -> bytes:
     """What comes back for a request in TLS; nothing if the connection is closed."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as plain:  # noqa: SIM117
-        with context.wrap_socket(plain, server_hostname="127.0.0.1") as line:
-            line.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            return line.recv(100)
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), 5) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as line,
+    ):
+        line.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        return line.recv(100)
     return b""
 
 

@@ -1,4 +1,5 @@
-"""What is kept for operators: the last troubles of a site, and what a run has said before its record was open."""
+"""What is kept for operators: the last troubles of a site, and what a run has said before its record was
+open."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def setup(site, method: str, **facts) -> dict:
 
 
 def test_a_refused_setup_leaves_nothing_that_answers(site):
-    """N1: a refused study stayed warm under the number of an approved one, and the next request took every sample."""
+    """N1: a refused study stayed warm under the number of an approved one, and the next request took every
+    sample."""
     site.guard.approve = "ask"
     hello(site)
     approvals.decide(site.member.folder, "r1", "approved")
@@ -43,7 +44,8 @@ def test_a_refused_setup_leaves_nothing_that_answers(site):
 
 
 def test_a_begun_number_takes_no_other_study_even_where_everything_is_approved(site):
-    """N1: neither the approval nor the budget was counted for a second study under the number of the first."""
+    """N1: neither the approval nor the budget was counted for a second study under the number of the
+    first."""
     begun(site)
     assert "run r1 began with another study" in hello(site, ALL_SAMPLES)["text"]
     assert "run r1 began with another study" in setup(site, ALL_SAMPLES)["text"]
@@ -79,14 +81,17 @@ def test_nothing_leaves_that_the_study_has_not_declared(site, branch):
         site.guard.note("r1", AnsweredRequest("visit", 0), undeclared, {})
     assert SiteLedger.read(site.member.folder).runs["r1"].bytes == 0
     site.guard.note(
-        "r1", AnsweredRequest("train", 1), {"w": {"a": torch.zeros(3)}, "score": {"global": torch.zeros(3)}}, {}
+        "r1",
+        AnsweredRequest("train", 1),
+        {"w": {"a": torch.zeros(3)}, "score": {"global": torch.zeros(3)}},
+        {},
     )
 
 
 @pytest.mark.parametrize("other", [{"k": 1, "clients": 2}, {"clients": 2}, {"largest": 34}])
 def test_a_run_is_set_up_in_one_way(site, other):
-    """N1: an approved method drew other averages of samples whenever it was set up as another client, until all were
-    known."""
+    """N1: an approved method drew other averages of samples whenever it was set up as another client, until
+    all were known."""
     allow(site)
     assert setup(site, "fedmix(group=7)")["ready"]
     assert setup(site, "fedmix(group=7)")["ready"]  # as a server does after a crash
@@ -95,7 +100,8 @@ def test_a_run_is_set_up_in_one_way(site, other):
 
 
 def test_a_number_that_waits_cannot_be_given_to_another_study(site):
-    """N1: the operator read of one study, and the same number asked again with another, which was approved."""
+    """N1: the operator read of one study, and the same number asked again with another, which was
+    approved."""
     site.guard.approve, folder = "ask", site.member.folder
     assert hello(site)["code"] == "E522"
     assert "run r1 has asked with another study" in hello(site, ALL_SAMPLES)["text"]
@@ -139,4 +145,6 @@ def test_a_stricter_policy_stops_a_run_that_goes_on(site, stricter, key):
     assert setup(site, "rebafl")["ready"]
     allow(site, **stricter)
     asked = answer(site, "score", 1, {"w": weights(site)}, lr=0.05)
-    assert (asked.get("code"), f"({key})" in asked.get("text", "")) == (("E520", True) if key else (None, False))
+    assert (asked.get("code"), f"({key})" in asked.get("text", "")) == (
+        ("E520", True) if key else (None, False)
+    )

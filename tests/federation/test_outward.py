@@ -24,7 +24,10 @@ from unskew.federation.site.site import Site
         ("see /tmp/unskew-error-1.log.", "see X"),
         (r"C:\Users\ann\scans.npz is no archive", "X is no archive"),
         ("the model net.py:make, of site/runs/r1", "the model X:make, of X"),
-        ("site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2", "site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2"),
+        (
+            "site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2",
+            "site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2",
+        ),
         ("(read: each / sum)", "(read: each / sum)"),
     ],
 )
@@ -73,7 +76,9 @@ def test_neither_data_nor_a_model_of_the_sites_own_are_named(site, tmp_path):
     broken = Site(site.member, load, approve="all")
     assert "patients" not in hello(broken)["text"]
     own = Site(replace(site.member), site.load, model="secret/net.py:make", approve="all")
-    assert "secret" not in str(answer(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict()))
+    assert "secret" not in str(
+        answer(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict())
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,9 @@ def test_a_coordinator_reads_again_what_it_has_named_itself(site):
     refused = answer(site, "hello", settings=fake.small("fedavg", model="/home/me/net.py:make").as_dict())
     assert "the study's model is /home/me/net.py:make; to allow your own" in refused["text"]
     asked = fake.small("fedavg", model=f"{site.member.folder}/runs/x.py:make").as_dict()
-    assert str(site.member.folder) not in answer(site, "hello", settings=asked)["text"], "which would confirm a guess"
+    assert str(site.member.folder) not in answer(site, "hello", settings=asked)["text"], (
+        "which would confirm a guess"
+    )
 
 
 def test_a_trip_that_the_method_does_not_have_is_refused_in_a_sentence(site):
@@ -126,4 +133,6 @@ def test_a_trip_that_the_method_does_not_have_is_refused_in_a_sentence(site):
 def test_a_trip_without_a_name_is_refused_in_a_sentence(site):
     """What explains an error read the trip's name, and raised in place of an answer."""
     begun(site)
-    assert answer(site, "visit", lr=0.05, trip=0)["text"] == "the request lacks 'part', which every 'visit' has."
+    assert (
+        answer(site, "visit", lr=0.05, trip=0)["text"] == "the request lacks 'part', which every 'visit' has."
+    )

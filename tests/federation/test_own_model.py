@@ -1,4 +1,5 @@
-"""After a run over a network a site has its own model in its own folder, the one that the simulator has of that client."""
+"""After a run over a network a site has its own model in its own folder, the one that the simulator has of
+that client."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ SITE = 2
 @functools.cache
 def simulated(name: str) -> unskew.Result:
     settings = fake.small(name).as_dict()
-    return unskew.run(name, fake.federation(), **{n: v for n, v in settings.items() if n not in ("method", "data")})
+    return unskew.run(
+        name, fake.federation(), **{n: v for n, v in settings.items() if n not in ("method", "data")}
+    )
 
 
 def trained(folder: Path, name: str, **changes) -> Path:
@@ -77,7 +80,9 @@ def after(rounds: int, name: str) -> np.ndarray:
     """What the simulator's client answers after fewer rounds."""
     settings = {n: v for n, v in fake.small(name).as_dict().items() if n not in ("method", "data", "rounds")}
     federation = fake.federation()
-    return unskew.run(name, federation, rounds=rounds, **settings).predict_proba(federation.x_test, client=SITE)
+    return unskew.run(name, federation, rounds=rounds, **settings).predict_proba(
+        federation.x_test, client=SITE
+    )
 
 
 class Stop(Exception):
@@ -147,7 +152,10 @@ def test_the_command_takes_the_sites_data(tmp_path, of_fedbn):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (lambda d: {"x": d.x[1:], "y": d.y[1:]}, r"E131 .* holds 32 training samples of .*; s2 trained on 33 of"),
+        (
+            lambda d: {"x": d.x[1:], "y": d.y[1:]},
+            r"E131 .* holds 32 training samples of .*; s2 trained on 33 of",
+        ),
         (lambda d: {"y": np.roll(d.y, 1) * 0 + d.y[0]}, r"E131 .* holds 33 training samples .*by class"),
         (lambda d: {"classes": tuple(reversed(d.classes))}, r"E131 .* holds 33 training samples"),
     ],
@@ -183,7 +191,9 @@ def test_it_is_exported_with_its_scores_and_what_has_left(tmp_path, of_fedbn):
     assert (facts["client"], facts["round"]) == ("s2", 3)
     card = (tmp_path / "out/model.md").read_text()
     scores = simulated("fedbn").record
-    rows = [r for r in scores.rows["metrics"] if r["t"] == 3 and r["client"] == SITE and r["metric"] == "accuracy"]
+    rows = [
+        r for r in scores.rows["metrics"] if r["t"] == 3 and r["client"] == SITE and r["metric"] == "accuracy"
+    ]
     assert f"| personal@client | accuracy | {rows[-1]['value']:.4f} |" in card
     assert "| weights | weights | leaves.txt |" in card
     assert "33 for training, 12 for the scores below" in card
@@ -200,7 +210,10 @@ def test_scores_are_those_of_the_models_own_round():
         {"t": 3, "share": "score/kept", "values": [0.7, 0.5]},
         {"t": 3, "share": "score/kept.f1", "values": [0.6]},
     ]
-    at = {t: {(r["scope"], r["metric"]): r["value"] for r in _scores(rows, ["accuracy", "loss"], t)} for t in (2, 3)}
+    at = {
+        t: {(r["scope"], r["metric"]): r["value"] for r in _scores(rows, ["accuracy", "loss"], t)}
+        for t in (2, 3)
+    }
     assert at[2] == {("global@client", "accuracy"): 0.1, ("global@client", "loss"): 0.2}
     own = "personal@client"
     assert at[3] == {(own, "accuracy"): 0.7, (own, "loss"): 0.5, (own, "f1"): 0.6}
@@ -296,7 +309,15 @@ def test_standardising_by_a_set_that_has_no_constants_is_refused(tmp_path):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg").replace(normalise="dataset"))
 
 
-SAID = {"site": "s0", "train": 3, "test": 1, "shape": [3, 8, 8], "classes": ["a", "b"], "pixels": [], "versions": {}}
+SAID = {
+    "site": "s0",
+    "train": 3,
+    "test": 1,
+    "shape": [3, 8, 8],
+    "classes": ["a", "b"],
+    "pixels": [],
+    "versions": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -308,5 +329,7 @@ def test_a_site_says_one_mean_and_deviation_for_each_channel(scale):
     said = Hello.read({**SAID, "scale": [0.0, 0, 0, 1, 1, 1]})
     assert Hello.read(json.loads(json.dumps(said.as_json()))) == said
     other = replace(said, site="s1", scale=(0.0, 0.0, 0.5, 1.0, 1.0, 1.0))
-    with pytest.raises(UsageError, match="E504 sites hold different data: the constants of standardising are"):
+    with pytest.raises(
+        UsageError, match="E504 sites hold different data: the constants of standardising are"
+    ):
         check_compatible([said, other])

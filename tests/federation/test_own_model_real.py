@@ -1,4 +1,5 @@
-"""Real processes whose sites end with models of their own: each predicts with the bits of the simulator's personal model."""
+"""Real processes whose sites end with models of their own: each predicts with the bits of the simulator's
+personal model."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def federation(tmp_path_factory):
 
 
 def simulated(method: str) -> unskew.Result:
-    """Over a network updates are clipped, and no site weighs more than half, unless that is refused; so it is here, too."""
+    """Over a network updates are clipped, and no site weighs more than half, unless that is refused; so it is
+    here, too."""
     dealt = samples(len(SITES))
     inputs = (dealt.x, dealt.y, dealt.x_test, dealt.y_test)
     data = Federation("digits", *inputs, dealt.classes, dealt.train, dealt.test, dealt.skew)
@@ -43,7 +45,9 @@ def simulated(method: str) -> unskew.Result:
 def test_each_sites_own_model_is_the_simulators_personal_one(federation, method):
     """Read from the folder that the site's process has written, which answers for its own client alone."""
     before = {site: set((federation.root / f"site-{site}/runs").glob("*")) for site in SITES}
-    (federation.root / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in {**STUDY, "method": method}.items()))
+    (federation.root / "study.yaml").write_text(
+        "\n".join(f"{n}: {v}" for n, v in {**STUDY, "method": method}.items())
+    )
     federation.start_run(method, "--min-sites", str(len(SITES)), deadline="120s")
     result = json.loads(federation.end("run"))
     alone, x = simulated(method), samples(len(SITES)).x_test

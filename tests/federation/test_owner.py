@@ -56,7 +56,9 @@ def test_a_file_of_another_run_is_not_predicted_with(tmp_path, two, name):
 def test_a_file_that_does_not_say_whose_it_is_is_not_predicted_with(tmp_path, two, name, said):
     tree, facts = checkpoints.read((run := own(two, tmp_path)) / name)
     checkpoints.write(run / name, tree, {n: v for n, v in facts.items() if n != "owner"} | said)
-    with pytest.raises(StateError, match=rf"E204 {name} in the folder of run {run.name} at site s2 does not say whose"):
+    with pytest.raises(
+        StateError, match=rf"E204 {name} in the folder of run {run.name} at site s2 does not say whose"
+    ):
         unskew.load(run)
 
 
@@ -95,7 +97,8 @@ def test_a_file_says_whose_it_is_and_of_which_method(two):
 
 @pytest.mark.parametrize("theirs", ["s0", None])
 def test_the_next_round_does_not_begin_with_another_sites_state(tmp_path, theirs):
-    """The coordinator ends after round 2, and goes on; meanwhile somebody copies a file. Without that nothing changes."""
+    """The coordinator ends after round 2, and goes on; meanwhile somebody copies a file. Without that nothing
+    changes."""
 
     class Stop(Exception):
         pass

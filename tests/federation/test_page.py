@@ -204,11 +204,17 @@ def test_the_coordinators_page_shows_sites_scores_what_was_sent_and_events(tmp_p
     fake.run(path, fake.Direct(sites), fake.small("scaffold"), min_sites=2)
     text = run_page.html(path)
     assert "<strong>done</strong>, round 3 of 3" in text
-    assert re.search(r"<td>s2</td><td>33</td><td>3</td><td>3</td><td>round 3</td><td>accuracy [\d.]+%</td>", text)
+    assert re.search(
+        r"<td>s2</td><td>33</td><td>3</td><td>3</td><td>round 3</td><td>accuracy [\d.]+%</td>", text
+    )
     assert re.search(r"<td>global accuracy</td><td>[\d.]+%</td><td>[\d.]+%</td>", text)
     assert "<td>scaffold/delta</td><td>weights</td><td>all</td><td>every round</td>" in text
-    assert text.count("<td>the server, and what it makes of it by every client</td>") == 2  # weights and variates
-    assert text.count("not measured; whoever has samples of its sites can attack it") == 1  # no attack reads variates
+    assert (
+        text.count("<td>the server, and what it makes of it by every client</td>") == 2
+    )  # weights and variates
+    assert (
+        text.count("not measured; whoever has samples of its sites can attack it") == 1
+    )  # no attack reads variates
     assert text.count(f"unskew attack {path} membership --data SITE=PATH") == 1
     assert "<td>E520</td><td>s0: the site&#39;s policy does not allow it" in text
     assert not Tags(text).wrong
@@ -277,7 +283,9 @@ def hello_of(name, train=5):
 
 def test_the_coordinators_table_counts_who_was_asked_and_whose_answer_was_used(tmp_path):
     path = fake_run(tmp_path / "run", rounds=3, clients=10)
-    (path / "sites.json").write_text(json.dumps({"run": "1", "sites": [hello_of("a"), hello_of("b"), hello_of("c")]}))
+    (path / "sites.json").write_text(
+        json.dumps({"run": "1", "sites": [hello_of("a"), hello_of("b"), hello_of("c")]})
+    )
     rounds_ = [(2, [0, 1], [0]), (4, [0, 1, 2], [0, 1]), (6, [0, 7], [7])]
     rows = [{"t": t, "code": "round", "asked": asked, "answered": answered} for t, asked, answered in rounds_]
     (path / "ledger.jsonl").write_text("")  # nothing was sent in the last round yet
@@ -350,7 +358,12 @@ def test_a_run_at_a_site_is_done_running_or_quiet(monkeypatch):
         run = SimpleNamespace(t=t, rounds=3, last=1000.0 - since, method="m", began=0.0, bytes=1, epsilon=0.0)
         return site_page._run_row("r1", run, 1000.0)["state"]
 
-    assert [state(3, 9e9), state(2, 599.0), state(2, 601.0), state(4, 1.0)] == ["done", "running", "quiet", "done"]
+    assert [state(3, 9e9), state(2, 599.0), state(2, 601.0), state(4, 1.0)] == [
+        "done",
+        "running",
+        "quiet",
+        "done",
+    ]
 
 
 def test_what_a_share_discloses_is_said_with_how_the_coordinator_reads_it():
@@ -370,7 +383,9 @@ def test_a_sites_scores_are_by_whose_weights_and_the_last_ones(tmp_path):
         {"share": "score/global.auroc", "bytes": 4, "t": 2, "at": 0.0, "values": [0.75]},
         {"share": "w", "bytes": 2000, "t": 2, "at": 0.0},
     ]
-    (tmp_path / "runs/7" / LEDGER_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"share": "w"')
+    (tmp_path / "runs/7" / LEDGER_FILE).write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + '{"share": "w"'
+    )
     assert site_page.scores(tmp_path, "7", run) == [("global", "accuracy 0.500, macro_f1 0.375, auroc 0.750")]
     left = {
         one.share: (one.times, one.bytes, one.last.split(",")[0])

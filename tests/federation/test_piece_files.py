@@ -53,7 +53,10 @@ def messages(count: int) -> list[Message]:
     """Messages with the same 9 MB of tensors, as the coordinator sends them."""
     fake.grid_of({})
     arrays, blob = {}, os.urandom(9 << 20)
-    return [Message(pack_message(SignedMessage(f"{k}", b"", blob), arrays), k, "train") for k in range(1, count + 1)]
+    return [
+        Message(pack_message(SignedMessage(f"{k}", b"", blob), arrays), k, "train")
+        for k in range(1, count + 1)
+    ]
 
 
 def keep(store: PieceStore, message: Message, run: int = 1) -> dict[str, bytes]:
@@ -95,7 +98,8 @@ def test_a_piece_goes_with_the_last_message_that_holds_it(store):
 
 
 def test_a_piece_that_two_different_tensors_hold_stays_with_the_one_that_is_left(store):
-    """Tensors of two messages may begin alike and end differently: the pieces of the beginning are common to both."""
+    """Tensors of two messages may begin alike and end differently: the pieces of the beginning are common to
+    both."""
     fake.grid_of({})
     begin = os.urandom(6 << 20)
     first, second = (
@@ -172,8 +176,8 @@ def wrong(*numbers: str, under: str) -> ObjectTree:
 
 @pytest.mark.parametrize("most", [1, flower_patches.MOST_ASKED])
 def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(store, monkeypatch, most):
-    """It knew the pieces of a study's first model before they were sent, and announced others below them: the coordinator
-    could then send them to nobody."""
+    """It knew the pieces of a study's first model before they were sent, and announced others below them: the
+    coordinator could then send them to nobody."""
     monkeypatch.setattr(flower_patches, "MOST_ASKED", most)
     first, second = messages(2)
     tree = get_object_tree(first)

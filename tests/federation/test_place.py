@@ -21,7 +21,9 @@ def joined(tmp_path):
     return SiteFolder.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
 
 
-def test_a_place_is_the_same_after_a_restart_or_a_move_and_another_for_a_copy_or_a_clone(joined, tmp_path, monkeypatch):
+def test_a_place_is_the_same_after_a_restart_or_a_move_and_another_for_a_copy_or_a_clone(
+    joined, tmp_path, monkeypatch
+):
     here = place_of(joined.folder)
     assert 0 < here < 1 << (BITS + 1)
     assert place_of(joined.folder) == here

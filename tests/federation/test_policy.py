@@ -1,4 +1,5 @@
-"""A site's policy: what it does not allow is refused at the site, before anything is computed, and both ends read why."""
+"""A site's policy: what it does not allow is refused at the site, before anything is computed, and both ends
+read why."""
 
 from __future__ import annotations
 
@@ -51,7 +52,12 @@ def allow(site, **limits) -> None:
     ("limits", "method", "changes", "why"),
     [
         ({"shares": ("weights",)}, "feddata(share=1.0)", {}, "'feddata/x' is of the kind inputs (shares)"),
-        ({"shares": ("weights", "labels")}, "fedmix(group=1)", {}, "'fedmix/x' is of the kind inputs (shares)"),
+        (
+            {"shares": ("weights", "labels")},
+            "fedmix(group=1)",
+            {},
+            "'fedmix/x' is of the kind inputs (shares)",
+        ),
         ({"shares": ("weights",)}, "fedbr", {"batch": 1}, "'fedbr/x' is of the kind inputs (shares)"),
         ({"shares": ("sums", "statistics")}, "rebafl", {}, "'the weights' is of the kind weights (shares)"),
         ({"least_samples": 3}, "fedmix(group=2)", {}, "3 samples would stand behind a number of 'fedmix/x'"),
@@ -69,12 +75,24 @@ def allow(site, **limits) -> None:
             {},
             "plain fedavg, in which a site's weights leave as they are, and fedavg is",
         ),
-        ({"methods": ("dpsgd", "median")}, "clip_median", {}, "and fedavg is not among dpsgd, median (methods)"),
-        ({"methods": ("scaffold",)}, "scaffold+rebafl", {}, "'rebafl', which is not among scaffold (methods)"),
+        (
+            {"methods": ("dpsgd", "median")},
+            "clip_median",
+            {},
+            "and fedavg is not among dpsgd, median (methods)",
+        ),
+        (
+            {"methods": ("scaffold",)},
+            "scaffold+rebafl",
+            {},
+            "'rebafl', which is not among scaffold (methods)",
+        ),
         ({"epsilon": 0.01}, PRIVATE, {}, "of the budget 0.01 is left"),
     ],
 )
-def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(site, limits, method, changes, why):
+def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(
+    site, limits, method, changes, why
+):
     """N1: sites had no say in what a study takes."""
     allow(site, **limits)
     refusal = hello(site, method, **changes)
@@ -121,7 +139,8 @@ def test_what_does_not_say_what_it_is_counts_as_inputs(site, monkeypatch):
 
 
 def test_a_refusal_tells_no_number_of_samples(site):
-    """33 samples, of which 12 for testing: a coordinator that asks again and again must not read them off the refusals."""
+    """33 samples, of which 12 for testing: a coordinator that asks again and again must not read them off the
+    refusals."""
     allow(site, least_samples=1000)
     assert "33" not in hello(site)["text"]
 
@@ -163,7 +182,8 @@ def test_more_rounds_or_answers_than_the_study_has_are_refused(site):
 
 
 def test_a_trip_is_answered_in_its_round_only(site):
-    """N1: the features of a method's last round, asked for in every round with weights of the coordinator's choice."""
+    """N1: the features of a method's last round, asked for in every round with weights of the coordinator's
+    choice."""
     settings, facts = fake.small("ccvr", rounds=3).as_dict(), {"k": 0, "clients": 1, "largest": 33}
     first = {"w": weights(site)}
     assert answer(site, "setup", tree=first, settings=settings, **facts)["ready"]
@@ -224,7 +244,8 @@ NOISY = "dpsgd(noise_multiplier=5.0, clip=1.0, delta={})"
 
 
 def test_an_epsilon_counts_at_its_delta_which_is_a_budget_too(site):
-    """Whoever set `epsilon: 10` was asked for epsilon 0.0001 at delta 0.03, which lets out one of thirty samples whole."""
+    """Whoever set `epsilon: 10` was asked for epsilon 0.0001 at delta 0.03, which lets out one of thirty
+    samples whole."""
     allow(site, epsilon=1000.0)
     text = hello(site, NOISY.format(0.03), model="mlp")["text"]
     assert "its epsilon holds at a delta for which too little of the budget 0.0001 is left (delta)" in text
@@ -237,7 +258,12 @@ def test_an_epsilon_counts_at_its_delta_which_is_a_budget_too(site):
 
 
 def test_a_run_is_counted_with_its_delta(site):
-    facts = {"settings": fake.small(NOISY.format(3e-5), model="mlp").as_dict(), "k": 0, "clients": 1, "largest": 33}
+    facts = {
+        "settings": fake.small(NOISY.format(3e-5), model="mlp").as_dict(),
+        "k": 0,
+        "clients": 1,
+        "largest": 33,
+    }
     assert answer(site, "setup", tree={"w": weights(site, model="mlp")}, **facts)["ready"]
     spent = SiteLedger.read(site.member.folder)
     assert (spent.delta, spent.runs["r1"].delta) == (3e-5, 3e-5)
@@ -302,7 +328,9 @@ def test_what_the_policy_needs_is_readable_by_its_owner_only(site):
         train(1)
     finally:
         os.umask(old)
-    assert {(site.member.folder / name).stat().st_mode & 0o777 for name in (POLICY_FILE, "spent.json")} == {0o600}
+    assert {(site.member.folder / name).stat().st_mode & 0o777 for name in (POLICY_FILE, "spent.json")} == {
+        0o600
+    }
 
 
 def test_the_file_reads_back_what_it_says(tmp_path):
@@ -321,7 +349,10 @@ def test_the_file_reads_back_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("shares=weights,inputs", "shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now"),
+        (
+            "shares=weights,inputs",
+            "shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now",
+        ),
         ("shares=weights", "shares: weights, sums, statistics -> weights"),
         ("methods=fedavg,scaffold", "methods: all -> fedavg, scaffold"),
         ("least_samples=4", "least_samples: 5 -> 4   WIDER: fewer samples are enough now"),
@@ -362,7 +393,9 @@ def test_the_run_goes_on_without_a_site_that_refuses(tmp_path):
     sites = fake.sites(tmp_path / "sites", fake.federation())
     allow(sites[1000], methods=("fedavg",))
     loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"), min_sites=2)
-    refusal = "E520 s0: the site's policy does not allow it: the study uses 'scaffold', which is not among fedavg"
+    refusal = (
+        "E520 s0: the site's policy does not allow it: the study uses 'scaffold', which is not among fedavg"
+    )
     assert any(line.startswith(refusal) for line in said)
     assert [h.site for h in loop.trainer.sites.hellos] == ["s1", "s2", "s3", "s4"]
 
@@ -401,7 +434,8 @@ def test_a_site_may_demand_secure_aggregation(site):
 
 
 def test_a_score_by_class_stays_where_a_class_has_too_few_samples(site, tmp_path):
-    """`least_samples` counted all 12 test samples behind macro-F1, also where a class had one, which then moved it alone."""
+    """`least_samples` counted all 12 test samples behind macro-F1, also where a class had one, which then
+    moved it alone."""
     counts = np.unique(site.data.y_test, return_counts=True)[1]
     assert min(counts) == 1
     site.say = (said := []).append

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
+pytest.importorskip(
+    "cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'"
+)
 
 from unskew.federation import certificates
 from unskew.federation.protocol.identity import PrivateKey
@@ -65,7 +67,9 @@ def test_only_an_admitted_key_is_let_in(server, version):
 
 
 def test_a_certificate_that_names_an_admitted_key_does_not_replace_its_proof(server, monkeypatch):
-    monkeypatch.setattr(certificates, "_issuer", lambda _: certificates.x509_name(f"key {A.public.fingerprint}"))
+    monkeypatch.setattr(
+        certificates, "_issuer", lambda _: certificates.x509_name(f"key {A.public.fingerprint}")
+    )
     forged = client(server, STRANGER)
     monkeypatch.undo()
     with pytest.raises(ssl.SSLError):
@@ -83,7 +87,8 @@ def test_who_shows_no_certificate_or_one_of_another_authority_is_refused(server,
 
 
 def written_while(monkeypatch, work) -> list[str]:
-    """The files below a folder of any disk that were opened for writing, by whatever way, while something works."""
+    """The files below a folder of any disk that were opened for writing, by whatever way, while something
+    works."""
     paths: list[str] = []
 
     def watched(opening):
@@ -111,7 +116,9 @@ def test_the_key_is_never_copied_to_a_disk(server, monkeypatch, tmp_path):
     assert written_while(monkeypatch, lambda: certificates.client_context(authority, "a", A)) == []
     monkeypatch.setattr(certificates, "sys", SimpleNamespace(platform="another"))
     written = written_while(monkeypatch, lambda: certificates.client_context(authority, "a", A))
-    assert any(Path(path).parent == tmp_path for path in written), "elsewhere it is, so this test would see it here"
+    assert any(Path(path).parent == tmp_path for path in written), (
+        "elsewhere it is, so this test would see it here"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

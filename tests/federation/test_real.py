@@ -1,4 +1,5 @@
-"""Real processes on loopback: a run that nobody disturbs, sites that must not be let in, and a stranger with code.
+"""Real processes on loopback: a run that nobody disturbs, sites that must not be let in, and a stranger with
+code.
 
 The fixture lives through the run and keeps what it saw; the tests look at that.
 """
@@ -51,7 +52,8 @@ class Peace:
 
 @pytest.fixture(scope="module")
 def peace(federation) -> Peace:
-    """While it goes on, somebody resumes it, a stranger runs an app, and three sites knock that must not be let in.
+    """While it goes on, somebody resumes it, a stranger runs an app, and three sites knock that must not be
+    let in.
 
     A site stands still meanwhile: somebody who starts a second time may be slower than two rounds.
     """
@@ -147,7 +149,9 @@ def test_site_check_finds_nothing_wrong(federation):
 def test_nothing_of_an_app_that_a_stranger_runs_is_run_anywhere(federation, peace):
     """N0: it ran as root at the coordinator and at every site, and no log told of it."""
     assert peace.strange["success"]
-    federation.until(lambda: f"E510 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30)
+    federation.until(
+        lambda: f"E510 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30
+    )
     assert not (federation.root / "was-here").exists()
     subprocess.run([sys.executable, str(federation.root / "stranger/app/wild/code.py")], check=True)
     assert (federation.root / "was-here").exists(), "as it does where somebody runs it"

@@ -1,4 +1,5 @@
-"""A coordinator's run is attacked with the sites' samples: computed again to its bits, or refused in one sentence."""
+"""A coordinator's run is attacked with the sites' samples: computed again to its bits, or refused in one
+sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def federation() -> Federation:
     x = rng.random((3 * n, 3, 8, 8)).astype(np.float32)
     ends = np.cumsum([0, *SIZES])
     rows, test = ([np.arange(a, b) for a, b in itertools.pairwise(e)] for e in (ends, 2 * ends))
-    return Federation("three", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"), Index.of(rows), Index.of(test), "iid")
+    return Federation(
+        "three", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"), Index.of(rows), Index.of(test), "iid"
+    )
 
 
 def conducted(root: Path, method: str, lost: tuple[str, str, int] = ("", "", 0), **changes) -> Path:
@@ -39,7 +42,12 @@ def conducted(root: Path, method: str, lost: tuple[str, str, int] = ("", "", 0),
     for k in range(len(SIZES)):
         d = fake.data_of(everything, k)
         np.savez(
-            root / f"s{k}.npz", x_train=d.x, y_train=d.y, x_test=d.x_test, y_test=d.y_test, classes=np.array(d.classes)
+            root / f"s{k}.npz",
+            x_train=d.x,
+            y_train=d.y,
+            x_test=d.x_test,
+            y_test=d.y_test,
+            classes=np.array(d.classes),
         )
     channel = fake.Direct(fake.sites(root / "sites", everything))
     channel.meddle = lambda site, asked, honest: None if channel.asked[-1] == lost else honest
@@ -76,13 +84,20 @@ def test_a_round_without_a_site_is_computed_again_and_its_model_attacked(run, co
 
 
 @pytest.mark.parametrize(
-    ("method", "lost"), [("flea", ("s1", "visit", 1)), ("fedmix", ("s2", "visit", 0)), ("flea", ("s1", "train", 2))]
+    ("method", "lost"),
+    [("flea", ("s1", "visit", 1)), ("fedmix", ("s2", "visit", 0)), ("flea", ("s1", "train", 2))],
 )
-def test_a_site_that_answered_training_and_failed_a_later_exchange_is_absent_from_that_alone(tmp_path, method, lost):
+def test_a_site_that_answered_training_and_failed_a_later_exchange_is_absent_from_that_alone(
+    tmp_path, method, lost
+):
     folder = conducted(tmp_path, method, lost)
-    sent = [r for r in map(json.loads, (folder / "ledger.jsonl").open()) if r["way"] == "up" and r["t"] == lost[2]]
+    sent = [
+        r for r in map(json.loads, (folder / "ledger.jsonl").open()) if r["way"] == "up" and r["t"] == lost[2]
+    ]
     absent = int(lost[0][1])
-    assert {absent in r["clients"] for r in sent if r["share"] == "w"} == ({lost[1] == "visit"} if lost[2] else set())
+    assert {absent in r["clients"] for r in sent if r["share"] == "w"} == (
+        {lost[1] == "visit"} if lost[2] else set()
+    )
     assert not any(absent in r["clients"] for r in sent if r["share"].startswith(method))
     done = call("attack", str(folder), *QUICK, *given(folder))
     assert done.code == 0, done.err
@@ -149,7 +164,9 @@ def test_sites_that_cannot_have_been_in_one_run_are_one_sentence(run, copy):
         refused(copy, given(run)[:2], "E152", "sites.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"sites": [{}]}', b'{"sites": []}', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"sites": [{}]}', b'{"sites": []}', b"\xff", b"[" * 100_000]
+)
 def test_a_malformed_roster_is_one_sentence(run, copy, content):
     (copy / "sites.json").write_bytes(content)
     refused(copy, given(run), "E152", "sites.json")

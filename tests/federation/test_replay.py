@@ -11,7 +11,8 @@ from unskew.federation.site.run_folder import RunFolder
 
 @pytest.mark.parametrize("content", [b"", b"-1", b"1e9", b"\xff", b"12 ", b"7\n"])
 def test_the_guard_against_replays_does_not_begin_anew_with_a_damaged_file(tmp_path, content):
-    """R9: an empty file was taken for "nothing answered yet", so old requests would have been answered again."""
+    """R9: an empty file was taken for "nothing answered yet", so old requests would have been answered
+    again."""
     folder = RunFolder.of(tmp_path, "s0", "r1")
     folder.check_new(5)
     for old in (4, 5, None, "6"):

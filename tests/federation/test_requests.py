@@ -1,4 +1,5 @@
-"""Requests that no honest coordinator makes: a site refuses each in one sentence, and answers the next one."""
+"""Requests that no honest coordinator makes: a site refuses each in one sentence, and answers the next
+one."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def site(tmp_path) -> Site:
 
 def answer(site: Site, kind: object, tree=None, **header) -> tuple[str, str]:
     fixed = {"run": "r1", "serial": next(SERIALS), "site": "s0", "kind": kind, "t": 0}
-    said = unseal(site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR)), fake.KEYS["s0"].public, WIDE).header
+    said = unseal(
+        site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR)), fake.KEYS["s0"].public, WIDE
+    ).header
     return said.get("code", ""), said.get("text", "")
 
 
@@ -62,11 +65,33 @@ def test_whatever_a_request_raises_is_an_answer_that_tells_its_type_alone(site, 
 
 
 BAD = [
-    {"t": -1}, {"t": True}, {"t": 10**300}, {"t": 1.0}, {"k": -1}, {"k": "a"}, {"k": True}, {"clients": 10_001},
-    {"clients": 0}, {"largest": -1}, {"largest": (1 << 40) + 1}, {"lr": None}, {"lr": "x"}, {"lr": -0.1}, {"lr": True},
-    {"base": "../../x"}, {"base": -1}, {"base": 10**300}, {"early": {"a": 1}}, {"early": "ab"}, {"early": [["a"]]},
-    {"early": [["a", -1]]}, {"score": "x"}, {"trip": -1}, {"part": 5}, {"settings": "x"},
-]  # fmt: skip
+    {"t": -1},
+    {"t": True},
+    {"t": 10**300},
+    {"t": 1.0},
+    {"k": -1},
+    {"k": "a"},
+    {"k": True},
+    {"clients": 10_001},
+    {"clients": 0},
+    {"largest": -1},
+    {"largest": (1 << 40) + 1},
+    {"lr": None},
+    {"lr": "x"},
+    {"lr": -0.1},
+    {"lr": True},
+    {"base": "../../x"},
+    {"base": -1},
+    {"base": 10**300},
+    {"early": {"a": 1}},
+    {"early": "ab"},
+    {"early": [["a"]]},
+    {"early": [["a", -1]]},
+    {"score": "x"},
+    {"trip": -1},
+    {"part": 5},
+    {"settings": "x"},
+]
 
 
 @pytest.mark.parametrize("header", BAD, ids=str)
@@ -88,7 +113,10 @@ def test_a_request_that_lacks_something_or_names_a_round_too_late_says_so(site):
     w = {"w": {"a": torch.zeros(1)}}
     assert answer(site, "setup", w, **SETUP)[1] == "the request lacks 'settings', which every 'setup' has."
     assert "'k' is 5, expected a number below its 5" in answer(site, "setup", w, **SETUP | {"k": 5})[1]
-    assert "'t' is 3, expected at most the study's 2" in answer(site, "setup", w, settings=settings, t=3, **SETUP)[1]
+    assert (
+        "'t' is 3, expected at most the study's 2"
+        in answer(site, "setup", w, settings=settings, t=3, **SETUP)[1]
+    )
     assert answer(site, "setup", w, settings=settings, **SETUP)[0] == "E504", "all else is in order"
     assert answer(site, "hello", settings=settings) == ("", "")
 
@@ -110,7 +138,10 @@ def test_weights_that_the_runs_model_has_not_are_named(site):
     form = f"{list(w[name].shape)} of float32 as in the run's model."
     for wrong, text in (
         ({name: torch.zeros(3)}, f"the request's '{name}' is [3] of float32, expected {form}"),
-        ({name: w[name].half()}, f"the request's '{name}' is {list(w[name].shape)} of float16, expected {form}"),
+        (
+            {name: w[name].half()},
+            f"the request's '{name}' is {list(w[name].shape)} of float16, expected {form}",
+        ),
         ({name: {"x": w[name]}}, f"the request's '{name}' is no tensor, expected {form}"),
         ({"more": torch.zeros(3)}, "the request's weights hold 'more', which the run's model has not."),
         (torch.zeros(3), "the request's weights are one tensor, expected one for each name."),
@@ -121,7 +152,8 @@ def test_weights_that_the_runs_model_has_not_are_named(site):
 
 @pytest.mark.parametrize("rate", [{"lr": 5.0}, {"lr": 0.0}, {"lr": 0.05, "score": 5.0}, {"lr": 0.1}])
 def test_a_learning_rate_that_is_not_the_studys_is_refused(site, rate):
-    """An operator approves a study with its learning rate; the coordinator could then train with any other."""
+    """An operator approves a study with its learning rate; the coordinator could then train with any
+    other."""
     w, settings = {"w": first_weights(site)}, fake.small("fedavg", lr=0.1, lr_decay=0.5).as_dict()
     assert answer(site, "setup", w, settings=settings, **SETUP) == ("", "")
     code, text = answer(site, "train", w, t=2, **rate)
@@ -130,7 +162,8 @@ def test_a_learning_rate_that_is_not_the_studys_is_refused(site, rate):
 
 
 def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
-    """A coordinator could have a site read any of its files, before anybody approved anything, and learn whether it exists."""
+    """A coordinator could have a site read any of its files, before anybody approved anything, and learn
+    whether it exists."""
     os.mkfifo(tmp_path / "pipe")  # whoever opens it waits for ever
     named = [
         f"trace:{tmp_path}/no.csv",
@@ -142,7 +175,10 @@ def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
         settings = fake.small("fedavg").as_dict() | {"availability": text}
         assert answer(site, "hello", run=f"r{run}", settings=settings) == ("", ""), text
     w = {"w": first_weights(site)}
-    assert answer(site, "setup", w, run="r1", settings=settings | {"availability": named[1]}, **SETUP) == ("", "")
+    assert answer(site, "setup", w, run="r1", settings=settings | {"availability": named[1]}, **SETUP) == (
+        "",
+        "",
+    )
     assert answer(site, "train", w, run="r1", t=1, lr=0.05) == ("", "")
 
 
@@ -166,7 +202,8 @@ def with_a_method(site: Site, method: str) -> dict[str, dict]:
 
 
 def test_slices_that_parts_here_do_not_read_are_named(site):
-    """A slice of other code of a Part ended as a KeyError or a RuntimeError, whose words only the site's log had."""
+    """A slice of other code of a Part ended as a KeyError or a RuntimeError, whose words only the site's log
+    had."""
     sent = with_a_method(site, "scaffold")
     leaves = sent["down"]["scaffold"]["c"]
     name = min(leaves)
@@ -181,8 +218,14 @@ def test_slices_that_parts_here_do_not_read_are_named(site):
     for wrong, text in (
         ({"w": sent["w"]}, f"without '{path}', which it has at this site"),
         ({**sent, "down": {"scaffold": torch.zeros(1)}}, f"without '{path}', which it has at this site"),
-        (other(tensor.half()), f"with '{path}' as {list(tensor.shape)} of float16; at this site it is {form}"),
-        (other(tensor[..., None]), f"with '{path}' as {[*tensor.shape, 1]} of float32; at this site it is {form}"),
+        (
+            other(tensor.half()),
+            f"with '{path}' as {list(tensor.shape)} of float16; at this site it is {form}",
+        ),
+        (
+            other(tensor[..., None]),
+            f"with '{path}' as {[*tensor.shape, 1]} of float32; at this site it is {form}",
+        ),
         (other(longer), f"with '{path}' as {list(longer.shape)} of float32; at this site it is {form}"),
     ):
         said = answer(site, "train", wrong, t=1, lr=0.05)
@@ -201,16 +244,25 @@ def test_an_exchange_of_a_part_brings_what_it_reads_and_no_more(site, monkeypatc
     assert answer(site, "visit", {"w": sent["w"]}, trip=0, **asks) == ("", "")
     assert answer(site, "visit", brings, trip=1, **asks) == ("", "")
     code, text = answer(site, "visit", lacks, trip=1, **asks)
-    assert (code, "the slice of 'feddpms' without 'asked', which it has at this site" in text) == ("E504", True)
+    assert (code, "the slice of 'feddpms' without 'asked', which it has at this site" in text) == (
+        "E504",
+        True,
+    )
     code, text = answer(site, "train", brings, t=2, lr=0.05)
-    assert (code, "the slice of 'feddpms' without 'count', which it has at this site" in text) == ("E504", True)
+    assert (code, "the slice of 'feddpms' without 'count', which it has at this site" in text) == (
+        "E504",
+        True,
+    )
 
     def failing(part, w, c):
         raise KeyError("odd")
 
     monkeypatch.setattr(type(site._run[2].method.parts[0]), "send_decoder", failing)
     said = answer(site, "visit", {"w": sent["w"]}, trip=0, **asks)
-    assert said == ("E312", "KeyError; the site's log says more."), "slices that it does not read are not to blame"
+    assert said == (
+        "E312",
+        "KeyError; the site's log says more.",
+    ), "slices that it does not read are not to blame"
 
 
 @pytest.mark.parametrize(
@@ -227,8 +279,11 @@ def test_an_exchange_of_a_part_brings_what_it_reads_and_no_more(site, monkeypatc
     ],
 )
 def test_only_the_rounds_that_a_study_scores_are_scored(header, fits):
-    """A coordinator had other weights scored in every round, of a study that was approved with scores every 5 rounds."""
+    """A coordinator had other weights scored in every round, of a study that was approved with scores every 5
+    rounds."""
     study = Settings(rounds=12, eval_every=5)
     site_site.check_scored(header, study, True)
-    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match=r"E520 .*scores every 5 rounds"):
+    with (
+        contextlib.nullcontext() if fits else pytest.raises(UsageError, match=r"E520 .*scores every 5 rounds")
+    ):
         site_site.check_scored(header, study, False)

@@ -27,7 +27,8 @@ def own_data() -> Dataset:
 
 
 def test_n1_a_model_without_room_is_refused_before_its_weights_are_made(monkeypatch):
-    """Attack: a study that nobody approved names a model of many gigabytes, and its greeting kills the site."""
+    """Attack: a study that nobody approved names a model of many gigabytes, and its greeting kills the
+    site."""
     made = []
     monkeypatch.setattr(study_review, "run_on", lambda *a: made.append(a))
     asked = study_settings(config.build({"model": "mlp(hidden=[2000000000])"})).replace(clients=2)
@@ -50,9 +51,13 @@ def test_only_its_user_reads_what_a_run_over_a_network_leaves(tmp_path, monkeypa
         remote_run.run_on(tmp_path / "lung", tmp_path / "r", config.build({}), terms, as_json=True)
         ended = {"state": "done", "code": 0, "text": ""}
         monkeypatch.setattr("unskew.federation.coordinator.orders.follow", lambda *a: ended)
-        monkeypatch.setitem(sys.modules, "unskew.federation.coordinator.submission", submit := ModuleType("submit"))
+        monkeypatch.setitem(
+            sys.modules, "unskew.federation.coordinator.submission", submit := ModuleType("submit")
+        )
         monkeypatch.setattr(coordinator, "submission", submit, raising=False)
-        monkeypatch.setattr(remote_run, "_show_result", lambda path, as_json: (path / "report.html").write_text(""))
+        monkeypatch.setattr(
+            remote_run, "_show_result", lambda path, as_json: (path / "report.html").write_text("")
+        )
         remote_run.show(home, tmp_path / "r", SimpleNamespace(number="1"), as_json=True)
     finally:
         os.umask(before)

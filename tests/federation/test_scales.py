@@ -1,4 +1,5 @@
-"""Samples that look unscaled (E527): what both ends read is something that the study can do, and that mends it."""
+"""Samples that look unscaled (E527): what both ends read is something that the study can do, and that mends
+it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def study_of(method: str, data: Dataset, model: str) -> Study:
     return forecast_settings(data, site_settings(settings, model))[0]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedrdn", "norm", "unskew", "unskew(statistics=False)", "fedprox+fedrdn"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedrdn", "norm", "unskew", "unskew(statistics=False)", "fedprox+fedrdn"]
+)
 def test_beside_a_part_that_scales_images_only_the_other_inputs_are_left_to_scale(method, module):
     """Beside fedrdn the message named +standardise, which is refused there."""
     study = study_of(method, several(), module)
@@ -82,7 +85,9 @@ def test_raw_images_are_no_matter_where_the_method_scales_them(factor):
     assert bool(looks_unscaled(photos, study_of("fedavg", photos, "mlp"))) == (factor > 1)
 
 
-@pytest.mark.parametrize("method", ["dp(clip=1.0,noise_multiplier=1.0)", "dpsgd(clip=1.0,noise_multiplier=1.0)"])
+@pytest.mark.parametrize(
+    "method", ["dp(clip=1.0,noise_multiplier=1.0)", "dpsgd(clip=1.0,noise_multiplier=1.0)"]
+)
 def test_where_nobody_may_send_statistics_the_sites_have_to_agree_beforehand(method):
     """Both refuse +standardise, and so do sums, which the message named."""
     assert scaling_remedy(study_of("fedavg", table(), "mlp").method, None, summed=True) == COMMON_SCALING

@@ -1,4 +1,5 @@
-"""`unskew serve` with a server whose programs are never started: what it is asked for, what it tells, and that it is stopped."""
+"""`unskew serve` with a server whose programs are never started: what it is asked for, what it tells, and
+that it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Samples of several inputs at sites: the simulator's bits, and whoever holds or claims other inputs is refused in one sentence."""
+"""Samples of several inputs at sites: the simulator's bits, and whoever holds or claims other inputs is
+refused in one sentence."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ ROWS = [np.arange(20), np.arange(20, 21), np.arange(21, 33)]
 
 def held(given: Any = BY_NAME, rows: Any = slice(None)) -> Dataset:
     """A site's own set, as its loader reads it, with a test set of the same samples."""
-    part = {n: v[rows] for n, v in given.items()} if isinstance(given, dict) else tuple(v[rows] for v in given)
+    part = (
+        {n: v[rows] for n, v in given.items()} if isinstance(given, dict) else tuple(v[rows] for v in given)
+    )
     part = given[rows] if isinstance(given, np.ndarray) else part
     return unskew.data.arrays(part, Y[rows], part, Y[rows], classes=("a", "b", "c"))
 
@@ -87,7 +90,16 @@ def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
     whole = held(given)
     index = Index.of(ROWS)
     federation = Federation(
-        "sites", whole.x, whole.y, whole.x_test, whole.y_test, whole.classes, index, index, "iid", layout=whole.layout
+        "sites",
+        whole.x,
+        whole.y,
+        whole.x_test,
+        whole.y_test,
+        whole.classes,
+        index,
+        index,
+        "iid",
+        layout=whole.layout,
     )
     left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data", "model")}
     return unskew.run(settings.method, federation, model=model, **left)
@@ -118,7 +130,9 @@ def test_inputs_by_name_end_with_the_bits_of_the_simulator(tmp_path, module, met
     assert not [e for e in loop.record.rows["events"] if e["code"] != "round"]
 
 
-def test_inputs_by_place_end_with_the_bits_of_the_simulator_and_a_test_set_at_the_server_is_scored(tmp_path, module):
+def test_inputs_by_place_end_with_the_bits_of_the_simulator_and_a_test_set_at_the_server_is_scored(
+    tmp_path, module
+):
     given, model = (AGES, SCANS), f"{module}:Placed"
     np.savez(tmp_path / "test.npz", x_train=np.zeros(1), y_train=np.zeros(1))
     settings = fake.small("fedavg", clients=len(SIZES), model=model)
@@ -132,7 +146,9 @@ def test_a_test_set_at_the_server_has_the_sites_inputs_or_is_refused(tmp_path, m
     names = ("x_train.scan", "x_train.age", "y_train", "x_test.scan", "x_test.age", "y_test")
     arrays = dict(zip(names, (SCANS, AGES, Y, SCANS, AGES, Y)), classes=np.array(["a", "b", "c"]))
     np.savez(tmp_path / "test.npz", **arrays)
-    np.savez(tmp_path / "floats.npz", **arrays | {"x_train.scan": SCANS / 255.0, "x_test.scan": SCANS / 255.0})
+    np.savez(
+        tmp_path / "floats.npz", **arrays | {"x_train.scan": SCANS / 255.0, "x_test.scan": SCANS / 255.0}
+    )
     for name in ("test", "floats"):
         channel = fake.Direct(sites(tmp_path / name, f"{module}:Net", [held(rows=r) for r in ROWS]))
         if name == "test":
@@ -141,7 +157,8 @@ def test_a_test_set_at_the_server_has_the_sites_inputs_or_is_refused(tmp_path, m
             assert loop.record.series("global", "accuracy") == alone
         else:
             with pytest.raises(
-                UsageError, match=r"E504 .*input scan uint8 \[1, 4, 4\] at s0 is scan float32 .* at the server"
+                UsageError,
+                match=r"E504 .*input scan uint8 \[1, 4, 4\] at s0 is scan float32 .* at the server",
             ):
                 fake.run(tmp_path / "run2", channel, settings, test=str(tmp_path / "floats.npz"))
 
@@ -155,9 +172,15 @@ def hello(site: str, given: Any) -> Hello:
     [
         ({"scan": SCANS, "years": AGES}, "input 'age' is only at north; input 'years' is only at south"),
         (BY_NAME | {"sex": Y}, "input 'sex' is only at south"),
-        (BY_NAME | {"scan": SCANS / 255.0}, "input scan uint8 [1, 4, 4] at north is scan float32 [1, 4, 4] at south"),
+        (
+            BY_NAME | {"scan": SCANS / 255.0},
+            "input scan uint8 [1, 4, 4] at north is scan float32 [1, 4, 4] at south",
+        ),
         (BY_NAME | {"age": Y}, "input age float32 number at north is age int64 number at south"),
-        (BY_NAME | {"scan": SCANS[:, :, :2]}, "input scan uint8 [1, 4, 4] at north is scan uint8 [1, 2, 4] at south"),
+        (
+            BY_NAME | {"scan": SCANS[:, :, :2]},
+            "input scan uint8 [1, 4, 4] at north is scan uint8 [1, 2, 4] at south",
+        ),
         ((AGES, SCANS), "inputs have names at north, as a dictionary gives them, and none at south"),
         (SCANS, "samples have several inputs at north and one at south"),
     ],
@@ -168,7 +191,10 @@ def test_sites_of_other_inputs_cannot_take_part_together(other, text):
     assert data_difference(north, south) == f"sites hold different data: {text}"
     assert data_difference(south, north)
     assert not data_difference(north, hello("south", dict(reversed(BY_NAME.items()))))
-    assert data_change(north, Hello.of("north", held(other), {})) == "north has other data than when the run began"
+    assert (
+        data_change(north, Hello.of("north", held(other), {}))
+        == "north has other data than when the run began"
+    )
 
 
 def test_a_site_of_other_inputs_is_left_out_and_named(tmp_path, module):
@@ -183,7 +209,9 @@ def test_a_site_of_other_inputs_is_left_out_and_named(tmp_path, module):
 def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path, module):
     settings = fake.small("fedavg", clients=len(SIZES), model=f"{module}:Renamed")
     sets = [held(rows=r) for r in ROWS]
-    with pytest.raises(UsageError, match=r"E123 the model here does not fit the samples of s0: .*keywords age, scan"):
+    with pytest.raises(
+        UsageError, match=r"E123 the model here does not fit the samples of s0: .*keywords age, scan"
+    ):
         fake.run(tmp_path / "a", fake.Direct(sites(tmp_path / "sa", f"{module}:Net", sets)), settings)
     settings = settings.replace(model=f"{module}:Net")
     with pytest.raises(UsageError, match=r"E123 0 of 3 sites take part.* s0 refuses: .*keywords age, scan"):
@@ -193,7 +221,11 @@ def test_a_model_that_does_not_take_the_inputs_is_refused_at_either_end(tmp_path
 
 
 def layout(**changes: Any) -> dict[str, Any]:
-    return {"named": True, "inputs": [["age", [], "float32", 1], ["scan", [1, 4, 4], "float32", 255]], **changes}
+    return {
+        "named": True,
+        "inputs": [["age", [], "float32", 1], ["scan", [1, 4, 4], "float32", 255]],
+        **changes,
+    }
 
 
 def inputs(*each: Any) -> dict[str, Any]:
@@ -278,7 +310,10 @@ def test_a_run_of_sites_with_several_inputs_is_attacked_with_their_samples(tmp_p
         arrays = {"classes": np.array(["a", "b", "c"])}
         for part in ("train", "test"):
             arrays[f"x_{part}.scan"] = RNG.integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
-            arrays |= {f"x_{part}.age": RNG.normal(size=40).astype(np.float32), f"y_{part}": np.arange(40) % 3}
+            arrays |= {
+                f"x_{part}.age": RNG.normal(size=40).astype(np.float32),
+                f"y_{part}": np.arange(40) % 3,
+            }
         np.savez(tmp_path / f"s{k}.npz", **arrays)
         places += ["--data", f"s{k}={tmp_path / f's{k}.npz'}"]
     sets = [site_data.load(str(tmp_path / f"s{k}.npz")) for k in range(len(ROWS))]

@@ -1,4 +1,5 @@
-"""Real processes whose sites hold samples of several inputs, and a model of their own: the simulator's weights."""
+"""Real processes whose sites hold samples of several inputs, and a model of their own: the simulator's
+weights."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Several(Loopback):
 def test_sites_with_several_inputs_end_with_the_simulators_weights(tmp_path):
     (tmp_path / "net.py").write_text(MODULE)
     federation = Several(tmp_path, sites=SITES)
-    (tmp_path / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in {**STUDY, "model": "net.py:Net"}.items()))
+    (tmp_path / "study.yaml").write_text(
+        "\n".join(f"{n}: {v}" for n, v in {**STUDY, "model": "net.py:Net"}.items())
+    )
     try:
         federation.up(SITES)
         federation.start_run("several", "--min-sites", "2", "--model", "net.py:Net", deadline="120s")
@@ -58,9 +61,19 @@ def test_sites_with_several_inputs_end_with_the_simulators_weights(tmp_path):
     alone = unskew.run(
         **{**STUDY, "method": "scaffold+clip_median"},
         data=unskew.data.Federation(
-            "digits", packed.x, packed.y, packed.x_test, packed.y_test, packed.classes, dealt.train, dealt.test,
-            "sites", layout=packed.layout,
+            "digits",
+            packed.x,
+            packed.y,
+            packed.x_test,
+            packed.y_test,
+            packed.classes,
+            dealt.train,
+            dealt.test,
+            "sites",
+            layout=packed.layout,
         ),
-        model=f"{tmp_path / 'net.py'}:Net", lanes="1", clients=len(SITES),
-    )  # fmt: skip
+        model=f"{tmp_path / 'net.py'}:Net",
+        lanes="1",
+        clients=len(SITES),
+    )
     assert result["sha256"] == alone.digest

@@ -23,9 +23,18 @@ class Asking:
     def __init__(self, site: Site):
         self.site, self.serial = site, 0
 
-    def __call__(self, kind: str, t: int = 0, tree: Tree | None = None, run: str = "r1", **more: Any) -> dict[str, Any]:
+    def __call__(
+        self, kind: str, t: int = 0, tree: Tree | None = None, run: str = "r1", **more: Any
+    ) -> dict[str, Any]:
         self.serial += 1
-        header = {"run": run, "serial": self.serial, "site": self.site.member.name, "kind": kind, "t": t, **more}
+        header = {
+            "run": run,
+            "serial": self.serial,
+            "site": self.site.member.name,
+            "kind": kind,
+            "t": t,
+            **more,
+        }
         return json.loads(self.site.answer(seal(header, tree or {}, fake.COORDINATOR)).text)
 
 
@@ -35,23 +44,32 @@ def ask(tmp_path):
 
 
 def test_a_method_is_what_the_operator_reads_and_nothing_beside_it(ask):
-    """`dpsgd` was approved with its epsilon, and ran with `set: {dpsgd: {noise: 0.0001}}`, of which nobody was told."""
+    """`dpsgd` was approved with its epsilon, and ran with `set: {dpsgd: {noise: 0.0001}}`, of which nobody
+    was told."""
     settings = fake.small("fedprox").as_dict()
     refusal = ask("hello", settings={**settings, "set": {"fedprox": {"mu": 100.0}}})
-    assert (refusal["code"], "by the setting 'set', which its operator would not read" in refusal["text"]) == (
+    assert (
+        refusal["code"],
+        "by the setting 'set', which its operator would not read" in refusal["text"],
+    ) == (
         "E506",
         True,
     )
     place, tree = {"k": 0, "clients": 5, "largest": 9}, {"w": {"x": torch.zeros(1)}}
-    assert ask("setup", tree=tree, settings={**settings, "set": {"fedprox": {"mu": 100.0}}}, **place)["code"] == "E506"
+    assert (
+        ask("setup", tree=tree, settings={**settings, "set": {"fedprox": {"mu": 100.0}}}, **place)["code"]
+        == "E506"
+    )
     assert "hello" in ask("hello", settings=settings, run="r2")
 
 
 def test_the_name_of_a_model_cannot_forge_what_an_operator_reads(ask, tmp_path):
-    """Where the operator allows a model from a file, the coordinator's own name for it stood there as it was."""
+    """Where the operator allows a model from a file, the coordinator's own name for it stood there as it
+    was."""
     net = tmp_path / "net.py"
     net.write_text(
-        "from unskew.models.networks.cnn_small import cnn_small\n\n\ndef make(shape, classes):\n    return cnn_small(shape, classes)\n"
+        "from unskew.models.networks.cnn_small import cnn_small\n\n\ndef make(shape, classes):\n    return"
+        " cnn_small(shape, classes)\n"
     )
     ask.site.model, ask.site.guard.approve, said = f"{net}:make", "ask", []
     ask.site.guard.say = said.append
@@ -79,7 +97,8 @@ def test_of_a_setup_a_site_keeps_the_weights_alone(ask):
 
 
 def test_private_state_that_no_round_counts_does_not_pile_up(tmp_path):
-    """A coordinator that never counts a round had a site keep its private state of every round: a model's bytes each."""
+    """A coordinator that never counts a round had a site keep its private state of every round: a model's
+    bytes each."""
     folder, t = RunFolder.of(tmp_path, "s0", "r1"), 0
     for t in range(1, 40):
         folder._private(t).write_text("")

@@ -47,7 +47,9 @@ def test_bytes_are_those_of_the_numbers_types_and_the_last_round_is_the_latest(t
     ]  # fmt: skip
     assert [r.get("values") for r in rows] == [None] * 3
     spent.add("r1", AnsweredRequest("score", 4, "z"), {"score/own": torch.tensor([0.1234567])}, {})
-    assert json.loads((tmp_path / "runs/r1" / LEDGER_FILE).read_text().splitlines()[-1])["values"] == [0.123457]
+    assert json.loads((tmp_path / "runs/r1" / LEDGER_FILE).read_text().splitlines()[-1])["values"] == [
+        0.123457
+    ]
 
 
 def test_epsilons_of_all_runs_add_up_and_what_is_infinite_stays_so(tmp_path):
@@ -64,7 +66,9 @@ def test_what_was_not_declared_is_refused_whichever_way_it_leaves(tmp_path):
     spent = begun(tmp_path, r1=0.0)
     spent.check_declared("r1", ["w/a", "shares/p/s/conv.weight", "early/p/s", "score/own", "sum"])
     for path in ("shares/p/t", "early/p/t", "shares/q/s", "p/s/x"):
-        with pytest.raises(UsageError, match=r"E520 .* is not among what the study of run r1 said would leave"):
+        with pytest.raises(
+            UsageError, match=r"E520 .* is not among what the study of run r1 said would leave"
+        ):
             spent.check_declared("r1", [path])
 
 
@@ -72,7 +76,9 @@ def test_a_share_of_a_round_is_sent_for_few_orders_and_old_rounds_are_forgotten(
     run = RunLedger("study", "fedavg", 9, 1.0)
     for order in ("a", "b", "c", "a", "c"):
         run.order(1, ["w"], order)
-    with pytest.raises(UsageError, match=f"E520 .*'w' of round 1 was sent for {MOST_ORDERS} different orders already"):
+    with pytest.raises(
+        UsageError, match=f"E520 .*'w' of round 1 was sent for {MOST_ORDERS} different orders already"
+    ):
         run.order(1, ["w"], "d")
     run.order(1, ["p/s"], "d")
     run.t = 1 + KEPT_ROUNDS

@@ -1,6 +1,8 @@
-"""A stranger before a real server: everything that can be tried without an admitted key, and what it leaves behind.
+"""A stranger before a real server: everything that can be tried without an admitted key, and what it leaves
+behind.
 
-The stranger attacks from another address of loopback, so that a site's own connections are not slowed with theirs.
+The stranger attacks from another address of loopback, so that a site's own connections are not slowed with
+theirs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from unskew.federation.tickets import Coordinator, Ticket
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 STRANGER = "127.0.0.6"
-"""The first 9 characters of the addresses that attacks come from: another one for each kind, since each is rationed."""
+"""The first 9 characters of the addresses that attacks come from: another one for each kind, since each is
+rationed."""
 REASONS = {
     "plain ": "does not speak TLS",
     "no certificate ": "offers no certificate",
@@ -73,7 +76,9 @@ class Attacks:
         self.kinds.setdefault(kind, f"{STRANGER}{len(self.kinds)}")
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", self.port), timeout=9, source_address=(self.kinds[kind], 0)) as line,
+            socket.create_connection(
+                ("127.0.0.1", self.port), timeout=9, source_address=(self.kinds[kind], 0)
+            ) as line,
         ):
             try:
                 if attack(line):
@@ -87,19 +92,25 @@ def asking(method: str, path: str, context: ssl.SSLContext | None) -> Callable[[
 
     def attack(line: socket.socket) -> bool:
         end = context.wrap_socket(line, server_hostname="127.0.0.1") if context else line
-        end.sendall(f"{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        end.sendall(
+            f"{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
         return end.recv(1000).startswith(b"HTTP")
 
     return attack
 
 
-def pouring(context: ssl.SSLContext | None, sent: dict[str, int], name: str) -> Callable[[socket.socket], bool]:
+def pouring(
+    context: ssl.SSLContext | None, sent: dict[str, int], name: str
+) -> Callable[[socket.socket], bool]:
     """A body of 400 MB; notes how much of it was taken."""
 
     def attack(line: socket.socket) -> bool:
         end = context.wrap_socket(line, server_hostname="127.0.0.1") if context else line
         sent[name], piece = 0, bytes(1 << 20)
-        end.sendall(f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: h\r\nContent-Length: {BIG}\r\n\r\n".encode())
+        end.sendall(
+            f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: h\r\nContent-Length: {BIG}\r\n\r\n".encode()
+        )
         while sent[name] < BIG:
             end.sendall(piece)
             sent[name] += len(piece)
@@ -122,17 +133,25 @@ def dripping(line: socket.socket) -> bool:
 
 
 def contexts(federation: Loopback) -> dict[str, ssl.SSLContext]:
-    """What a stranger may show: nothing, a certificate of another authority, a site's that has been revoked."""
+    """What a stranger may show: nothing, a certificate of another authority, a site's that has been
+    revoked."""
     home = federation.home
     bare = ssl.create_default_context(cadata=(home.folder / "ca.crt").read_text())
     Coordinator.make(federation.root / "elsewhere", "elsewhere", "127.0.0.1:9", ["c"])
     elsewhere = ssl.create_default_context(cadata=(home.folder / "ca.crt").read_text())
-    elsewhere.load_cert_chain(federation.root / "elsewhere/server.crt", federation.root / "elsewhere/server.key")
+    elsewhere.load_cert_chain(
+        federation.root / "elsewhere/server.crt", federation.root / "elsewhere/server.key"
+    )
     joined = SiteFolder.make(federation.root / "site-unknown", Ticket.read(home.ticket_file("b")))
     revoked, unknown = SiteFolder.open(federation.root / "site-c").tls(), joined.tls()
     assert revoked is not None
     assert unknown is not None
-    return {"no certificate": bare, "another authority": elsewhere, "revoked": revoked, "never admitted": unknown}
+    return {
+        "no certificate": bare,
+        "another authority": elsewhere,
+        "revoked": revoked,
+        "never admitted": unknown,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +195,11 @@ def attacks(tmp_path_factory) -> Attacks:
 
 def files(root: Path) -> set[str]:
     """All files but those that grow by design: logs and the federation's journal."""
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.suffix not in (".log", ".jsonl", ".lock")}
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.suffix not in (".log", ".jsonl", ".lock")
+    }
 
 
 def memory(federation: Loopback) -> int:

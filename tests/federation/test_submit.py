@@ -1,4 +1,5 @@
-"""A run is handed in to a SuperLink that may not be there yet, may refuse it, or may go away. Without Flower, by a stand-in."""
+"""A run is handed in to a SuperLink that may not be there yet, may refuse it, or may go away. Without Flower,
+by a stand-in."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Unavailable(Exception):
 
 @pytest.fixture
 def link(monkeypatch):
-    """What the SuperLink answers, in turn, and what it was asked: `link.answers`, `link.asked`; time stands still."""
+    """What the SuperLink answers, in turn, and what it was asked: `link.answers`, `link.asked`; time stands
+    still."""
     seen = SimpleNamespace(answers=[], asked=[], slept=[], now=0.0)
 
     class SuperLink:
@@ -46,7 +48,9 @@ def link(monkeypatch):
             return self._answer(("stop", number))
 
     stub = ModuleType("unskew.federation.coordinator.superlink")
-    stub.__dict__.update(Refused=Refused, Unavailable=Unavailable, SuperLink=SuperLink, address=lambda home: "here:9")
+    stub.__dict__.update(
+        Refused=Refused, Unavailable=Unavailable, SuperLink=SuperLink, address=lambda home: "here:9"
+    )
     monkeypatch.setitem(sys.modules, "unskew.federation.coordinator.superlink", stub)
     monkeypatch.delitem(sys.modules, "unskew.federation.coordinator.submission", raising=False)
     submit = importlib.import_module("unskew.federation.coordinator.submission")

@@ -91,14 +91,18 @@ def test_a_site_may_be_lost_in_every_phase(tmp_path, kind):
     counted = [0, 1, 2, 3, 4] if kind == "open" else [0, 1, 3, 4]
     assert used(loop) == [[0, 1, 2, 3, 4], counted, [0, 1, 2, 3, 4]]
     _, _, plain, _ = run(
-        tmp_path, meddle=None if kind == "open" else lost("s2", "train"), name="plain", secure_aggregation="off"
+        tmp_path,
+        meddle=None if kind == "open" else lost("s2", "train"),
+        name="plain",
+        secure_aggregation="off",
     )
     assert max(float((plain.weights[n] - w).abs().max()) for n, w in state.weights.items()) < 1e-6
 
 
 @pytest.mark.parametrize("kind", PHASES)
 def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path, kind):
-    """Of five sites four are needed. Three that trained are a sum of their own; later on, three are too few."""
+    """Of five sites four are needed. Three that trained are a sum of their own; later on, three are too
+    few."""
     meddle = both(lost("s2", kind), lost("s4", kind), *([lost("s0", kind)] if kind == "train" else []))
     channel, loop, _, _ = run(tmp_path, meddle=meddle)
     (skipped,) = [p for p in problems(loop) if p.startswith("E321")]
@@ -106,14 +110,17 @@ def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path
     assert used(loop)[1] == []
     opened = {(site, t) for site, k, t in channel.asked if k == "open"}
     assert (("s0", 2) in opened) == (kind == "open")
-    assert not [r for r in loop.record.rows["ledger"] if r["t"] == 2 and r["way"] == "up" and r["share"] == "w"]
+    assert not [
+        r for r in loop.record.rows["ledger"] if r["t"] == 2 and r["way"] == "up" and r["share"] == "w"
+    ]
     unopened = [r for r in loop.record.rows["ledger"] if r.get("dropped")]
     assert {(r["t"], r["share"], r["reads"], r["kind"]) for r in unopened} <= {(2, "sum", "sum", "weights")}
     assert bool(unopened) is (kind in ("mask", "open"))
 
 
 def test_who_has_left_is_signed_before_the_sum_is_opened(tmp_path):
-    """Only then: a round that nobody leaves has four exchanges. Who is lost here, or signs nonsense, costs nothing."""
+    """Only then: a round that nobody leaves has four exchanges. Who is lost here, or signs nonsense, costs
+    nothing."""
     nonsense = altered("s1", "agree", lambda h, tree: ({**h, "signature": 1}, tree))
     meddle = both(lost("s2", "mask"), nonsense, lost("s2", "mask", 3), lost("s3", "agree", 3))
     channel, loop, _, _ = run(tmp_path, meddle=meddle, secure_aggregation="on,threshold=0.51")
@@ -133,23 +140,35 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
         return honest
 
     _, loop, _, _ = run(tmp_path, "rebafl", meddle=listen)
-    assert {tuple(sorted(set(h) - {"run", "serial", "site", "kind", "t", "re", "sha256", "axes"})) for h, _, _ in seen} == {
-        ("keys", "n"), ("context", "dealt", "seed"), (), ("shares",),
-    }  # fmt: skip
+    assert {
+        tuple(sorted(set(h) - {"run", "serial", "site", "kind", "t", "re", "sha256", "axes"}))
+        for h, _, _ in seen
+    } == {
+        ("keys", "n"),
+        ("context", "dealt", "seed"),
+        (),
+        ("shares",),
+    }
     assert all(size < 1500 for head, size, _ in seen if head["kind"] != "mask")
     digests = [head["sha256"] for head, _, _ in seen if head["kind"] == "mask"]
     assert len(set(digests)) == len(digests) == 15
     up = [r for r in loop.record.rows["ledger"] if r["way"] == "up" and not r["share"].startswith("score")]
     assert all(r["sum_of"] == 5 for r in up)
-    facts = SimpleNamespace(traffic=traffic_of(up), privacy={}, attacks={}, path=Path("r"), config={}, federation={})
-    assert {p.adversary.partition(", and")[0] for p in payloads(facts)} == {"the server, in sums of 5 or more clients"}
+    facts = SimpleNamespace(
+        traffic=traffic_of(up), privacy={}, attacks={}, path=Path("r"), config={}, federation={}
+    )
+    assert {p.adversary.partition(", and")[0] for p in payloads(facts)} == {
+        "the server, in sums of 5 or more clients"
+    }
     (own,) = (tmp_path / "run-sites/s0/runs").glob("*/ledger.jsonl")
     rows = [json.loads(line) for line in own.read_text().splitlines()]
     (weights,) = {r["bytes"] for r in rows if r["share"] == "weights"}
     assert weights == next(r["bytes"] for r in up if r["share"] == "w")
     assert {r["asked"] for r in rows if r["share"] != "said"} == {"mask", "train", "score"}
     ((number, of_run),) = SiteLedger.read(tmp_path / "run-sites/s0").runs.items()
-    shown = {row.share: row.kind for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)}
+    shown = {
+        row.share: row.kind for row in site_page.disclosure_rows(tmp_path / "run-sites/s0", number, of_run)
+    }
     assert shown["weights"] == "weights, only in a sum"
     assert shown["rebafl/counts"] == "statistics, only in a sum"
     assert shown["score/global"] == "statistics"
@@ -190,14 +209,42 @@ def altered(site: str, kind: str, change, t: int = 2):
 @pytest.mark.parametrize(
     ("kind", "change", "told"),
     [
-        ("mask", lambda h, tree: (h, tree_map(lambda t: t + 2**61, tree)), "E526 round 2: the sum is none of honest numbers"),
+        (
+            "mask",
+            lambda h, tree: (h, tree_map(lambda t: t + 2**61, tree)),
+            "E526 round 2: the sum is none of honest numbers",
+        ),
         ("mask", lambda h, tree: (h, {**tree, "w": {}}), "E303 s1 round 2: its numbers are others"),
-        ("mask", lambda h, tree: (h, tree_map(lambda t: t.float(), tree)), "E303 s1 round 2: its numbers are others"),
-        ("train", lambda h, tree: ({**h, "keys": ["x"]}, tree), "E303 s1 round 2: its number of samples or its keys"),
-        ("train", lambda h, tree: ({**h, "n": 10**400}, tree), "E303 s1 round 2: its number of samples or its keys"),
-        ("share", lambda h, tree: ({**h, "context": "0" * 64}, tree), "E526 s1 round 2: it was sent other weights"),
-        ("share", lambda h, tree: ({**h, "dealt": {"s0": "x"}}, tree), "E303 s1 round 2: it has not dealt a share"),
-        ("open", lambda h, tree: ({**h, "shares": {"s0": "x"}}, tree), "E303 s1 round 2: it gave shares of other sites"),
+        (
+            "mask",
+            lambda h, tree: (h, tree_map(lambda t: t.float(), tree)),
+            "E303 s1 round 2: its numbers are others",
+        ),
+        (
+            "train",
+            lambda h, tree: ({**h, "keys": ["x"]}, tree),
+            "E303 s1 round 2: its number of samples or its keys",
+        ),
+        (
+            "train",
+            lambda h, tree: ({**h, "n": 10**400}, tree),
+            "E303 s1 round 2: its number of samples or its keys",
+        ),
+        (
+            "share",
+            lambda h, tree: ({**h, "context": "0" * 64}, tree),
+            "E526 s1 round 2: it was sent other weights",
+        ),
+        (
+            "share",
+            lambda h, tree: ({**h, "dealt": {"s0": "x"}}, tree),
+            "E303 s1 round 2: it has not dealt a share",
+        ),
+        (
+            "open",
+            lambda h, tree: ({**h, "shares": {"s0": "x"}}, tree),
+            "E303 s1 round 2: it gave shares of other sites",
+        ),
         (
             "open",
             lambda h, tree: ({**h, "shares": dict(zip(h["shares"], reversed(h["shares"].values())))}, tree),
@@ -219,14 +266,20 @@ def altered(site: str, kind: str, change, t: int = 2):
             "E526 s1 round 2: a key that it has sent is not its own alone. It is left out of the sum.",
         ),
     ],
-)  # fmt: skip
+)
 def test_garbage_of_one_site_is_bounded(tmp_path, kind, change, told):
     """It costs that site, or at most the round; what is finite and wrong, nobody can see."""
     _, loop, state, _ = run(tmp_path, meddle=altered("s1", kind, change))
     assert any(p.startswith(told) for p in problems(loop)), problems(loop)
     assert [len(k) for k in used(loop)] == [
         5,
-        4 if kind in ("train", "share") or ("E303" in told and kind == "mask") else 5 if kind == "open" else 0,
+        (
+            4
+            if kind in ("train", "share") or ("E303" in told and kind == "mask")
+            else 5
+            if kind == "open"
+            else 0
+        ),
         5,
     ]
     assert all(bool(torch.isfinite(t).all()) for t in state.weights.values())
@@ -234,7 +287,8 @@ def test_garbage_of_one_site_is_bounded(tmp_path, kind, change, told):
 
 @pytest.mark.parametrize("other", [False, True])
 def test_a_round_is_not_summed_a_second_time_over_other_sites(tmp_path, other):
-    """Two sums whose sites differ by one differ by what that site sent. Over the same sites they are the same sum."""
+    """Two sums whose sites differ by one differ by what that site sent. Over the same sites they are the same
+    sum."""
     by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
 
     def die(site, asked, honest):
@@ -254,32 +308,45 @@ def test_a_round_is_not_summed_a_second_time_over_other_sites(tmp_path, other):
 
 
 def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_path):
-    """Two runs of one study, one of them without a site: round 1 begins with the same weights, and round 2 does not."""
+    """Two runs of one study, one of them without a site: round 1 begins with the same weights, and round 2
+    does not."""
     by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
     fake.run(tmp_path / "one", fake.Direct(by_node), settings)
     loop, _, _ = fake.run(tmp_path / "two", fake.Direct(by_node, lost("s2", "mask", 1)), settings)
-    assert len([p for p in problems(loop) if "these numbers were summed before, over s0, s1, s2, s3, s4" in p]) == 4
+    assert (
+        len([p for p in problems(loop) if "these numbers were summed before, over s0, s1, s2, s3, s4" in p])
+        == 4
+    )
     assert [len(k) for k in used(loop)] == [0, 5, 5]
-    fresh, _, _ = fake.run(tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9))
+    fresh, _, _ = fake.run(
+        tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9)
+    )
     assert [len(k) for k in used(fresh)] == [4, 5, 5]
 
 
 def test_a_run_without_a_site_does_not_show_what_that_site_sent_to_the_run_before(tmp_path):
-    """What differs between the two sums of round 1 is the update of s4, whom the second run leaves out from its beginning."""
+    """What differs between the two sums of round 1 is the update of s4, whom the second run leaves out from
+    its beginning."""
     by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
     fake.run(tmp_path / "one", fake.Direct(by_node), settings)
     others = {node: site for node, site in by_node.items() if site.member.name != "s4"}
     for name, changes in (("two", {}), ("three", {"rounds": 4})):
         loop, _, _ = fake.run(tmp_path / name, fake.Direct(others), settings.replace(clients=4, **changes))
         told = [e["text"] for e in loop.record.rows["events"] if (e["t"], e["code"]) == (1, "E525")]
-        assert len([text for text in told if "these numbers were summed before, over s0, s1, s2, s3, s4" in text]) == 4
+        assert (
+            len(
+                [text for text in told if "these numbers were summed before, over s0, s1, s2, s3, s4" in text]
+            )
+            == 4
+        )
         assert [len(k) for k in used(loop)][:2] == [0, 4]
     fresh, _, _ = fake.run(tmp_path / "four", fake.Direct(others), settings.replace(clients=4, seed=9))
     assert [len(k) for k in used(fresh)] == [4, 4, 4]
 
 
 def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
-    """A coordinator that has the others train on weights that nothing changes would read one site's update in the sum."""
+    """A coordinator that has the others train on weights that nothing changes would read one site's update in
+    the sum."""
     honest = Correspondence._sealed
 
     def other(self, site, kind, t, header, tree):
@@ -290,7 +357,9 @@ def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(Correspondence, "_sealed", other)
     _, loop, _, _ = run(tmp_path)
     (problem,) = problems(loop)
-    assert problem.startswith("E526 s1 round 2: it was sent other weights, settings or another list than most.")
+    assert problem.startswith(
+        "E526 s1 round 2: it was sent other weights, settings or another list than most."
+    )
     assert [len(k) for k in used(loop)] == [5, 4, 5]
 
 
@@ -318,12 +387,14 @@ def told_otherwise(monkeypatch, change):
     ids=["clients", "largest", "settings", "weights"],
 )
 def test_a_site_that_is_set_up_otherwise_is_in_no_sum(tmp_path, monkeypatch, change):
-    """With 32 bits one site among 10,000 counts 4,096 times less than one of three, so that a coordinator could read the
-    update of whom it had told the truth; weights that never travel with a round, here those of normalisation, or a model
-    that learns nothing do the same."""
+    """With 32 bits one site among 10,000 counts 4,096 times less than one of three, so that a coordinator
+    could read the update of whom it had told the truth; weights that never travel with a round, here those of
+    normalisation, or a model that learns nothing do the same."""
     told_otherwise(monkeypatch, change)
     _, loop, _, _ = run(tmp_path, "fedbn", secure_aggregation="on,bits=32,clip=8")
-    assert [p.partition(":")[0] for p in problems(loop)] == [f"E526 s1 round {t}" for t in (1, 2, 3)], problems(loop)
+    assert [p.partition(":")[0] for p in problems(loop)] == [f"E526 s1 round {t}" for t in (1, 2, 3)], (
+        problems(loop)
+    )
     assert [len(k) for k in used(loop)] == [4, 4, 4]
 
 

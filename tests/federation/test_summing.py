@@ -23,7 +23,8 @@ N, SITES = 40, "abcdef"
 
 
 class Sum:
-    """Six sites, of which four are needed, as far as a phase; they sum numbers that are in the range of 32 bits."""
+    """Six sites, of which four are needed, as far as a phase; they sum numbers that are in the range of 32
+    bits."""
 
     def __init__(self, bits: int = 64, sites: str = SITES, threshold: float = 0.66):
         self.secure = SecureAggregation(bits=bits, threshold=threshold)  # type: ignore[arg-type]
@@ -70,7 +71,8 @@ class Sum:
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize(
-    ("dealing", "masking", "opening"), [("", "", ""), ("f", "", ""), ("", "bf", ""), ("", "", "ac"), ("c", "e", "")]
+    ("dealing", "masking", "opening"),
+    [("", "", ""), ("f", "", ""), ("", "bf", ""), ("", "", "ac"), ("c", "e", "")],
 )
 def test_the_sum_of_those_that_stayed_is_exact_whoever_leaves_in_which_phase(dealing, masking, opening, bits):
     one = Sum(bits).deal(dealing).mask(masking)
@@ -83,7 +85,8 @@ def test_the_sum_of_those_that_stayed_is_exact_whoever_leaves_in_which_phase(dea
     ("dealing", "masking", "opening"), [("abc", "", ""), ("", "abc", ""), ("a", "bc", ""), ("", "", "abc")]
 )
 def test_with_too_few_sites_nothing_is_opened(dealing, masking, opening):
-    """Four of six are needed. Sites refuse by themselves, whatever the coordinator says; the last phase lacks shares."""
+    """Four of six are needed. Sites refuse by themselves, whatever the coordinator says; the last phase lacks
+    shares."""
     one = Sum().deal(dealing)
     if opening:
         given = one.mask(masking).shares(opening)
@@ -92,7 +95,9 @@ def test_with_too_few_sites_nothing_is_opened(dealing, masking, opening):
         ):
             one.opening().total(given)
         return
-    with pytest.raises(UsageError, match=r"E525 .*3 sites have (dealt shares|sent their numbers), and 4 are needed"):
+    with pytest.raises(
+        UsageError, match=r"E525 .*3 sites have (dealt shares|sent their numbers), and 4 are needed"
+    ):
         one.mask(masking).shares()
 
 
@@ -107,14 +112,16 @@ def test_what_a_site_sends_tells_nothing_of_its_numbers():
 
 
 def test_masks_have_all_the_bits_of_their_keys():
-    """Flower's own masks have 32: two keys whose words add up to the same, bit by bit, have the same mask there."""
+    """Flower's own masks have 32: two keys whose words add up to the same, bit by bit, have the same mask
+    there."""
     key = bytes(range(32))
     twin = key[4:8] + key[:4] + key[8:]
     assert not (primitives.mask(key, 100, 64) == primitives.mask(twin, 100, 64)).any()
 
 
 def test_a_mask_is_the_published_key_stream_of_aes_in_counter_mode():
-    """Blocks 0 and 1 of the zero key, as in case 13 of the GCM specification: one block over and over would hide nothing."""
+    """Blocks 0 and 1 of the zero key, as in case 13 of the GCM specification: one block over and over would
+    hide nothing."""
     stream = "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738b"
     for bits in (32, 64):
         assert primitives.mask(bytes(32), 256 // bits, bits).numpy().tobytes().hex() == stream
@@ -141,7 +148,8 @@ def test_nobody_gets_both_shares_of_a_site():
 
 
 def test_two_different_stories_to_halves_of_the_sites_do_not_open_anything():
-    """Of six sites, four are needed: no two sets of four have no site in common, and a site tells one story."""
+    """Of six sites, four are needed: no two sets of four have no site in common, and a site tells one
+    story."""
     one = Sum().deal().mask()
     assert len({s: one.members[s].opened(list("abcdef"), [])["a"] for s in "def"}) < 4
     signed = {s: one.members[s].signed(list("bcdef"), ["a"]) for s in "bc"}
@@ -153,8 +161,8 @@ def test_two_different_stories_to_halves_of_the_sites_do_not_open_anything():
 
 
 def test_every_site_its_own_story_of_who_left_gives_no_key_away():
-    """The worst of a coordinator whom nobody helps: each site is told that others left, and together that every partner of
-    `a` did. Ten sites and the least threshold; before, it read `a` alone."""
+    """The worst of a coordinator whom nobody helps: each site is told that others left, and together that
+    every partner of `a` did. Ten sites and the least threshold; before, it read `a` alone."""
     one = Sum(sites="abcdefghij", threshold=0.51).deal()
     partners, others = "bcdef", "ghij"
     boxes = {s: one.boxes(s) for s in one.members}
@@ -162,7 +170,10 @@ def test_every_site_its_own_story_of_who_left_gives_no_key_away():
     one.y = {s: member.masked(boxes[s]) for s, member in one.members.items()}
     stories = {s: partners.replace(s, "") for s in partners}
     stories |= {s: partners.replace(partners[k], "") for k, s in enumerate(others)}
-    signed = {s: one.members[s].signed([o for o in one.q if o not in left], list(left)) for s, left in stories.items()}
+    signed = {
+        s: one.members[s].signed([o for o in one.q if o not in left], list(left))
+        for s, left in stories.items()
+    }
     for s, left in stories.items():
         with pytest.raises(UsageError, match=r"E525 .*[12] sites have signed who left, and 6 are needed"):
             one.members[s].opened([o for o in one.q if o not in left], list(left), signed)
@@ -180,8 +191,8 @@ def test_what_is_no_signature_of_a_site_of_the_sum_counts_for_nothing():
 
 
 def test_a_site_with_a_list_of_its_own_finds_nobody_in_it():
-    """The worst with the default threshold: `a` is told of three sites, the rest of nine, by which both of its partners have
-    left. Before, it read `a` alone."""
+    """The worst with the default threshold: `a` is told of three sites, the rest of nine, by which both of
+    its partners have left. Before, it read `a` alone."""
     one = Sum(sites="abcdefghi")
     for s, member in one.members.items():
         one.dealt[s], _ = member.deal(one.rows[:3] if s == "a" else one.rows)
@@ -194,8 +205,8 @@ def test_a_site_with_a_list_of_its_own_finds_nobody_in_it():
 @pytest.mark.parametrize("told", ["list", "weights"])
 @pytest.mark.parametrize("read", [False, True])
 def test_sites_that_were_told_different_things_add_up_to_nothing(told, read, monkeypatch):
-    """The worst that needs no other site: a list in which one site alone has weight, or weights that all but one site cannot
-    change, make the sum that site's own. read: as if they could read each other's shares."""
+    """The worst that needs no other site: a list in which one site alone has weight, or weights that all but
+    one site cannot change, make the sum that site's own. read: as if they could read each other's shares."""
     if read:
         monkeypatch.setattr(primitives, "encryption_key", lambda common, context: common)
     one = Sum()
@@ -224,7 +235,10 @@ def test_sites_that_were_told_different_things_add_up_to_nothing(told, read, mon
         (lambda rows, own: [[*own[:1], 11.0, *own[2:]], *rows[1:]], "other keys or another number"),
         (lambda rows, own: [[*own[:1], 1e-9, *own[2:]], *rows[1:]], "other keys or another number"),
         (lambda rows, own: [own, [*rows[1][:2], "no key", *rows[1][3:]], *rows[2:]], None),
-        (lambda rows, own: [own, [*rows[1][:3], "no key", rows[1][4]], *rows[2:]], "'b': a public key cannot be used"),
+        (
+            lambda rows, own: [own, [*rows[1][:3], "no key", rows[1][4]], *rows[2:]],
+            "'b': a public key cannot be used",
+        ),
         (lambda rows, own: [own, ["b", -1, "x", "y"]], "cannot be read"),
         (lambda rows, own: [own, ["b" * 65, *rows[1][1:]], *rows[2:]], "cannot be read"),
         (lambda rows, own: {"a": own}, "cannot be read"),
@@ -249,7 +263,10 @@ def test_shares_that_were_changed_or_are_anothers_are_refused():
         ({**one.boxes("a"), "b": one.boxes("a")["b"][:-9] + "AAAAAAAA="}, "the shares of 'b' cannot be read"),
         ({**one.boxes("a"), "b": one.boxes("c")["b"]}, "the shares of 'b' cannot be read"),
         (
-            {**one.boxes("a"), "b": primitives.encrypt_shares(one.members["b"]._common["a"], 2, 0, b"s", b"k")},
+            {
+                **one.boxes("a"),
+                "b": primitives.encrypt_shares(one.members["b"]._common["a"], 2, 0, b"s", b"k"),
+            },
             "by or for another site",
         ),
         ({**one.boxes("a"), "x": one.boxes("a")["b"]}, "'x', which is not among the sites"),
@@ -272,8 +289,8 @@ def test_a_false_share_is_left_out_and_its_giver_named():
 
 
 def test_a_site_that_deals_a_false_share_to_one_other_does_not_make_that_one_the_liar():
-    """Which of the two has falsified it nobody can tell. What the other gives of further sites is still good, and needed
-    where no more shares than enough have come."""
+    """Which of the two has falsified it nobody can tell. What the other gives of further sites is still good,
+    and needed where no more shares than enough have come."""
     one = Sum().deal()
     common = one.members["c"]._common["b"]
     giver, taker, of_seed, of_key = primitives.decrypt_shares(common, one.dealt["c"]["b"])

@@ -1,4 +1,5 @@
-"""Two sums of the same numbers over different sites would show what one site sent: each is opened over one set of sites."""
+"""Two sums of the same numbers over different sites would show what one site sent: each is opened over one
+set of sites."""
 
 from __future__ import annotations
 

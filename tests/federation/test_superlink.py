@@ -17,7 +17,15 @@ from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from unskew.federation.coordinator import superlink
-from unskew.federation.coordinator.superlink import APP, APP_HASH, ORDER, Refused, SuperLink, Task, Unavailable
+from unskew.federation.coordinator.superlink import (
+    APP,
+    APP_HASH,
+    ORDER,
+    Refused,
+    SuperLink,
+    Task,
+    Unavailable,
+)
 from unskew.federation.protocol.identity import PrivateKey
 from unskew.federation.tickets import Coordinator
 
@@ -67,7 +75,8 @@ def home(tmp_path):
 
 @pytest.fixture
 def made(monkeypatch):
-    """The clients that were made, in their order; those that are still to come take their answers from `later`."""
+    """The clients that were made, in their order; those that are still to come take their answers from
+    `later`."""
     clients = SimpleNamespace(all=[], later={})
 
     def client(url, **options):
@@ -87,7 +96,9 @@ def test_it_is_reached_on_loopback_alone_with_the_federations_certificate(home, 
         assert client.url == f"https://127.0.0.1:{superlink.inner_port(home)}"
         assert client.options["verify"].verify_mode == ssl.CERT_REQUIRED
         assert client.options["timeout"] == superlink.TIMEOUT_S
-        names = [dict(pair[0] for pair in each["subject"]) for each in client.options["verify"].get_ca_certs()]
+        names = [
+            dict(pair[0] for pair in each["subject"]) for each in client.options["verify"].get_ca_certs()
+        ]
         assert len(names) == 1
     assert made.all[1].options["interceptors"][1:] == ["interceptor"]
     plain = Coordinator.make(tmp_path / "plain", "lung", "127.0.0.1:1", ["a"], tls=False)
@@ -113,7 +124,9 @@ def test_a_key_is_registered_once_and_a_second_time_is_no_failure(home, made):
 def test_a_superlink_that_is_away_is_told_from_one_that_refuses(home, made, call):
     link = SuperLink(home)
     names = {"start": "StartRun", "status": "ListRuns", "stop": "StopRun", "register": "RegisterNode"}
-    words = {"start": ["order"], "status": [7], "stop": [7], "register": ["a", PrivateKey.make().public]}[call]
+    words = {"start": ["order"], "status": [7], "stop": [7], "register": ["a", PrivateKey.make().public]}[
+        call
+    ]
     made.later[names[call]] = httpx.ConnectError("nobody is there")
     with pytest.raises(Unavailable, match="nobody is there"):
         getattr(link, call)(*words)
@@ -136,7 +149,10 @@ def test_a_run_begins_with_the_name_of_its_order_and_code_that_does_nothing(home
 
 
 def test_the_state_of_a_run_is_that_of_its_number(home, made):
-    runs = {n: SimpleNamespace(status=SimpleNamespace(status=word)) for n, word in ((7, "running"), (8, "finished"))}
+    runs = {
+        n: SimpleNamespace(status=SimpleNamespace(status=word))
+        for n, word in ((7, "running"), (8, "finished"))
+    }
     made.later["ListRuns"] = SimpleNamespace(run_dict=runs)
     link = SuperLink(home)
     assert [link.status(7), link.status(8)] == ["running", "finished"]
@@ -154,7 +170,10 @@ def test_a_task_is_taken_with_the_secret_by_one_client_for_good(home, made):
     link, waiting = SuperLink(home), SimpleNamespace(HasField=lambda name: False, token="")
     made.later["AcquireTask"] = waiting
     assert link.take(b"secret") is None
-    waiting.HasField, waiting.task = (lambda name: name == "task"), SimpleNamespace(run_id=7, task_id=3, fab_hash="h")
+    waiting.HasField, waiting.task = (
+        (lambda name: name == "task"),
+        SimpleNamespace(run_id=7, task_id=3, fab_hash="h"),
+    )
     assert link.take(b"secret") is None, "a task without a token lets nobody speak for the run"
     waiting.token = "t"
     assert link.take(b"secret") == Task(7, 3, "t", "h")

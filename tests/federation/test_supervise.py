@@ -10,7 +10,9 @@ import time
 
 import pytest
 
-pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
+pytest.importorskip(
+    "cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'"
+)
 
 from unskew.federation import programs
 
@@ -35,7 +37,9 @@ def test_a_program_that_ends_is_started_again(tmp_path, monkeypatch):
     assert "it ended with code 0 and will be restarted" in said[0]
 
 
-def test_a_program_that_ends_at_once_is_started_again_soon_and_then_less_and_less_often(tmp_path, monkeypatch):
+def test_a_program_that_ends_at_once_is_started_again_soon_and_then_less_and_less_often(
+    tmp_path, monkeypatch
+):
     clock = [100.0]
     monkeypatch.setattr(programs.time, "monotonic", lambda: clock[0])
     program = programs.Program("it", [sys.executable, "-c", ""], dict(os.environ), tmp_path / "l")
@@ -102,7 +106,9 @@ with stop_at_end(*programs):
 def test_nothing_stays_behind(numbers, tmp_path):
     """Told twice to end, as `timeout` does, or killed outright."""
     keeper = subprocess.Popen(
-        [sys.executable, "-c", KEEPER, str(tmp_path / "one"), str(tmp_path / "two")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", KEEPER, str(tmp_path / "one"), str(tmp_path / "two")],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     children = [int(pid) for pid in keeper.stdout.readline().split()]
     assert len(children) == 2

@@ -47,7 +47,9 @@ def test_an_answer_that_is_too_long_is_cut_off(joined, status):
 
 def test_nothing_is_unpacked(joined, monkeypatch):
     packed, seen = gzip.compress(bytes(50 << 20)), []
-    monkeypatch.setattr(httpx.Response, "content", property(lambda self: seen.append(len(self.read())) or self.read()))
+    monkeypatch.setattr(
+        httpx.Response, "content", property(lambda self: seen.append(len(self.read())) or self.read())
+    )
     with pytest.raises(ServerUnreachable):
         answered(joined, status_code=200, content=iter([packed]), headers={"content-encoding": "gzip"}).beat()
     assert max(seen) < connection.MOST_RESPONSE

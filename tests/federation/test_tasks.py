@@ -25,7 +25,9 @@ def test_the_same_bits_through_flower(tmp_path, task, monkeypatch):
     settings = fake.small("fedavg", rounds=2, lr=0.01).replace(metrics=metrics)
     grid = fake.grid_of(fake.sites(tmp_path / "sites", whole))
     loop, state, _ = fake.run(tmp_path / "run", FlowerChannel(grid), settings, deadline_s=60)
-    alone = unskew.run("fedavg", whole, **{n: v for n, v in settings.as_dict().items() if n not in ("method", "data")})
+    alone = unskew.run(
+        "fedavg", whole, **{n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
+    )
     assert digest(state.weights) == alone.digest
     for metric in ("mean", "auroc", "r2", "median_error"):
         expected = alone.record.series("global@client", metric)[1]

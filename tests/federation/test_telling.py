@@ -32,26 +32,36 @@ def told(site, kind: str, t: int = 0, tree=None, **header) -> str:
 def test_every_exchange_is_a_line(site):
     """The terminal was silent from the approval to the end of a run."""
     settings, first = fake.small("fedavg+clip_median", rounds=2).as_dict(), {"w": weights(site)}
-    assert told(site, "hello", settings=settings) == (
-        "run r1 was told how many samples this site holds, their shape and the classes"
+    assert (
+        told(site, "hello", settings=settings)
+        == "run r1 was told how many samples this site holds, their shape and the classes"
     )
     begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
     assert begins == "run r1 begins: fedavg+clip_median, 2 rounds"
     trained = told(site, "train", 1, first, lr=0.05)
     assert trained.startswith("run r1, round 1 of 2: trained on 33 samples, mean loss ")
-    assert told(site, "score", 1, first, lr=0.05) == "run r1, round 1 of 2: scored on this site's test samples"
-    assert told(site, "score", 2, first, lr=0.05) == "run r1 is over: round 2 of 2 scored, 0.2 MB have left in all"
+    assert (
+        told(site, "score", 1, first, lr=0.05) == "run r1, round 1 of 2: scored on this site's test samples"
+    )
+    assert (
+        told(site, "score", 2, first, lr=0.05)
+        == "run r1 is over: round 2 of 2 scored, 0.2 MB have left in all"
+    )
 
 
 def test_a_trip_is_a_line_and_so_is_a_refusal(site):
     settings, first = fake.small("flea").as_dict(), {"w": weights(site)}
     begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
-    assert begins == "run r1 begins: flea, 3 rounds", "a method that asks sites for something is not called fedavg"
+    assert begins == "run r1 begins: flea, 3 rounds", (
+        "a method that asks sites for something is not called fedavg"
+    )
     trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.05)
     assert trip == "run r1, after round 1 of 3: sent what the method shares beside the weights"
     allow(site, most_rounds=1)
     refused = told(site, "train", 1, first, lr=0.05)
-    assert refused.startswith("run r1 was not answered: E520 the site's policy does not allow it: the study takes 3")
+    assert refused.startswith(
+        "run r1 was not answered: E520 the site's policy does not allow it: the study takes 3"
+    )
     assert told(site, "train", 1, first, **{"name": 5}).startswith("a request was not answered: E310")
 
 
@@ -73,13 +83,21 @@ def test_what_waits_or_mends_itself_is_said_elsewhere(site):
 )
 def test_nothing_that_is_told_stops_an_answer(site, text):
     assert terminal.terminal_line(site.member.folder, SignedMessage(text, b"", b"")) == ""
-    assert terminal.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b"")) == ""
+    assert (
+        terminal.terminal_line(Path("/nowhere"), SignedMessage('{"kind": "setup", "run": "r1"}', b"", b""))
+        == ""
+    )
 
 
 def test_a_refusal_cannot_move_the_cursor(site):
     """N6: what a coordinator has written into a request may stand in a refusal."""
-    answer = SignedMessage(json.dumps({"code": "E310", "text": "\x1b[2J\nE999 forged", "run": "r1"}), b"", b"")
-    assert terminal.terminal_line(site.member.folder, answer) == r"run r1 was not answered: E310 \x1b[2J\nE999 forged"
+    answer = SignedMessage(
+        json.dumps({"code": "E310", "text": "\x1b[2J\nE999 forged", "run": "r1"}), b"", b""
+    )
+    assert (
+        terminal.terminal_line(site.member.folder, answer)
+        == r"run r1 was not answered: E310 \x1b[2J\nE999 forged"
+    )
 
 
 def test_the_line_goes_to_the_terminal_and_the_answer_to_the_server(site, monkeypatch):
@@ -104,7 +122,12 @@ def test_every_loss_of_the_connection_is_said_and_every_return():
         f"{terminal.CONNECTED} again after 3 s",
     ):
         say(text)
-    assert said == ["lost", f"{terminal.CONNECTED} again after 3 s", "lost", f"{terminal.CONNECTED} again after 3 s"]
+    assert said == [
+        "lost",
+        f"{terminal.CONNECTED} again after 3 s",
+        "lost",
+        f"{terminal.CONNECTED} again after 3 s",
+    ]
 
 
 def test_what_became_of_a_study_is_said_once(site):
@@ -149,7 +172,10 @@ def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leav
     assert "number of training samples, a round (read: each)" in leaves
     assert "mean training loss, a round (read: each)" in leaves
     assert any(line.startswith("scores on this site's own test samples: accuracy") for line in leaves)
-    once = "numbers of training and test samples, shape, class names, whether samples look unscaled, versions, once (read: each)"
+    once = (
+        "numbers of training and test samples, shape, class names, whether samples look unscaled, versions,"
+        " once (read: each)"
+    )
     assert once in leaves
     tells = next(line for line in leaves if line.startswith("what it tells"))
     assert "weights: seen by the server" in tells

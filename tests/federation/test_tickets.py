@@ -34,14 +34,20 @@ def test_a_ticket_holds_no_key_and_is_for_its_owner_alone(home, joined):
     }
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert facts["secret"] != json.loads(home.ticket_file("b").read_text())["secret"]
-    assert facts["secret"] not in (joined.folder / "ticket.json").read_text()  # a site has no use for it any more
+    assert (
+        facts["secret"] not in (joined.folder / "ticket.json").read_text()
+    )  # a site has no use for it any more
 
 
 def test_private_keys_are_for_their_owner_alone(home, joined):
     for path in (home.folder / "coordinator.key", home.folder / "server.key", joined.folder / "site.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not list(home.folder.glob("ca.key"))
-    folders = (home.folder, joined.folder, *(home.folder / name for name in ("tickets", "admitted", "flower")))
+    folders = (
+        home.folder,
+        joined.folder,
+        *(home.folder / name for name in ("tickets", "admitted", "flower")),
+    )
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     for mode in (0o640, 0o604):
         (joined.folder / "site.key").chmod(mode)

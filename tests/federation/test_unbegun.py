@@ -39,7 +39,8 @@ def test_a_site_keeps_twenty():
 
 
 def test_only_the_last_runs_that_ask_are_kept(site):
-    """N1: every number and every study that asked left a folder and a file, without end and before any approval."""
+    """N1: every number and every study that asked left a folder and a file, without end and before any
+    approval."""
     said = []
     site.say = said.append
     flood(site, MOST_ASKING + 2)
@@ -61,7 +62,10 @@ def test_a_number_that_was_forgotten_stands_for_nothing_else(site):
     flood(site, MOST_ASKING + 1)
     refused = hello(site, "scaffold", run="f0")
     assert refused["code"] == "E520"
-    assert "run f0 had asked, and had to make room for 4 later ones that asked; start a new run" in refused["text"]
+    assert (
+        "run f0 had asked, and had to make room for 4 later ones that asked; start a new run"
+        in refused["text"]
+    )
     assert "f0" not in kept(site, "runs")
 
 

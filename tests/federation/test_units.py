@@ -58,7 +58,8 @@ def told(tmp_path, *given: dict[str, np.ndarray]) -> dict[str, str]:
     ],
 )
 def test_a_column_in_other_units_is_named_with_its_site(tmp_path, column, change):
-    """Nobody could see it: the constants that all sites scaled by fitted none of them, and the run ended as if all were well."""
+    """Nobody could see it: the constants that all sites scaled by fitted none of them, and the run ended as
+    if all were well."""
     other = patients(2)
     texts = told(tmp_path, patients(0), patients(1), {**other, column: change(other[column])})
     assert list(texts) == ["s2"]

@@ -1,4 +1,5 @@
-"""Replies that nothing can read: they are dropped, their site is named, and the run goes on with the others."""
+"""Replies that nothing can read: they are dropped, their site is named, and the run goes on with the
+others."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def honest_reply(asked, honest):
 
 
 def test_a_name_of_more_levels_than_any_tree_has_is_refused(tmp_path):
-    """N14: what walks through a tree calls itself at every level, so that 1,600 slashes ended the run of all."""
+    """N14: what walks through a tree calls itself at every level, so that 1,600 slashes ended the run of
+    all."""
     for where in ("w", "shares", "score", "early"):
 
         def deep(asked, honest, where=where):

@@ -73,7 +73,9 @@ def test_only_versions_that_decide_about_bits_are_told():
     ours = {"unskew": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}
     assert not version_differences("a", ours, "b", {**ours, "python": "3.12.1"})
     text = version_differences("a", ours, "b", {**ours, "unskew": "0.1.1", "torch": "2.14.0"})
-    assert text.startswith("a runs unskew 0.1.0 and torch 2.13.0, b unskew 0.1.1 and torch 2.14.0: the last bits")
+    assert text.startswith(
+        "a runs unskew 0.1.0 and torch 2.13.0, b unskew 0.1.1 and torch 2.14.0: the last bits"
+    )
 
 
 def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monkeypatch):
@@ -99,19 +101,32 @@ def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_pa
         one.say = said.append
     monkeypatch.setattr(network_run, "part_versions", lambda method: {"myproto": "1.2 (87654321)"})
     fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
-    assert f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ" in "".join(
-        told(tmp_path, "E524")
+    assert (
+        f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ"
+        in "".join(told(tmp_path, "E524"))
     )
-    assert any(f"E524 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said)
+    assert any(
+        f"E524 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said
+    )
 
 
 def test_a_module_beside_a_part_is_part_of_its_version(tmp_path, monkeypatch):
-    """Only the Part's own file was: a constant in a module beside it could differ between sites, and nobody heard of it."""
+    """Only the Part's own file was: a constant in a module beside it could differ between sites, and nobody
+    heard of it."""
     package = tmp_path / "split_package"
     package.mkdir()
-    here = "from split_package.inner import constants\nfrom .beside import WIDE\nfrom dataclasses import dataclass\n"
-    part = "import torch\nfrom unskew import Part\n\n@dataclass(frozen=True)\nclass Mine(Part):\n    name = 'mine'\n"
-    hook = "    def loss(self, w, out, b, c):\n        return constants.PULL * b.mean(out.features.pow(2).sum(1))\n"
+    here = (
+        "from split_package.inner import constants\nfrom .beside import WIDE\nfrom dataclasses import"
+        " dataclass\n"
+    )
+    part = (
+        "import torch\nfrom unskew import Part\n\n@dataclass(frozen=True)\nclass Mine(Part):\n    name ="
+        " 'mine'\n"
+    )
+    hook = (
+        "    def loss(self, w, out, b, c):\n        return constants.PULL *"
+        " b.mean(out.features.pow(2).sum(1))\n"
+    )
     (package / "method.py").write_text(here + part + hook)
     (package / "__init__.py").write_text("")
     (package / "beside.py").write_text("WIDE = 3\n")
@@ -147,7 +162,9 @@ def test_a_module_beside_a_part_is_part_of_its_version(tmp_path, monkeypatch):
 def test_a_part_that_was_changed_while_a_run_went_on_is_named():
     before = Hello("a", 5, 5, (2,), ("x", "y"), versions={**versions(), "myproto": "1.0 (12345678)"})
     now = replace(before, versions={**before.versions, "myproto": "1.0 (87654321)", "python": "4.0"})
-    text = "a runs another version of myproto than when the run began: it had 1.0 (12345678), now 1.0 (87654321)"
+    text = (
+        "a runs another version of myproto than when the run began: it had 1.0 (12345678), now 1.0 (87654321)"
+    )
     assert hello.data_change(before, now) == text
     assert not hello.data_change(before, before)
 
@@ -155,8 +172,9 @@ def test_a_part_that_was_changed_while_a_run_went_on_is_named():
 @pytest.mark.parametrize(("package", "name"), [(True, "myproto"), (False, "torch")])
 @pytest.mark.usefixtures("installed")
 def test_a_site_that_was_restarted_in_a_run_with_other_code_says_so(tmp_path, monkeypatch, package, name):
-    """It came back within seconds at the node that the coordinator knew, which asked nothing, and trained on with new code."""
-    (site, *_) = fake.sites(tmp_path, fake.federation()).values()
+    """It came back within seconds at the node that the coordinator knew, which asked nothing, and trained on
+    with new code."""
+    site, *_ = fake.sites(tmp_path, fake.federation()).values()
     settings = fake.small("myproto", rounds=5)
     w = first_weights(site, "myproto")
     header = {"settings": settings.as_dict(), **SETUP}
@@ -180,8 +198,12 @@ def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path,
     at_one_site(monkeypatch, unskew="0.0.7")
     run(tmp_path, min_sites=4)
     (text,) = told(tmp_path, "E504")
-    assert f"{OTHER} must upgrade to unskew 0.1, as at {COORDINATOR}. {OTHER} is left out of this run." in text
-    with pytest.raises(UsageError, match=r"E504 s1 runs unskew 0\.0\.7 .* 4 sites would be left, and 5 are needed"):
+    assert (
+        f"{OTHER} must upgrade to unskew 0.1, as at {COORDINATOR}. {OTHER} is left out of this run." in text
+    )
+    with pytest.raises(
+        UsageError, match=r"E504 s1 runs unskew 0\.0\.7 .* 4 sites would be left, and 5 are needed"
+    ):
         fake.run(
             tmp_path / "all", fake.Direct(fake.sites(tmp_path / "more", fake.federation())),
             fake.small("fedavg", rounds=1), min_sites=5,
@@ -196,7 +218,8 @@ def test_a_site_tells_its_operator_once_and_refuses_a_coordinator_of_another_min
     assert sum("E524 s1 runs torch 9.9, the coordinator torch" in line for line in said) == 1
     monkeypatch.setattr(site, "versions", lambda: {**versions(), "unskew": "7.3.0"})
     with pytest.raises(
-        UsageError, match=r"E504 .* refuses: s\d runs unskew 7\.3\.0 and the coordinator .* must upgrade to unskew 7\.3"
+        UsageError,
+        match=r"E504 .* refuses: s\d runs unskew 7\.3\.0 and the coordinator .* must upgrade to unskew 7\.3",
     ):
         fake.run(
             tmp_path / "new", fake.Direct(fake.sites(tmp_path / "newer", fake.federation())),

@@ -1,4 +1,5 @@
-"""No site outweighs the others by what it says of itself: bounds on samples, a cap on weight, equal weights."""
+"""No site outweighs the others by what it says of itself: bounds on samples, a cap on weight, equal
+weights."""
 
 from __future__ import annotations
 
@@ -42,27 +43,35 @@ def boasting(monkeypatch, train: int = 1 << 39, test: int = 12):
 
 
 def run(tmp_path, settings, **terms):
-    return fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings, **terms)
+    return fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings, **terms
+    )
 
 
 def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, monkeypatch):
     """N3: a site with one sample said 2^39, and the merge was its reply."""
     boasting(monkeypatch)
     loop, _, said = run(tmp_path, fake.small("fedavg"), bounds={BAD: 100})
-    assert any("E505 s1 says it holds 549,755,813,900 samples, but at most 100 were agreed" in text for text in said)
+    assert any(
+        "E505 s1 says it holds 549,755,813,900 samples, but at most 100 were agreed" in text for text in said
+    )
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
-    assert "E505" in [json.loads(line).get("code") for line in (tmp_path / "run/audit.jsonl").read_text().splitlines()]
+    assert "E505" in [
+        json.loads(line).get("code") for line in (tmp_path / "run/audit.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flea", "fedproto"])
 def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
-    """N3: bounds on what is shared follow the largest number, so all honest sites refused because of one liar."""
+    """N3: bounds on what is shared follow the largest number, so all honest sites refused because of one
+    liar."""
     boasting(monkeypatch)
     loop, _, _ = run(tmp_path, fake.small(name), min_sites=3)
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E505"]
     claim = (
-        "s1 says it holds 549,755,813,888 training samples, the other sites 25 (median). It is left out of this run."
+        "s1 says it holds 549,755,813,888 training samples, the other sites 25 (median). It is left out of"
+        " this run."
     )
     assert told == [f"{claim} If the number is right, admit s1.pub again with --samples N."]
     assert [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"] == [[0, 1, 2, 3]] * 3
@@ -107,7 +116,9 @@ def test_a_site_that_is_left_out_is_waited_for_no_more(tmp_path, monkeypatch):
                 approvals.decide(folder, request.run, "approved")
             return super().nodes()
 
-    _, _, said = fake.run(tmp_path / "run", Approving(sites), fake.small("fedavg"), bounds={BAD: 100}, wait_s=30)
+    _, _, said = fake.run(
+        tmp_path / "run", Approving(sites), fake.small("fedavg"), bounds={BAD: 100}, wait_s=30
+    )
     left_out = next(i for i, text in enumerate(said) if text.startswith("E505 s1"))
     assert any("waiting for approval at s1" in text for text in said[:left_out])
     assert not any("waiting" in text for text in said[left_out:])
@@ -136,7 +147,10 @@ def test_a_reply_above_the_bound_is_dropped_and_named(tmp_path):
     loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedavg"), bounds={"s2": 100})
     (event,) = [e for e in loop.record.rows["events"] if e["code"] != "round"]
     assert event["code"] == "E505"
-    assert event["text"] == "s2 round 2: claims 1e+06 samples, but at most 100 were agreed with it. Reply dropped."
+    assert (
+        event["text"]
+        == "s2 round 2: claims 1e+06 samples, but at most 100 were agreed with it. Reply dropped."
+    )
 
 
 def distance_to_bads_reply(tmp_path, name, **changes) -> float:
@@ -165,10 +179,21 @@ def test_a_boast_does_not_decide_the_merge(tmp_path, monkeypatch):
     assert distance_to_bads_reply(tmp_path, "equal", weighting="equal") > 1e-3
 
 
-MERGES = ("fedavg", "fedavg+clip_median", "fednova", "fedavgm", "feddyn", "fedavg+multi_krum", "flea", "scaffold")
+MERGES = (
+    "fedavg",
+    "fedavg+clip_median",
+    "fednova",
+    "fedavgm",
+    "feddyn",
+    "fedavg+multi_krum",
+    "flea",
+    "scaffold",
+)
 
 
-@pytest.mark.parametrize("changes", [{"cap": 0.3}, {"weighting": "equal"}, {"cap": 0.2, "weighting": "equal"}])
+@pytest.mark.parametrize(
+    "changes", [{"cap": 0.3}, {"weighting": "equal"}, {"cap": 0.2, "weighting": "equal"}]
+)
 @pytest.mark.parametrize("name", MERGES)
 def test_cap_and_equal_weights_end_with_the_simulators_bits(tmp_path, name, changes):
     loop, state, _ = run(tmp_path, fake.small(name, **changes))
@@ -181,7 +206,9 @@ def test_weights_change_only_where_the_cap_binds():
     assert simulated("fedavg", cap=0.5).digest == simulated("fedavg").digest
     assert simulated("fedavg", cap=0.4).digest != simulated("fedavg").digest
     assert simulated("fedavg", weighting="equal").digest != simulated("fedavg").digest
-    assert simulated("scaffold", weighting="equal").digest == simulated("scaffold").digest  # which is equal already
+    assert (
+        simulated("scaffold", weighting="equal").digest == simulated("scaffold").digest
+    )  # which is equal already
 
 
 @pytest.mark.parametrize(
@@ -248,7 +275,9 @@ def test_admit_keeps_a_bound_and_shows_it(tmp_path):
     shown = call("federation", "show", "lung", cwd=tmp_path).out
     assert "  at most 5,000 samples" in shown
     assert "certificate valid for 36" in shown
-    assert json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)["samples"] == {"a": 5000}
+    assert json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)["samples"] == {
+        "a": 5000
+    }
     (home.folder / "admitted/a.samples").write_text("many")
     with pytest.raises(UsageError, match=r"E503 .*a\.samples holds no number"):
         admission.read_bounds(home)

@@ -1,4 +1,5 @@
-"""An admitted site lies about the pieces of its answer: it may cost its answer, and nobody else's disk, memory or time."""
+"""An admitted site lies about the pieces of its answer: it may cost its answer, and nobody else's disk,
+memory or time."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def repeated(piece: bytes, times: int) -> RecordDict:
     ],
 )
 def test_one_piece_that_is_named_over_and_over_is_not_fetched_over_and_over(tmp_path, piece, times, why):
-    """8 MB that were sent once became 8 GB on the coordinator's disk, which is full then; pieces of nothing never ended."""
+    """8 MB that were sent once became 8 GB on the coordinator's disk, which is full then; pieces of nothing
+    never ended."""
     link = SuperLink(answer(repeated(piece, times)))
     box, calls = Mailbox(link, 1, tmp_path), []  # type: ignore[arg-type]
     pull, box.most = link.PullObject, 3 << 20

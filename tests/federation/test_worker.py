@@ -1,4 +1,5 @@
-"""A site's two processes: what the one that holds the connection starts, and how the one with the data answers it."""
+"""A site's two processes: what the one that holds the connection starts, and how the one with the data
+answers it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ import pytest
 
 from tests.federation import fake  # noqa: F401  skips where cryptography is missing
 from unskew.errors import Paused, UnskewError, UsageError
-from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, MessageNotStored, SignedMessage, ask_worker
+from unskew.federation.protocol.signed_messages import (
+    BUDGET,
+    SOCKET,
+    MessageNotStored,
+    SignedMessage,
+    ask_worker,
+)
 from unskew.federation.site import processes, worker
 from unskew.federation.site.processes import SiteProcesses
 from unskew.federation.site.site_folder import SiteFolder
@@ -97,7 +104,13 @@ def test_what_the_worker_was_started_with_reaches_the_site(joined, monkeypatch, 
         os.umask(before)
     assert loaded == [("lungs.csv", ["a", "b"])]
     member, data, model, device, _, approve = site.given
-    assert (member.name, member.folder, model, device, approve) == ("s1", joined.folder, "net.py", "cuda", "ask")
+    assert (member.name, member.folder, model, device, approve) == (
+        "s1",
+        joined.folder,
+        "net.py",
+        "cuda",
+        "ask",
+    )
     assert member.coordinator.text == joined.ticket.coordinator
     assert len(data().y) == 3
     assert "3 training samples, 1 test samples, ready" in capsys.readouterr().out
@@ -182,7 +195,9 @@ def test_a_request_that_the_disk_has_no_room_for_is_refused(tmp_path, watchdogs,
     whole, refused = SignedMessage.receive, []
     site = SimpleNamespace(refusal=lambda digest, error: refused.append((digest, error)) or ANSWER)
     calls = iter([receive, whole])
-    monkeypatch.setattr(SignedMessage, "receive", staticmethod(lambda line, folder: next(calls)(line, folder)))
+    monkeypatch.setattr(
+        SignedMessage, "receive", staticmethod(lambda line, folder: next(calls)(line, folder))
+    )
     assert answered(site, tmp_path) == ANSWER
     assert refused == [(REQUEST.digest, full)]
 

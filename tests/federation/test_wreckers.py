@@ -27,7 +27,9 @@ def times(factor: float, branch: str = "w"):
 
     def change(asked, honest):
         packet = opened(honest)
-        packet.tree[branch] = tree_map(lambda t: t * factor if t.is_floating_point() else t, packet.tree[branch])
+        packet.tree[branch] = tree_map(
+            lambda t: t * factor if t.is_floating_point() else t, packet.tree[branch]
+        )
         return again(packet)
 
     return change
@@ -69,15 +71,20 @@ def test_whoever_spoilt_the_model_unnoticed_is_named_once_training_fails(tmp_pat
     monkeypatch.setattr(
         NormOutliers,
         "_changes",
-        lambda *args: [c.__class__(c.client, c.ratio, False, c.text) for c in real(*args)],  # it slips through
+        lambda *args: [
+            c.__class__(c.client, c.ratio, False, c.text) for c in real(*args)
+        ],  # it slips through
     )
-    with pytest.raises(UsageError, match=r"E319 round 3: training fails at . of 5 sites.*Most likely s2 spoilt it in"):
+    with pytest.raises(
+        UsageError, match=r"E319 round 3: training fails at . of 5 sites.*Most likely s2 spoilt it in"
+    ):
         run(tmp_path, meddling(times(1e30)), fake.small(name))
     assert "E301" not in {code for code, _ in events(tmp_path / "run")}
 
 
 def test_two_sites_cannot_blame_the_honest_one(tmp_path):
-    """N7: of two, the one that jumps is refused, and not the one that trains beside somebody who stands still."""
+    """N7: of two, the one that jumps is refused, and not the one that trains beside somebody who stands
+    still."""
 
     def still(site, asked, honest):
         told = json.loads(asked.text)
@@ -106,7 +113,9 @@ def test_where_training_diverges_everywhere_nobody_is_singled_out(tmp_path):
 def replies(*moves: float, shares: dict[int, float] | None = None) -> list[Reply]:
     """Clients whose one weight, which began at 1, moved so far."""
     return [
-        Reply(k, 1.0, {"w": torch.tensor([1.0 + d])}, {"p": {"s": torch.tensor([(shares or {}).get(k, 1.0)])}})
+        Reply(
+            k, 1.0, {"w": torch.tensor([1.0 + d])}, {"p": {"s": torch.tensor([(shares or {}).get(k, 1.0)])}}
+        )
         for k, d in enumerate(moves)
     ]
 
@@ -188,7 +197,9 @@ def test_statistics_of_batch_normalisation_are_compared_by_themselves():
         return [(c.client, c.text.partition(" by ")[0]) for c in proportions.check(1, start, made)]
 
     assert refused((0.1, 0.1, 5.0), (1.0, 1.0, 1.0)) == [(2, "it changes the model's weights")]
-    assert refused((0.1, 0.1, 0.1), (1.0, 1.0, 5e4)) == [(2, "it changes the statistics of batch normalisation")]
+    assert refused((0.1, 0.1, 0.1), (1.0, 1.0, 5e4)) == [
+        (2, "it changes the statistics of batch normalisation")
+    ]
     assert not refused((0.1, 0.1, 0.1), (1.0, 1.0, 900.0))
 
 
@@ -196,7 +207,9 @@ def sound(failing: int, sites: int = 4) -> OutlierFilter:
     """Of a run whose model site 1 has spoilt, in a round in which so many sites fail to train on it."""
     hellos = [SimpleNamespace(site=f"s{k}") for k in range(sites)]
     fed = SimpleNamespace(batch=8, sizes=np.array([20, 16, 1, 0]), shared=("w",))
-    soundness = OutlierFilter(SimpleNamespace(local=SimpleNamespace(fed=fed), hellos=hellos, tell=lambda *event: None))  # type: ignore[arg-type]
+    soundness = OutlierFilter(
+        SimpleNamespace(local=SimpleNamespace(fed=fed), hellos=hellos, tell=lambda *event: None)
+    )  # type: ignore[arg-type]
     spoilt = Change(1, 50.0, False, "it changes the model's weights by 5")
     soundness.proportions.suspect = lambda: (2, spoilt)  # type: ignore[method-assign]
     lost = [SimpleNamespace(code="E301", client=k) for k in range(failing)]
@@ -210,7 +223,9 @@ def test_half_of_the_sites_failing_is_enough_to_name_who_spoilt_the_model():
     says = r"E319 round 3: training fails at 2 of 4 sites.*Most likely s1 spoilt it in round 2"
     with pytest.raises(UsageError, match=says):
         sound(2).trained(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=says):  # one whose reply came, and one that said itself that it failed
+    with pytest.raises(
+        UsageError, match=says
+    ):  # one whose reply came, and one that said itself that it failed
         sound(1).trained(start, replies(0.1, 0.1, 0.1), spec, [(3, "E301", "s3 could not train")])  # type: ignore[arg-type]
 
 
@@ -223,15 +238,19 @@ def earlier(factor: float):
 
     def meddle(site, asked, honest):
         told = json.loads(asked.text)
-        return times(factor, "early")(asked, honest) if (site, told["kind"], told["t"]) == (BAD, "train", 1) else honest
+        return (
+            times(factor, "early")(asked, honest)
+            if (site, told["kind"], told["t"]) == (BAD, "train", 1)
+            else honest
+        )
 
     return meddle
 
 
 @pytest.mark.parametrize("factor", [1e30, 1e5, 2e3])
 def test_features_that_come_with_the_training_are_compared_as_well(tmp_path, factor):
-    """Of a trip that travels with the training nothing was compared: one site's features wrecked the model of all, and honest
-    sites were named for what became of them."""
+    """Of a trip that travels with the training nothing was compared: one site's features wrecked the model of
+    all, and honest sites were named for what became of them."""
     run(tmp_path, earlier(factor), fake.small("flea(fused=True)", rounds=3))
     ((code, text),) = events(tmp_path / "run")
     assert (code, text[:44]) == ("E318", "s2 round 1: it changes what 'flea' shares by")
@@ -249,7 +268,10 @@ def test_inputs_and_features_are_compared_by_their_values_whatever_the_number_of
     )  # a million numbers, none of them a thousand times the others'
     assert not proportions.check(1, START, long, of_samples={"p"})
     (change,) = proportions.check(2, START, replies(0, 0, 0, shares={2: 1100.0}), of_samples={"p"})
-    assert change.text == "it changes what 'p' shares by 1.1e+03, the other sites by 1 (median of root mean squares)"
+    assert (
+        change.text
+        == "it changes what 'p' shares by 1.1e+03, the other sites by 1 (median of root mean squares)"
+    )
     assert not proportions.check(3, START, replies(0, 0, 0, shares={2: 1100.0}), of_samples={"q"})
 
 

@@ -11,14 +11,19 @@ from tests.federation.loopback import Loopback
 
 
 def run_of_a_stranger(federation: Loopback, where: str) -> str:
-    """The answer of the server at HOST:PORT, as JSON, to somebody who has the certificate of the authority, and runs an
-    app that writes a file wherever it is imported."""
+    """The answer of the server at HOST:PORT, as JSON, to somebody who has the certificate of the authority,
+    and runs an app that writes a file wherever it is imported."""
     app, home = federation.root / "stranger" / "app", federation.root / "stranger" / "flower"
     (app / "wild").mkdir(parents=True)
     home.mkdir()
-    apps = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\napp = ServerApp()\nsite = ClientApp()\n"
+    apps = (
+        "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\napp = ServerApp()\nsite"
+        " = ClientApp()\n"
+    )
     (app / "wild" / "__init__.py").write_text("")
-    (app / "wild" / "code.py").write_text(f"open({str(federation.root / 'was-here')!r}, 'a').write('here')\n{apps}")
+    (app / "wild" / "code.py").write_text(
+        f"open({str(federation.root / 'was-here')!r}, 'a').write('here')\n{apps}"
+    )
     (app / "pyproject.toml").write_text(
         '[project]\nname = "wild"\nversion = "1.0.0"\ndescription = "x"\nlicense = "MIT"\ndependencies = []\n'
         '[tool.hatch.build.targets.wheel]\npackages = ["."]\n[tool.flwr.app]\npublisher = "wild"\n'

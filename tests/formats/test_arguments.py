@@ -1,4 +1,5 @@
-"""Arguments read from annotations: their types, ranges and meanings in words, and values converted or refused."""
+"""Arguments read from annotations: their types, ranges and meanings in words, and values converted or
+refused."""
 
 from __future__ import annotations
 
@@ -157,7 +158,10 @@ def test_grouped_constraints_and_types_of_the_authors_own():
 
     share, pair, _ = arguments.of(Own)
     assert (share.range, pair.type) == ("above 0, at most 1", "list of whole number and number")
-    assert arguments.check(Own, {"pair": (1, 2), "anything": {1}}, "o", "E102") == {"pair": (1, 2.0), "anything": {1}}
+    assert arguments.check(Own, {"pair": (1, 2), "anything": {1}}, "o", "E102") == {
+        "pair": (1, 2.0),
+        "anything": {1},
+    }
     for wrong in ({"share": 0.0}, {"pair": (1, 2, 3)}):
         with pytest.raises(UsageError):
             arguments.check(Own, wrong, "o", "E102")

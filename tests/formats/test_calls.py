@@ -21,7 +21,11 @@ def read(text):
         ("mlp", "mlp", {}),
         (" mlp ( ) ", "mlp", {}),
         ("mlp(hidden=(64, 32,), )", "mlp", {"hidden": (64, 32)}),
-        ("m(a=-1, b=1e-3, c=True, d=None, e=[1, [2]])", "m", {"a": -1, "b": 1e-3, "c": True, "d": None, "e": [1, [2]]}),
+        (
+            "m(a=-1, b=1e-3, c=True, d=None, e=[1, [2]])",
+            "m",
+            {"a": -1, "b": 1e-3, "c": True, "d": None, "e": [1, [2]]},
+        ),
         ("m(a=paper, b='a, (b)+c', c=block1.conv)", "m", {"a": "paper", "b": "a, (b)+c", "c": "block1.conv"}),
         (r"m(a='it\'s')", "m", {"a": "it's"}),
         ("m(a={'k': (1,)})", "m", {"a": {"k": (1,)}}),
@@ -101,7 +105,9 @@ def test_other_texts_are_refused_in_one_short_sentence(text, why):
     ],
     ids=["method", "model", "data"],
 )
-@pytest.mark.parametrize("end", ["(mu=[", "(mu=1)-(2)", "(mu={[]:1})", "(mu=" + "-" * 3000 + "1)", "(mu=1)(mu=5)"])
+@pytest.mark.parametrize(
+    "end", ["(mu=[", "(mu=1)-(2)", "(mu={[]:1})", "(mu=" + "-" * 3000 + "1)", "(mu=1)(mu=5)"]
+)
 def test_methods_models_and_data_sets_use_this_grammar(act, name, code, end):
     """Their hooks, not only the parser: each gives its own code, and no traceback."""
     with pytest.raises(UsageError, match=code):

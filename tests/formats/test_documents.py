@@ -22,7 +22,10 @@ from unskew.formats import documents, markdown
 def test_yaml_is_utf8_whatever_the_machines_language(tmp_path, environment):
     path = tmp_path / "a.yaml"
     path.write_bytes("name: ± Zürich 文\n".encode())
-    code = f"from unskew.formats import documents; print(ascii(documents.text_of(__import__('pathlib').Path({str(path)!r}))))"
+    code = (
+        "from unskew.formats import documents;"
+        f" print(ascii(documents.text_of(__import__('pathlib').Path({str(path)!r}))))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
     )
@@ -103,7 +106,9 @@ def test_what_is_no_yaml_is_one_sentence_with_its_line():
 
 
 def test_no_code_of_a_document_is_run():
-    assert refused("a: !!python/object/apply:os.getcwd []").startswith("f.yaml is not YAML: could not determine")
+    assert refused("a: !!python/object/apply:os.getcwd []").startswith(
+        "f.yaml is not YAML: could not determine"
+    )
 
 
 def test_the_lines_of_keys_are_counted_from_one():
@@ -170,7 +175,12 @@ def test_texts_have_one_spelling():
 @pytest.mark.parametrize(
     ("key", "text", "code", "says"),
     [
-        ("measure", "diversty", "E130", "unknown measure 'diversty' at line 3. Did you mean 'diversity'? Measures: "),
+        (
+            "measure",
+            "diversty",
+            "E130",
+            "unknown measure 'diversty' at line 3. Did you mean 'diversity'? Measures: ",
+        ),
         ("metrics", "aurok", "E135", "unknown metric 'aurok' at line 3. Did you mean 'auroc'?"),
         ("track", "mlfow", "E109", "track at line 3"),
         ("secure_aggregation", "perhaps", "E109", "secure_aggregation at line 3"),
@@ -185,7 +195,8 @@ def test_a_text_that_cannot_be_read_is_refused_at_its_line(key, text, code, says
 
 def test_measures_are_found_without_importing_them(tmp_path):
     (tmp_path / "a.py").write_text(
-        "raise SystemExit\nx: str = 'n'\n\nclass P:\n    name: str = 'p'\n    summary: str = 'what it is'\n    other: int = 3\n"
+        "raise SystemExit\nx: str = 'n'\n\nclass P:\n    name: str = 'p'\n    summary: str = 'what it is'\n  "
+        "  other: int = 3\n"
     )
     (tmp_path / "b.py").write_text("class Nameless:\n    summary: str = 'none'\n")
     assert measures.entries(tmp_path) == {"p": measures.Entry("unskew.runs.measures.a", "P", "what it is")}

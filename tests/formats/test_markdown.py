@@ -25,7 +25,8 @@ def test_lines_that_ended_on_purpose_and_formulas_stay():
 
 
 def test_statements_with_labels_and_equations_are_not_joined_to_what_stands_before_them():
-    """`without samples it sends u_k back Test:   a client's own score` had become one line of pFedLA's page."""
+    """`without samples it sends u_k back Test:   a client's own score` had become one line of pFedLA's
+    page."""
     first = "Client: trains what it was sent, " + "x " * 39 + "last;   sends it"
     assert len(first) > 115
     shown = block(f"{first}\nTest:   its score.\n{FULL}.\nw <- w + d_k\nMore.").splitlines()[1:-1]
@@ -33,7 +34,8 @@ def test_statements_with_labels_and_equations_are_not_joined_to_what_stands_befo
     assert shown[-2:] == ["w <- w + d_k", "More."]
     full = "Test:   " + "y " * 55 + "z"
     assert (
-        block(f"{full}\nIt is prose with a line of its own.").splitlines()[-2] == "It is prose with a line of its own."
+        block(f"{full}\nIt is prose with a line of its own.").splitlines()[-2]
+        == "It is prose with a line of its own."
     )
     stages = [f"Stage I   {FULL}", "Stage II  trains on."]
     assert block("\n".join(stages), 400).splitlines()[1:-1] == stages

@@ -19,7 +19,8 @@ from scipy.io import wavfile
 
 @dataclass(frozen=True)
 class Case:
-    """arguments: of `unskew run`. wrong: True must be refused, False must be taken, None is either in one sentence."""
+    """arguments: of `unskew run`. wrong: True must be refused, False must be taken, None is either in one
+    sentence."""
 
     arguments: tuple[str, ...]
     wrong: bool | None
@@ -117,7 +118,14 @@ SETS = texts(
             "fedprox.nu=1",
             "fedprox.mu=-1",
         ),
-        *("fedprox.mu=inf", "fedprox.mu=nan", "fedprox.mu={}", "fedprox.mu='", "fedprox..mu=1", "fedprox.mu=1e999"),
+        *(
+            "fedprox.mu=inf",
+            "fedprox.mu=nan",
+            "fedprox.mu={}",
+            "fedprox.mu='",
+            "fedprox..mu=1",
+            "fedprox.mu=1e999",
+        ),
     ),
 )
 SKEWS = texts(
@@ -159,10 +167,33 @@ SKEWS = texts(
 )
 AVAILABILITIES = texts(
     "availability",
-    ("full", "sample:0.5", "bernoulli:0.3,drop:0.1", "persistent:0.5x3", "clustered:0.5-0.3", "full,deadline:2"),
     (
-        *("sample:0", "sample:-1", "sample:inf", "sample:nan", "bernoulli:nan", "bernoulli:1.1", "bernoulli:-0.1", "?"),
-        *("persistent:0.5x0", "persistent:0.5x1.5", "clustered:0.5-2", "full,quorum:inf", "full,quorum:-1", "full:1"),
+        "full",
+        "sample:0.5",
+        "bernoulli:0.3,drop:0.1",
+        "persistent:0.5x3",
+        "clustered:0.5-0.3",
+        "full,deadline:2",
+    ),
+    (
+        *(
+            "sample:0",
+            "sample:-1",
+            "sample:inf",
+            "sample:nan",
+            "bernoulli:nan",
+            "bernoulli:1.1",
+            "bernoulli:-0.1",
+            "?",
+        ),
+        *(
+            "persistent:0.5x0",
+            "persistent:0.5x1.5",
+            "clustered:0.5-2",
+            "full,quorum:inf",
+            "full,quorum:-1",
+            "full:1",
+        ),
         *(
             "full,drop:2",
             "full,redraw:maybe",
@@ -287,9 +318,9 @@ def yamls(rng: random.Random, folder: Path) -> Case:
 
 def traces(rng: random.Random, folder: Path) -> Case:
     """Files that say who answers."""
-    rows = [[str(t), str(k), str(rng.random())] for t in range(1, 4) for k in range(4) if rng.random() < 0.8] or [
-        ["1", "0", "1"]
-    ]
+    rows = [
+        [str(t), str(k), str(rng.random())] for t in range(1, 4) for k in range(4) if rng.random() < 0.8
+    ] or [["1", "0", "1"]]
     header, wrong, last = ["round", "client", "seconds"], rng.random() < 0.7, rows[-1][0]
     if wrong:
         row = rng.choice(rows)
@@ -326,7 +357,9 @@ def arrays(rng: random.Random) -> dict[str, np.ndarray]:
 def spoiled(values: dict[str, np.ndarray], rng: random.Random) -> str:
     """Make one of the arrays wrong. Returns how."""
     key = rng.choice(("x_train", "x_test"))
-    match how := rng.choice(("nan", "length", "object", "0-d", "label", "missing", "text", "inf", "shape", "empty")):
+    match how := rng.choice(
+        ("nan", "length", "object", "0-d", "label", "missing", "text", "inf", "shape", "empty")
+    ):
         case "nan" | "inf":
             values[key][rng.randrange(15), 0, 2, 3] = np.nan if how == "nan" else np.inf
         case "length":
@@ -393,10 +426,14 @@ def bad_archive(rng: random.Random) -> bytes:
             "{'shape': (-1,)}",
         )
     )
-    with zipfile.ZipFile(file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2))) as archive:
+    with zipfile.ZipFile(
+        file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2))
+    ) as archive:
         for name in ("x_train", "y_train", "x_test", "y_test"):
             text = header.encode() + b"\n"
-            archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64))
+            archive.writestr(
+                f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64)
+            )
     content = bytearray(file.getvalue())
     if rng.random() < 0.3:
         for place in range(len(content) - 4):
@@ -424,7 +461,8 @@ def npy(rng: random.Random, folder: Path) -> Case:
 def tables(rng: random.Random, folder: Path) -> Case:
     """CSV files."""
     rows = [
-        [f"{rng.random():.3f}", f"{rng.random() * 100:.1f}", "yes" if rng.random() < 0.5 else "no"] for _ in range(60)
+        [f"{rng.random():.3f}", f"{rng.random() * 100:.1f}", "yes" if rng.random() < 0.5 else "no"]
+        for _ in range(60)
     ]
     rows[0][2], rows[1][2] = "yes", "no"
     header, kind, wrong, how = ["age", "size", "label"], rng.randrange(3), False, ""
@@ -452,7 +490,9 @@ def tables(rng: random.Random, folder: Path) -> Case:
 
 def picture(rng: random.Random, height: int = 8, width: int = 8) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(np.frombuffer(rng.randbytes(height * width), np.uint8).reshape(height, width)).save(file, "PNG")
+    Image.fromarray(np.frombuffer(rng.randbytes(height * width), np.uint8).reshape(height, width)).save(
+        file, "PNG"
+    )
     return file.getvalue()
 
 
@@ -480,10 +520,16 @@ def images(rng: random.Random, folder: Path) -> Case:
     if kind == 1:
         content, how = rng.choice(
             (
-                (bomb(60_000, 60_000), "bomb"), (bomb(1, 100_000_000), "long"), (b"P6\n9 9\n255\n", "ppm"), (b"", "empty"),
-                (b"no image", "text"), (picture(rng)[:60], "cut"), (b"\x89PNG\r\n\x1a\n", "header"), (bomb(0, 5), "no width"),
+                (bomb(60_000, 60_000), "bomb"),
+                (bomb(1, 100_000_000), "long"),
+                (b"P6\n9 9\n255\n", "ppm"),
+                (b"", "empty"),
+                (b"no image", "text"),
+                (picture(rng)[:60], "cut"),
+                (b"\x89PNG\r\n\x1a\n", "header"),
+                (bomb(0, 5), "no width"),
             )
-        )  # fmt: skip
+        )
         file.write_bytes(content)
         wrong = True
     if kind == 2:
@@ -538,7 +584,18 @@ def sounds(rng: random.Random, folder: Path) -> Case:
 
 
 KINDS: dict[str, Generator] = {
-    "yaml": yamls, "method": METHODS, "set": SETS, "skew": SKEWS, "availability": AVAILABILITIES, "model": MODELS,
-    "options": options, "trace": traces, "npz": npz, "npy": npy, "csv": tables, "images": images, "masks": masks,
+    "yaml": yamls,
+    "method": METHODS,
+    "set": SETS,
+    "skew": SKEWS,
+    "availability": AVAILABILITIES,
+    "model": MODELS,
+    "options": options,
+    "trace": traces,
+    "npz": npz,
+    "npy": npy,
+    "csv": tables,
+    "images": images,
+    "masks": masks,
     "wav": sounds,
-}  # fmt: skip
+}

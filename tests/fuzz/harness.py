@@ -1,7 +1,8 @@
-"""`make fuzz`: inputs of every kind, right, wrong and damaged. Each is taken, or refused in one sentence with a code.
+"""`make fuzz`: inputs of every kind, right, wrong and damaged. Each is taken, or refused in one sentence with
+a code.
 
-A case fails if it ends in a traceback or in E143, does not end, says nothing that ends in a full stop, is taken though
-it is wrong, or refused though it is right.
+A case fails if it ends in a traceback or in E143, does not end, says nothing that ends in a full stop, is
+taken though it is wrong, or refused though it is right.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Fuzz:
         before = signal.signal(signal.SIGALRM, _hangs)
         signal.alarm(LONGEST_S)
         try:
-            case = {RUN_FOLDERS: self._damaged, STRANGERS: self._altered}.get(kind) or partial(self._given, kind)
+            case = {RUN_FOLDERS: self._damaged, STRANGERS: self._altered}.get(kind) or partial(
+                self._given, kind
+            )
             note, wrong = case(rng, place)
         except Hangs:
             note, wrong = "", f"does not end within {LONGEST_S} s"
@@ -128,7 +131,8 @@ def main(count: int = 3000, seed: int = 0) -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     by_kind = Counter(problem.split(", ")[1] for problem in problems)
     print(
-        f"{count} cases of {len(NAMES)} kinds, {len(problems)} wrong {dict(by_kind)}; at most {peak / 2**20:,.0f} MB of memory"
+        f"{count} cases of {len(NAMES)} kinds, {len(problems)} wrong {dict(by_kind)}; at most"
+        f" {peak / 2**20:,.0f} MB of memory"
     )
     return int(bool(problems) or peak > MOST_MEMORY)
 

@@ -17,7 +17,9 @@ from unskew.errors import UnskewError
 from unskew.formats import calls, documents, specs
 from unskew.methods import registry
 
-TEXTS = st.text(max_size=60) | st.from_regex(r"[a-z]{1,9}(\([a-z]+=[-0-9.e'\[\]{}, ]{0,12}\)){0,2}", fullmatch=True)
+TEXTS = st.text(max_size=60) | st.from_regex(
+    r"[a-z]{1,9}(\([a-z]+=[-0-9.e'\[\]{}, ]{0,12}\)){0,2}", fullmatch=True
+)
 READERS = {
     "method": registry.parse,
     "value": lambda text: calls.parse_value(text, "x", "E102"),
@@ -32,7 +34,8 @@ READERS = {
 
 @pytest.mark.parametrize("part", range(3))
 def test_inputs_of_every_kind(tmp_path, part):
-    """R6, R7: of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one refused."""
+    """R6, R7: of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
+    refused."""
     fuzz = Fuzz(tmp_path)
     numbers = [n for n in range(100 * part, 100 * part + 100) if NAMES[n % len(NAMES)] != STRANGERS]
     assert not [problem for number in numbers if (problem := fuzz.problem(number))]

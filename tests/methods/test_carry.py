@@ -19,7 +19,8 @@ from unskew.runs import conformance
 
 @dataclass(frozen=True)
 class Steps(Part):
-    """Counts its steps in a leaf that begins as a private one; another leaf is what the first was one step before."""
+    """Counts its steps in a leaf that begins as a private one; another leaf is what the first was one step
+    before."""
 
     name: ClassVar[str] = "steps"
     leaf: str = "now"
@@ -48,7 +49,9 @@ def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
         replies = made.trainer.train(made.down(made.begin(), 3), [0, 1, 2, 3], private)
     finally:
         made.trainer.close()
-    assert len({float(r.shares["steps"]["all"]) for r in replies}) > 2  # clients take different numbers of steps
+    assert (
+        len({float(r.shares["steps"]["all"]) for r in replies}) > 2
+    )  # clients take different numbers of steps
     for reply in replies:
         shared = {name: float(t) for name, t in reply.shares["steps"].items()}
         assert shared["now"] == shared["all"] == shared["old"] + 1

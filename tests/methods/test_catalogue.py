@@ -75,7 +75,9 @@ def test_the_catalogue_holds_the_parts_that_the_files_define():
 
 def test_a_method_stands_in_the_file_of_its_name():
     """But for `unskew`, whose file type checkers would take for the package."""
-    files = {n: e.module.rpartition(".")[2] for n, e in catalogue.entries().items() if ".methods." in e.module}
+    files = {
+        n: e.module.rpartition(".")[2] for n, e in catalogue.entries().items() if ".methods." in e.module
+    }
     assert {n: file for n, file in files.items() if file != n} == {"unskew": "default"}
 
 
@@ -93,7 +95,11 @@ def test_a_new_method_is_one_file(tmp_path):
     shutil.copytree(SOURCE, tmp_path / "unskew")
     (tmp_path / "unskew" / "methods" / "mine.py").write_text(MINE)
     done = subprocess.run(
-        [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+        [sys.executable, "-c", LOOK],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

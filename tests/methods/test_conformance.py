@@ -19,14 +19,29 @@ from unskew.runs import conformance
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
 
-OURS = [n for n in registry.names() if n not in ("fedavg", "fedgen", "fedgen_images", "feddpms", "pfedme", "pfedhn")]
+OURS = [
+    n
+    for n in registry.names()
+    if n not in ("fedavg", "fedgen", "fedgen_images", "feddpms", "pfedme", "pfedhn")
+]
 VARIANTS = [
-    "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
-    "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)", "fedrs(soft=True)",
-    "naivemix(per_batch=True)", "fedgen(steps=3)", "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)",
-    "feddpms(alpha=5, width=8)", "feddpms(alpha=5, width=8, mechanism=single)",
-    "fedem(models=2)", "pfedme(K=2)", "pfedhn(hidden=8)",
-]  # fmt: skip
+    "flea(variant=official)",
+    "fedrdn(variant=official)",
+    "fedfa(variant=official)",
+    "ccvr(mode=features)",
+    "fedproto(aggregate_weights=False)",
+    "fedbabu(finetune_epochs=1)",
+    "feddecorr(form=paper)",
+    "fedrs(soft=True)",
+    "naivemix(per_batch=True)",
+    "fedgen(steps=3)",
+    "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)",
+    "feddpms(alpha=5, width=8)",
+    "feddpms(alpha=5, width=8, mechanism=single)",
+    "fedem(models=2)",
+    "pfedme(K=2)",
+    "pfedhn(hidden=8)",
+]
 
 
 ALONE = [c for c in conformance.CHECKS if c is not conformance.combines_with_other_methods]
@@ -42,7 +57,8 @@ TURNS = (
 )
 """What is dearest to check: every method is checked for one of these lists, and `make matrix` for all.
 
-Most lists train a second run that must end with the bits of the first, so each is a check of determinism, too."""
+Most lists train a second run that must end with the bits of the first, so each is a check of determinism,
+too."""
 
 
 def checks_of(text: str) -> list[conformance.Check]:
@@ -64,7 +80,9 @@ def test_ours(text):
 
 
 def test_combinations_are_checked():
-    (passed,) = conformance.check_method(*registry.parse("fedavgm").parts, [conformance.combines_with_other_methods])
+    (passed,) = conformance.check_method(
+        *registry.parse("fedavgm").parts, [conformance.combines_with_other_methods]
+    )
     assert passed == conformance.CheckResult("combines with other methods", True, "")
 
 
@@ -149,7 +167,8 @@ class Misspelt(Part):
 
 @dataclass(frozen=True)
 class Spread(Part):
-    """Takes the mean of a number for every sample and class, which a batch of as many samples as classes let pass."""
+    """Takes the mean of a number for every sample and class, which a batch of as many samples as classes let
+    pass."""
 
     name: ClassVar[str] = "spread"
 
@@ -160,12 +179,21 @@ class Spread(Part):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (Branching(), r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value"),
+        (
+            Branching(),
+            r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value",
+        ),
         (Careless(), r"E127 .*test_conformance.py, line \d+ .*draws random numbers of its own"),
-        (Spread(), r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x \d+\."),
+        (
+            Spread(),
+            r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x \d+\.",
+        ),
         (
             Misspelt(),
-            r"E127 the hook `loss` of 'misspelt' failed in .*, line \d+ .*: AttributeError: 'Out' object has no attribute 'feature'",
+            (
+                r"E127 the hook `loss` of 'misspelt' failed in .*, line \d+ .*: AttributeError: 'Out' object"
+                r" has no attribute 'feature'"
+            ),
         ),
     ],
 )
@@ -176,7 +204,9 @@ def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
         f for f in others if "one lane" in f.name and "two workers" in f.name
     ]  # where the rule is not watched over
     said = {f.detail for f in others if f not in one_lane}
-    same = {d for d in said if re.fullmatch(told + ".*", d)}  # of a step of another size, where two workers train
+    same = {
+        d for d in said if re.fullmatch(told + ".*", d)
+    }  # of a step of another size, where two workers train
     assert said - same == {"could not run, for the same reason"}
 
 
@@ -207,7 +237,9 @@ def test_a_slice_is_compared_as_the_weights_are():
     """The check passed, and the one of sums failed for a reason that was none."""
     (found,) = conformance.check_method(Loose(), [conformance.is_deterministic])
     assert not found.ok
-    assert "ended with different bits of the server's slice; draw random numbers through noise()" in found.detail
+    assert (
+        "ended with different bits of the server's slice; draw random numbers through noise()" in found.detail
+    )
 
 
 @dataclass(frozen=True)
@@ -259,4 +291,6 @@ def test_what_a_server_makes_of_sound_replies_must_be_finite():
     """Every round was skipped, and the checks spoke of a learning rate that is too high, or of nothing."""
     (done,) = conformance.check_method(Undefined(), [conformance.is_deterministic])
     assert not done.ok
-    assert re.match("the server's hooks, from finite replies: round 1: after the merge .*", done.detail), done.detail
+    assert re.match("the server's hooks, from finite replies: round 1: after the merge .*", done.detail), (
+        done.detail
+    )

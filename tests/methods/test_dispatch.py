@@ -37,7 +37,9 @@ class Numbered(Part):
         return {"secret": torch.arange(fed.clients).float()}
 
     def dispatch(self, w, s, k, fed):
-        return {n: torch.full_like(t, float(s["secret"][k])) for n, t in w.items()}, {"k": s["secret"][k].reshape(1)}
+        return {n: torch.full_like(t, float(s["secret"][k])) for n, t in w.items()}, {
+            "k": s["secret"][k].reshape(1)
+        }
 
     def begin(self, w, c):
         return {"seen": torch.stack([t.max() for t in c.start.values()]).max() + 100 * c.down["k"][0]}
@@ -108,11 +110,15 @@ def test_a_start_of_another_shape_is_refused_by_name():
 
 
 def test_one_part_alone_says_what_each_client_is_sent_and_where_training_starts():
-    with pytest.raises(UsageError, match="E107 numbered and another each say what each client is sent; keep one"):
+    with pytest.raises(
+        UsageError, match="E107 numbered and another each say what each client is sent; keep one"
+    ):
         Method(Numbered(), Another())
     with pytest.raises(UsageError, match="E107 fedala and fedamp each make a client's own model; keep one"):
         registry.parse("fedala+fedamp")
-    with pytest.raises(UsageError, match="E107 elsewhere and fedala each say where training starts; keep one"):
+    with pytest.raises(
+        UsageError, match="E107 elsewhere and fedala each say where training starts; keep one"
+    ):
         Method(Elsewhere(), *registry.parse("fedala").parts)
 
 
@@ -140,7 +146,8 @@ class Silent(Numbered):
 
 
 def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_say_it():
-    """Explain and the lines before round 1, the ledger, attacks, the method's page, its profile and a site's policy."""
+    """Explain and the lines before round 1, the ledger, attacks, the method's page, its profile and a site's
+    policy."""
     silent, words = Silent(), "what it makes for each of them"
     made = conformance.loop_for(Method(silent), lanes="8")
     try:
@@ -184,7 +191,11 @@ def test_clients_are_scored_by_what_they_are_sent_also_those_that_never_took_par
         loop.trainer.close()
     y, rows = loop.evaluation.y, {k: loop.evaluation.test[k] for k in loop.evaluation.clients}
     right = {k: float((y[r] == k % 3).mean()) for k, r in rows.items()}
-    scored = {(r["scope"], r["client"]): r["value"] for r in loop.record.rows["metrics"] if r["metric"] == "accuracy"}
+    scored = {
+        (r["scope"], r["client"]): r["value"]
+        for r in loop.record.rows["metrics"]
+        if r["metric"] == "accuracy"
+    }
     assert {k: v for (scope, k), v in scored.items() if scope == "personal@client"} == pytest.approx(right)
     pooled = sum(right[k] * len(r) for k, r in rows.items()) / sum(map(len, rows.values()))
     assert scored["global", None] == pytest.approx(pooled)

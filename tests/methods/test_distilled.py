@@ -1,4 +1,5 @@
-"""The methods whose clients learn from a fixed classifier, from each other's outputs or gradients: hand-worked numbers."""
+"""The methods whose clients learn from a fixed classifier, from each other's outputs or gradients:
+hand-worked numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def test_fedvls_distils_nothing_where_no_class_is_absent():
 
 
 def test_fedvls_lowers_the_logits_of_wrong_classes_but_of_no_padding():
-    """p = (3/4, 1/4), C = 2: of class 0 the sample of class 1 counts e^(1 - log 1.5), its own 1; of class 1 e^(2 - log 0.5)."""
+    """p = (3/4, 1/4), C = 2: of class 0 the sample of class 1 counts e^(1 - log 1.5), its own 1; of class 1
+    e^(2 - log 0.5)."""
     z, y = torch.tensor([[3.0, 2.0], [1.0, 5.0], [9.0, 9.0]]), torch.eye(2)[[0, 1, 0]]
-    expected = 0.75 * torch.tensor((1 + 2.71828 / 1.5) / 2).log() + 0.25 * torch.tensor((7.38906 / 0.5 + 1) / 2).log()
+    expected = (
+        0.75 * torch.tensor((1 + 2.71828 / 1.5) / 2).log()
+        + 0.25 * torch.tensor((7.38906 / 0.5 + 1) / 2).log()
+    )
     assert_close(wrong(z, y, torch.tensor([1.0, 1, 0]), torch.tensor([3.0, 1])), expected)

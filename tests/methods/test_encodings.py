@@ -1,7 +1,10 @@
-"""Parts that encode the weights which clients send: by hand, refused beside others, and read from hostile clients.
+"""Parts that encode the weights which clients send: by hand, refused beside others, and read from hostile
+clients.
 
-Likeliest mistakes of users: two encodings together, an encoding with secure aggregation, and more sent than without one.
-Worst things a client could send: numbers that wreck the merge, indices where nothing is, a small payload of a huge tensor.
+Likeliest mistakes of users: two encodings together, an encoding with secure aggregation, and more sent than
+without one.
+Worst things a client could send: numbers that wreck the merge, indices where nothing is, a small payload of a
+huge tensor.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def there_and_back(part, **mine):
     c = at_work(**mine)
     tree, private = part.encode(CHANGE, c, keys)
     declared = part.encoded(c.fed)
-    assert not [p for leaf, share in declared.items() if (p := gate.leaf_problem(leaf, _leaf(tree, leaf), share))]
+    assert not [
+        p for leaf, share in declared.items() if (p := gate.leaf_problem(leaf, _leaf(tree, leaf), share))
+    ]
     return tree, part.decode(tree, W, c.fed, keys), private
 
 
@@ -90,7 +95,8 @@ def test_randomk_sends_values_whose_places_both_ends_draw():
 
 
 def test_qsgd_rounds_to_levels_of_a_buckets_norm():
-    """Of 0.1, -4 and of 0, 2 and of -3 by the largest with one level; of all by the norm of 5.386 with 127."""
+    """Of 0.1, -4 and of 0, 2 and of -3 by the largest with one level; of all by the norm of 5.386 with
+    127."""
     tree, read, _ = there_and_back(QSGD(bits=2, bucket=2))
     assert tree["norms"].tolist() == [4, 2, 3]
     assert (float(read["a"][0, 1]), read["a"][1].tolist(), read["b"].tolist()) == (-4, [0, 2], [-3])
@@ -106,7 +112,9 @@ def test_signs_of_a_majority_move_weights_and_even_votes_do_not():
     assert tree["signs"].item() & 0b11011 == 0b01001
     assert_close(tree["size"], [9.1 / 5])
     votes = [{"a": W["a"] + read["a"] * s, "b": W["b"] + read["b"] * s} for s in (1, 1, 1, -1)]
-    ups = SimpleNamespace(replies=[SimpleNamespace(weights=w) for w in votes], shares_of_weight=lambda how: [1 / 4] * 4)
+    ups = SimpleNamespace(
+        replies=[SimpleNamespace(weights=w) for w in votes], shares_of_weight=lambda how: [1 / 4] * 4
+    )
     assert_close(part.merge(W, {}, ups, fed)[0]["b"], [-0.5])
     ups.replies = ups.replies[2:]
     assert_close(part.merge(W, {}, ups, fed)[0]["b"], [0.0])
@@ -211,7 +219,10 @@ def ledger_of(loop, start, replies):
 def test_the_gate_drops_what_is_not_as_declared(heard, name, leaf, worse, code):
     loop, _, (one, other) = heard[name]
     shares = {
-        name: {encoding.BRANCH: one.shares[name][encoding.BRANCH] | {leaf: worse(one.shares[name]["encoded"][leaf])}}
+        name: {
+            encoding.BRANCH: one.shares[name][encoding.BRANCH]
+            | {leaf: worse(one.shares[name]["encoded"][leaf])}
+        }
     }
     good, (refusal,) = gate.check([replace(one, shares=shares), other], loop.spec, loop.fed.sizes)
     assert (refusal.client, refusal.code) == (0, code)
@@ -284,4 +295,6 @@ def test_tables_say_that_weights_were_encoded(heard):
     assert "| weights, encoded by topk | weights | each |" in card_text(loop.run, loop.record, loop.begin())
     text = "\n".join(disclosure_lines(loop))
     assert "KB a round, encoded by topk, in place of " in text
-    assert "In place of the weights that clients train, with it:" in method_page(loop.method.parts[0], loop.fed, "it")
+    assert "In place of the weights that clients train, with it:" in method_page(
+        loop.method.parts[0], loop.fed, "it"
+    )

@@ -27,7 +27,9 @@ from unskew.runs.resolve import resolve
 def weights(text, rounds=3, federation=None, model=None, **changes):
     method = registry.parse(text) if isinstance(text, str) else text
     made = loop_of(
-        resolve(conformance.short_settings(**changes), federation or conformance.small_federation(), method, model)
+        resolve(
+            conformance.short_settings(**changes), federation or conformance.small_federation(), method, model
+        )
     )
     try:
         state = made.begin()
@@ -51,18 +53,36 @@ def apart(a, b):
 
 
 NEUTRAL = [
-    "fedprox(mu=0)", "fedavgm(beta=0)", "fedntd(beta=0)", "feddecorr(beta=0)", "fedrs(alpha=1)", "fedbr(mu=0,lam=0)",
-    "fedmix(lam=0)", "naivemix(lam=0)", "fedproto(lam=0)", "fedfa(p=0)", "rebafl(eps=1,mu=0)",
-    "flea(alpha=0,lambda1=0,lambda2=0)", "feddata(share=0)", "moon(mu=0,width=0)", "fedgen(a=0,b=0)",
-    "fedgen_images(stage=1,steps=2,batch_size=8,samples=8)", "clip_median(factor=1000000)", "multi_krum(share=0)",
-]  # fmt: skip
+    "fedprox(mu=0)",
+    "fedavgm(beta=0)",
+    "fedntd(beta=0)",
+    "feddecorr(beta=0)",
+    "fedrs(alpha=1)",
+    "fedbr(mu=0,lam=0)",
+    "fedmix(lam=0)",
+    "naivemix(lam=0)",
+    "fedproto(lam=0)",
+    "fedfa(p=0)",
+    "rebafl(eps=1,mu=0)",
+    "flea(alpha=0,lambda1=0,lambda2=0)",
+    "feddata(share=0)",
+    "moon(mu=0,width=0)",
+    "fedgen(a=0,b=0)",
+    "fedgen_images(stage=1,steps=2,batch_size=8,samples=8)",
+    "clip_median(factor=1000000)",
+    "multi_krum(share=0)",
+]
 
 
 ALIKE = [
-    ("fedvls(lam=0,mu=0)", "bsm"), ("mofedsam(rho=0,beta=0.5)", "fedcm(alpha=0.5)"), ("fedspeed(everyone=true)", "fedspeed"),
-    ("pfedme(lam=100,rate=0.01,K=1)", "fedavg"), ("fedexp(eps=1000000,average=false)", "fedavg"),
-    ("feddisco(b=1000000)", "fedavg"), ("fedadmm(own=false,rho=0.000001,lr=0.5)", "fedavg"),
-]  # fmt: skip
+    ("fedvls(lam=0,mu=0)", "bsm"),
+    ("mofedsam(rho=0,beta=0.5)", "fedcm(alpha=0.5)"),
+    ("fedspeed(everyone=true)", "fedspeed"),
+    ("pfedme(lam=100,rate=0.01,K=1)", "fedavg"),
+    ("fedexp(eps=1000000,average=false)", "fedavg"),
+    ("feddisco(b=1000000)", "fedavg"),
+    ("fedadmm(own=false,rho=0.000001,lr=0.5)", "fedavg"),
+]
 """Methods that are one in theory, where all clients answer and are of one size."""
 
 
@@ -94,7 +114,10 @@ def test_and_other_settings_are_not(text, fedavg):
 
 
 def test_fednova_with_equal_steps_is_fedavg():
-    assert apart(weights("fednova", federation=equal_sizes()), weights("fedavg", federation=equal_sizes())) < 1e-6
+    assert (
+        apart(weights("fednova", federation=equal_sizes()), weights("fedavg", federation=equal_sizes()))
+        < 1e-6
+    )
     assert apart(weights("fednova"), weights("fedavg")) > 1e-5
 
 
@@ -124,11 +147,15 @@ class Equally(Part):
 def test_scaffold_and_feddyn_begin_as_unweighted_fedavg():
     plain = weights(Method(Equally()), rounds=1)
     assert apart(weights("scaffold", rounds=1), plain) < 1e-6
-    fed = loop_of(resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedavg")))
+    fed = loop_of(
+        resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedavg"))
+    )
     fed.trainer.close()
     start = fed.fed.net.weights()
     answered = sum(n > 0 for n in conformance.SIZES)
-    share = answered / len(conformance.SIZES)  # FedDyn's h counts absent clients as having stayed where they were
+    share = answered / len(
+        conformance.SIZES
+    )  # FedDyn's h counts absent clients as having stayed where they were
     moved = {n: start[n] + (1 + share) * (plain[n] - start[n]) for n in plain}
     assert apart(weights("feddyn(alpha=1e-9)", rounds=1), moved) < 1e-4
 
@@ -138,7 +165,9 @@ class Smooth(nn.Sequential):
 
     def __init__(self):
         super().__init__(
-            OrderedDict(flat=nn.Flatten(), fc=nn.Sequential(nn.Linear(192, 12), nn.Tanh()), head=nn.Linear(12, 3))
+            OrderedDict(
+                flat=nn.Flatten(), fc=nn.Sequential(nn.Linear(192, 12), nn.Tanh()), head=nn.Linear(12, 3)
+            )
         )
 
 
@@ -156,7 +185,9 @@ def test_fedmix_is_naivemix_to_first_order():
     torch.manual_seed(5)
     model = Smooth()
     for lam in (0.08, 0.04):
-        pair = (weights(Method(part), rounds=1, model=model) for part in (SamePairs(lam=lam), FedMix(lam=lam)))
+        pair = (
+            weights(Method(part), rounds=1, model=model) for part in (SamePairs(lam=lam), FedMix(lam=lam))
+        )
         gaps.append(apart(*pair))
     assert gaps[0] > 1e-6
     assert gaps[0] / gaps[1] > 3.3
@@ -175,7 +206,9 @@ def test_fedmix_by_hand(name, expected, lanes):
     dataset = data.arrays(x, y, x, y, classes="abc")
     fed = data.build(dataset, "iid", 1, np.random.default_rng(0), np.random.default_rng(1))
     made = loop_of(
-        resolve(conformance.short_settings(clients=1, rounds=1, lanes=lanes), fed, registry.parse(name), Linear())
+        resolve(
+            conformance.short_settings(clients=1, rounds=1, lanes=lanes), fed, registry.parse(name), Linear()
+        )
     )
     try:
         down = {name: {"x": torch.tensor([[0.4, -0.2]]), "y": torch.tensor([[0.2, 0.3, 0.5]])}}
@@ -251,6 +284,8 @@ def test_unskew_runs_where_statistics_mean_nothing(shape):
     generator = np.random.default_rng(0)
     x, y = generator.standard_normal((48, *shape)).astype(np.float32), np.arange(48) % 3
     width = int(np.prod(shape))
-    model = nn.Sequential(OrderedDict(flat=nn.Flatten(), body=nn.Linear(width, 5), head=nn.Linear(5, 3, bias=False)))
+    model = nn.Sequential(
+        OrderedDict(flat=nn.Flatten(), body=nn.Linear(width, 5), head=nn.Linear(5, 3, bias=False))
+    )
     fed = data.build(data.arrays(x, y, x[:9], y[:9]), "iid", 4, generator, generator)
     assert all(torch.isfinite(v).all() for v in weights("unskew", 2, fed, model).values())

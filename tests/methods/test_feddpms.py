@@ -18,7 +18,13 @@ from unskew.errors import UsageError
 from unskew.methods import feddpms, registry
 from unskew.methods.feddpms import FedDPMS, divergence, match_client
 from unskew.methods.shared import sample_images
-from unskew.privacy.accounting import LatentMean, compose_gaussian, gaussian_delta, gaussian_epsilon, renyi_epsilon
+from unskew.privacy.accounting import (
+    LatentMean,
+    compose_gaussian,
+    gaussian_delta,
+    gaussian_epsilon,
+    renyi_epsilon,
+)
 from unskew.runs import conformance
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
@@ -50,7 +56,9 @@ def releasing(part: FedDPMS, counts: list[float]):
     counts_C = torch.tensor(counts)
     fed = SimpleNamespace(classes=len(counts), seed=3, shape=(1, 8, 8))
     sums = counts_C[:, None] * torch.full((len(counts), part.width), 0.5)
-    return client(fed=fed, id=0, counts=counts_C, down={"asked": torch.zeros(1)}, class_sums=lambda w: (sums, counts_C))
+    return client(
+        fed=fed, id=0, counts=counts_C, down={"asked": torch.zeros(1)}, class_sums=lambda w: (sums, counts_C)
+    )
 
 
 def test_single_releases_one_vector_a_class_with_the_noise_that_all_copies_amount_to():
@@ -79,7 +87,9 @@ def test_the_filter_passes_what_is_taken_for_the_class_and_gives_up_in_the_end()
     assert (passed[:, 0] > 0).all()
     assert 0.7 < passed[:, 1].std() < 1.3
     tried = []
-    nothing = feddpms.filter_copies(torch.zeros(3), 1, 1.0, 5, lambda z: tried.append(z) or torch.zeros(5), key("none"))
+    nothing = feddpms.filter_copies(
+        torch.zeros(3), 1, 1.0, 5, lambda z: tried.append(z) or torch.zeros(5), key("none")
+    )
     assert (len(nothing), len(tried)) == (0, feddpms.ATTEMPTS)
 
 
@@ -136,7 +146,10 @@ def test_the_cards_table_of_epsilons(row):
 
 
 def test_renyi_is_a_looser_check():
-    for of, expected in ((LatentMean(100, 128, 2.0, 200, 3), 3.666), (LatentMean(100, 32, 4.0, 200, 3), 0.794)):
+    for of, expected in (
+        (LatentMean(100, 128, 2.0, 200, 3), 3.666),
+        (LatentMean(100, 32, 4.0, 200, 3), 0.794),
+    ):
         assert renyi_epsilon(compose_gaussian(of.mu, of.copies), 1e-5) == pytest.approx(expected, abs=2e-3)
 
 
@@ -158,7 +171,11 @@ def test_delta_stays_well_below_one_in_the_number_of_records(m, delta):
 
 def test_delta_is_the_integral_that_defines_it():
     """The hockey-stick divergence of N(mu, 1) from N(0, 1): the integral of max(0, p - e^eps q)."""
-    for mu, epsilon in ((0.5, 0.3), (1.0, 2.0), (LatentMean(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387)):
+    for mu, epsilon in (
+        (0.5, 0.3),
+        (1.0, 2.0),
+        (LatentMean(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387),
+    ):
         x = np.linspace(-12, 12 + mu, 400_001)
         p, q = (np.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi) for centre in (mu, 0.0))
         integral = trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x)
@@ -167,7 +184,9 @@ def test_delta_is_the_integral_that_defines_it():
 
 def run(mechanism, rounds=5):
     part = FedDPMS(alpha=10, width=8, lam=1.0, mechanism=mechanism, sigma=0.5)
-    settings = conformance.short_settings(data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1)
+    settings = conformance.short_settings(
+        data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1
+    )
     method = Method(part)
     made = loop_of(resolve(settings, data.read("digits"), method))
     try:
@@ -218,7 +237,8 @@ def test_the_account_tells_the_honest_figure_and_that_nothing_is_guaranteed():
 
 @pytest.mark.parametrize("mechanism", ["paper", "single"])
 def test_every_reading_says_what_it_takes_as_given(mechanism):
-    """M22: the figures were said to hold given the encoder; a record less can also change the shape of the release."""
+    """M22: the figures were said to hold given the encoder; a record less can also change the shape of the
+    release."""
     _, *readings, end_to_end = FedDPMS(mechanism=mechanism).account(np.array([[9, 9]]), None).epsilons
     assert all("given the encoder, the class sizes and the class lists" in words for _, words in readings)
     assert math.isinf(end_to_end[0])
@@ -253,10 +273,14 @@ def test_the_account_lists_every_client_and_class_that_is_shared():
 
 
 def test_the_account_where_nothing_can_be_shared():
-    assert FedDPMS().account(np.array([[1, 1]]), None).lines() == ["no client has a class large enough to share"]
+    assert FedDPMS().account(np.array([[1, 1]]), None).lines() == [
+        "no client has a class large enough to share"
+    ]
 
 
-@pytest.mark.parametrize("text", ["feddpms+fedrdn", "feddpms+bsm", "feddpms(mechanism=magic)", "feddpms(stage=1.5)"])
+@pytest.mark.parametrize(
+    "text", ["feddpms+fedrdn", "feddpms+bsm", "feddpms(mechanism=magic)", "feddpms(stage=1.5)"]
+)
 def test_what_cannot_be(text):
     with pytest.raises(UsageError):
         registry.parse(text)

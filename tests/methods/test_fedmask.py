@@ -1,8 +1,9 @@
 """FedMask by hand, what it refuses, and what hostile or odd replies do to it.
 
-Likeliest mistakes of users: naming it before a Part that changes the model, a model without a layer that can have a mask,
-and weights that begin at 0 as those of adapters do.
-Worst things a client could send: bits for weights that it does not have, other bits than there are, a claim to have kept all.
+Likeliest mistakes of users: naming it before a Part that changes the model, a model without a layer that can
+have a mask, and weights that begin at 0 as those of adapters do.
+Worst things a client could send: bits for weights that it does not have, other bits than there are, a claim
+to have kept all.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def ups(*bits):
 
 
 def test_bits_are_averaged_over_those_that_have_them_as_in_figure_8():
-    """A is everybody's; of B each client has a part of its own, and of its last element nobody has anything."""
+    """A is everybody's; of B each client has a part of its own, and of its last element nobody has
+    anything."""
     w = {A: torch.full((9,), 0.5), B: torch.tensor([0.5, 0.5, 0.5, 0.25])}
     s = {"kept": {B: torch.tensor([[True, True, False, False], [True, False, True, False]])}}
     i = ([1, 1, 1, 0, 1, 1, 0, 1, 0], [1, 0, 0, 0])
@@ -60,7 +62,10 @@ def test_bits_are_averaged_over_those_that_have_them_as_in_figure_8():
 
 
 def test_a_client_is_sent_the_common_mask_cut_to_what_it_kept():
-    w, kept = {A: torch.tensor([0.5, -0.5]), B: torch.tensor([0.5, -0.5])}, torch.tensor([[False, True], [True, False]])
+    w, kept = (
+        {A: torch.tensor([0.5, -0.5]), B: torch.tensor([0.5, -0.5])},
+        torch.tensor([[False, True], [True, False]]),
+    )
     sent, down = PART.dispatch(w, {"kept": {B: kept}}, 0, FED)
     assert sent[A] is w[A]
     assert sent[B].tolist() == [-200, -0.5]

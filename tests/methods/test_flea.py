@@ -63,7 +63,9 @@ def test_decorrelation_equals_the_definition_and_ignores_padding():
     expected = naive(x[:7], f[:7])
     weight = torch.tensor([1.0] * 7 + [0.0] * 2)
     assert squared_distance_correlation(x, f, weight).item() == pytest.approx(expected, abs=1e-5)
-    assert squared_distance_correlation(x[:7], f[:7], torch.ones(7)).item() == pytest.approx(expected, abs=1e-5)
+    assert squared_distance_correlation(x[:7], f[:7], torch.ones(7)).item() == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(

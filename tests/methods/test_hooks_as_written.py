@@ -1,7 +1,9 @@
-"""Parts as users write them, with the mistakes that they make: each ends right, or in one sentence with the hook (E127, E121).
+"""Parts as users write them, with the mistakes that they make: each ends right, or in one sentence with the
+hook (E127, E121).
 
-Likely mistakes: another shape than the engine goes on with, which torch would spread over a weight; a leaf left out; something
-changed in place that other clients read; random numbers that no seed reaches; a hook that nobody would ever call.
+Likely mistakes: another shape than the engine goes on with, which torch would spread over a weight; a leaf
+left out; something changed in place that other clients read; random numbers that no seed reaches; a hook that
+nobody would ever call.
 """
 
 from __future__ import annotations
@@ -70,21 +72,49 @@ RETURNED = [
     ("loss", lambda s, w, out, b, c: b.mean(sized(out)).reshape(1), r"expected one number"),
     ("loss", lambda s, w, out, b, c: True, "returned a bool"),
     ("loss", lambda s, w, out, b, c: {"a": b.mean(sized(out))}, "returned a dict"),
-    ("loss", lambda s, w, out, b, c: np.float64(0.5), r"a number of NumPy's \(float64\); expected one number of Python"),
+    (
+        "loss",
+        lambda s, w, out, b, c: np.float64(0.5),
+        r"a number of NumPy's \(float64\); expected one number of Python",
+    ),
     ("loss", lambda s, w, out, b, c: torch.zeros((), device="meta"), "on the device 'meta'; expected 'cpu'"),
-    ("loss", lambda s, w, out, b, c: b.mean(sized(out)).to(torch.complex64), "complex64; expected a real number"),
-    ("loss", lambda s, w, out, b, c: b.mean(sized(out).detach()), "no gradient reaches a weight, .* without detach"),
+    (
+        "loss",
+        lambda s, w, out, b, c: b.mean(sized(out)).to(torch.complex64),
+        "complex64; expected a real number",
+    ),
+    (
+        "loss",
+        lambda s, w, out, b, c: b.mean(sized(out).detach()),
+        "no gradient reaches a weight, .* without detach",
+    ),
     ("loss", lambda s, w, out, b, c: torch.tensor(math.nan), "no gradient reaches a weight"),
     ("grad", lambda s, g, w, c: None, "expected tensors by name"),
     ("grad", lambda s, g, w, c: dropping(g), r"returned no 'conv1\.0\.bias'; expected every one"),
     ("grad", lambda s, g, w, c: {**g, "head.wieght": g["head.weight"]}, r"Did you mean 'head\.weight'\?"),
     ("grad", lambda s, g, w, c: means(g), r"'conv1\.0\.weight' as a tensor \[\]; expected \[16, 3, 3, 3\]"),
-    ("grad", lambda s, g, w, c: {n: t.mean(0, keepdim=True) for n, t in g.items()}, r"\[1, 3, 3, 3\]; expected"),
-    ("grad", lambda s, g, w, c: {n: t > 0 for n, t in g.items()}, r"torch\.bool; .* end with \.to\(torch\.float32\)"),
+    (
+        "grad",
+        lambda s, g, w, c: {n: t.mean(0, keepdim=True) for n, t in g.items()},
+        r"\[1, 3, 3, 3\]; expected",
+    ),
+    (
+        "grad",
+        lambda s, g, w, c: {n: t > 0 for n, t in g.items()},
+        r"torch\.bool; .* end with \.to\(torch\.float32\)",
+    ),
     ("grad", lambda s, g, w, c: doubles(g), r"torch\.float64"),
-    ("grad", lambda s, g, w, c: metas(g), "'conv1.0.weight' as a tensor on the device 'meta'; expected 'cpu'"),
+    (
+        "grad",
+        lambda s, g, w, c: metas(g),
+        "'conv1.0.weight' as a tensor on the device 'meta'; expected 'cpu'",
+    ),
     ("grad", lambda s, g, w, c: {n: t.to_sparse() for n, t in g.items()}, "sparse"),
-    ("batch", lambda s, b, c: b.replace(x=b.x.to("meta")), "a batch whose x is a tensor on the device 'meta'"),
+    (
+        "batch",
+        lambda s, b, c: b.replace(x=b.x.to("meta")),
+        "a batch whose x is a tensor on the device 'meta'",
+    ),
     ("logits", lambda s, z, b, c: z.to("meta"), "a tensor on the device 'meta'"),
     ("refine", lambda s, w, old, fed, t: (metas(w), old), "on the device 'meta'"),
     ("batch", lambda s, b, c: None, r"expected a batch, such as b\.replace"),
@@ -96,35 +126,56 @@ RETURNED = [
     ("logits", lambda s, z, b, c: z.mean(0, keepdim=True), r"\[1, 3\]; expected \[16, 3\]"),
     ("begin", lambda s, w, c: {"k": 1.0}, "'k' as a float; expected a tensor"),
     ("begin", lambda s, w, c: {"k": torch.ones(3, device="meta")}, "'k' as a tensor on the device 'meta'"),
-    ("server_init", lambda s, w, fed: {"k": torch.eye(3).to_sparse()}, "'k' .* layout torch.sparse_coo, .* \\.to_dense"),
+    (
+        "server_init",
+        lambda s, w, fed: {"k": torch.eye(3).to_sparse()},
+        "'k' .* layout torch.sparse_coo, .* \\.to_dense",
+    ),
     ("starts", lambda s, w, c: doubles(w), r"torch\.float64"),
     ("sends", lambda s, w, c: dropping(w), r"returned no 'conv1\.0\.bias'"),
     ("sends", lambda s, w, c: {**w, "more": torch.zeros(3)}, "'more', which it was not given"),
     ("perturb", lambda s, g, w, c: means(w), r"as a tensor \[\]"),
-    ("perturb", lambda s, g, w, c: dropping(w), r"'mine' does not say where the gradient of 'conv1\.0\.bias' is taken"),
+    (
+        "perturb",
+        lambda s, g, w, c: dropping(w),
+        r"'mine' does not say where the gradient of 'conv1\.0\.bias' is taken",
+    ),
     ("holds", lambda s, c: {"nope": torch.tensor(True)}, "'nope', which is no trained weight"),
-    ("holds", lambda s, c: {n: torch.tensor(1.0) for n in c.net.trainable}, r"torch\.float32; expected one truth"),
+    (
+        "holds",
+        lambda s, c: {n: torch.tensor(1.0) for n in c.net.trainable},
+        r"torch\.float32; expected one truth",
+    ),
     ("finish", lambda s, w, c: None, "expected two: what to share"),
     ("finish", lambda s, w, c: ({"v": torch.ones(3)}, {}), "'v' to share, which `shares` does not declare"),
     ("finish", lambda s, w, c: ({}, {"h": torch.ones(1)}), "'h' to keep, which `client_init` did not make"),
     ("server_init", lambda s, w, fed: {"k": 1.0}, "'k' as a float"),
     ("client_init", lambda s, w, fed: None, "expected a dictionary of tensors"),
     ("server", lambda s, old, ups, fed: None, "expected the next slice"),
-    ("refine", lambda s, w, old, fed, t: w, "returned a dict; expected two: the next weights, the next slice"),
+    (
+        "refine",
+        lambda s, w, old, fed, t: w,
+        "returned a dict; expected two: the next weights, the next slice",
+    ),
     ("refine", lambda s, w, old, fed, t: (means(w), old), r"as a tensor \[\]"),
     ("dispatch", lambda s, w, old, k, fed: (means(w), {}), r"as a tensor \[\]"),
     ("noise", lambda s, fed, down: {"u": torch.rand(3)}, r"'u' as a tensor \[3\]; expected Noise"),
     ("weights", lambda s, fed: {"p": torch.zeros(3, dtype=torch.int64)}, r"no tensor of torch\.float32"),
     ("model", lambda s, module, classes: None, r"expected a torch\.nn\.Module"),
-    ("model", lambda s, module, classes: nn.Sequential(module, nn.Linear(3, 7)), r"E123 the model gives \[2, 7\]"),
+    (
+        "model",
+        lambda s, module, classes: nn.Sequential(module, nn.Linear(3, 7)),
+        r"E123 the model gives \[2, 7\]",
+    ),
     ("refuse", lambda s, fed: True, "expected a reason or None"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("hook", "written", "told"), RETURNED)
 @pytest.mark.parametrize("lanes", ["1", "16"])
 def test_what_a_hook_returned_is_held_against_what_the_engine_goes_on_with(hook, written, told, lanes):
-    """Before, a gradient of one row moved the whole weight, a vector for a loss counted B times, and the rest were tracebacks."""
+    """Before, a gradient of one row moved the whole weight, a vector for a loss counted B times, and the rest
+    were tracebacks."""
     said = refused(part(**{hook: written}), lanes, until=1)
     assert re.search(told, said), said
     assert hook in said or "E123" in said
@@ -134,7 +185,10 @@ def test_what_a_hook_returned_is_held_against_what_the_engine_goes_on_with(hook,
     ("result", "told"),
     [
         (lambda w, s, ups: w, "expected two"),
-        (lambda w, s, ups: ({n: ups.stack(n).mean(0) for n in list(ups.replies[0].weights)[:1]}, s), "returned no '"),
+        (
+            lambda w, s, ups: ({n: ups.stack(n).mean(0) for n in list(ups.replies[0].weights)[:1]}, s),
+            "returned no '",
+        ),
         (lambda w, s, ups: ({**w, **doubles(ups.replies[0].weights)}, s), r"torch.float64"),
         (lambda w, s, ups: ({**w, "more": torch.ones(1)}, s), "'more', which it was not given"),
     ],
@@ -146,13 +200,19 @@ def test_merged_weights_are_those_of_the_model(result, told):
 @pytest.mark.parametrize(
     ("keeps", "told"),
     [
-        (lambda c: {"h": torch.cat([c.mine["h"], torch.ones(1)])}, "'h' to keep as a tensor [2]; expected [1]"),
+        (
+            lambda c: {"h": torch.cat([c.mine["h"], torch.ones(1)])},
+            "'h' to keep as a tensor [2]; expected [1]",
+        ),
         (lambda c: {}, "no 'h' to keep, which `client_init` made"),
     ],
 )
 def test_a_private_tree_keeps_its_leaves_and_shapes(keeps, told):
-    """Before, what grew failed where clients of unlike age trained side by side, and what was left out was made anew."""
-    mine = part(client_init=lambda self, w, fed: {"h": torch.zeros(1)}, finish=lambda self, w, c: ({}, keeps(c)))
+    """Before, what grew failed where clients of unlike age trained side by side, and what was left out was
+    made anew."""
+    mine = part(
+        client_init=lambda self, w, fed: {"h": torch.zeros(1)}, finish=lambda self, w, c: ({}, keeps(c))
+    )
     assert told in refused(mine)
 
 
@@ -171,7 +231,9 @@ def test_taps_give_on_an_activation_and_a_batch():
 
 def test_scores_and_inputs_at_test_time_have_the_shape_they_were_given():
     assert "expected [60, 3]" in refused(part(scores=lambda self, z, h, c: z[:, :1]), scored=True)
-    assert "expected [" in refused(part(evaluate_with=lambda self, x, c: x.mean(0, keepdim=True)), scored=True)
+    assert "expected [" in refused(
+        part(evaluate_with=lambda self, x, c: x.mean(0, keepdim=True)), scored=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,23 +275,36 @@ CHANGED = [
     ("begin", lambda s, w, c: in_place(w) or {}, "changes the weights it is given"),
     ("grad", lambda s, g, w, c: in_place(c.down) or g, "changes c.down ('k') in place"),
     ("grad", lambda s, g, w, c: in_place(c.mine) or g, "changes c.mine ('k') in place"),
-    ("loss", lambda s, w, out, b, c: put(c.mine) or 0.0, "puts another 'k' into c.mine, which nobody would see"),
+    (
+        "loss",
+        lambda s, w, out, b, c: put(c.mine) or 0.0,
+        "puts another 'k' into c.mine, which nobody would see",
+    ),
     ("loss", lambda s, w, out, b, c: put(c.round) or 0.0, "puts another 'k' into c.round"),
     ("finish", lambda s, w, c: in_place(w) or ({}, c.mine), "changes the weights it is given"),
     ("server", lambda s, old, ups, fed: in_place(old) or old, "changes the slice it is given ('k') in place"),
     ("server", lambda s, old, ups, fed: in_place(ups.replies[0].weights) or old, "changes a reply"),
     ("refine", lambda s, w, old, fed, t: (in_place(w), (w, old))[1], "changes the weights it is given"),
     ("batch", lambda s, b, c: b.replace(x=b.x.mul_(0.5)), "changes the batch it is given ('x') in place"),
-    ("loss", lambda s, w, out, b, c: b.weight.mul_(0.5).sum() * 0, "changes the batch it is given ('weight') in place"),
-    ("loss", lambda s, w, out, b, c: out.logits.mul_(0.5).sum(), "changes what the forward pass gave ('logits')"),
+    (
+        "loss",
+        lambda s, w, out, b, c: b.weight.mul_(0.5).sum() * 0,
+        "changes the batch it is given ('weight') in place",
+    ),
+    (
+        "loss",
+        lambda s, w, out, b, c: out.logits.mul_(0.5).sum(),
+        "changes what the forward pass gave ('logits')",
+    ),
     ("logits", lambda s, z, b, c: z.mul_(0.5), "changes the tensor it is given in place"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("hook", "written", "told"), CHANGED)
 @pytest.mark.parametrize("lanes", ["1", "16"])
 def test_what_others_read_is_not_changed_in_place(hook, written, told, lanes):
-    """Before, c.start and c.down were changed for all clients that trained later, and what a step put into c.mine was lost."""
+    """Before, c.start and c.down were changed for all clients that trained later, and what a step put into
+    c.mine was lost."""
     assert told in refused(part(**{**STATE, hook: written}), lanes, until=1)
 
 
@@ -238,7 +313,8 @@ def test_what_others_read_is_not_changed_in_place(hook, written, told, lanes):
 )
 @pytest.mark.parametrize("lanes", ["1", "16"])
 def test_a_loss_may_add_nothing(nothing, lanes):
-    """Such as in the rounds before a method begins; a number that is not 0 and has no gradient is a mistake."""
+    """Such as in the rounds before a method begins; a number that is not 0 and has no gradient is a
+    mistake."""
     plain = conformance.train_run(Method(), lanes=lanes, rounds=1)
     mine = trained(part(loss=lambda s, w, out, b, c: nothing(out)), lanes, rounds=1)
     assert mine.digest == plain.digest
@@ -264,11 +340,16 @@ def test_entries_may_be_put_where_what_is_returned_counts():
 
     run = trained(part(**{**STATE, "finish": finish, "merges": True, "merge": merge, "grad": grad}), "16")
     assert float(run.slices["mine"]["k"][0]) == 2
-    assert trained(part(**{**STATE, "finish": finish, "merges": True, "merge": merge, "grad": grad}), "16")[0] == run[0]
+    assert (
+        trained(part(**{**STATE, "finish": finish, "merges": True, "merge": merge, "grad": grad}), "16")[0]
+        == run[0]
+    )
 
 
 @pytest.mark.parametrize(
-    "drawn", [lambda: torch.rand(()), lambda: float(np.random.rand()), random.random], ids=["torch", "numpy", "python"]
+    "drawn",
+    [lambda: torch.rand(()), lambda: float(np.random.rand()), random.random],
+    ids=["torch", "numpy", "python"],
 )
 def test_random_numbers_that_no_seed_reaches_are_refused_for_one_lane_too(drawn):
     """Before, only torch's, and only where clients train side by side."""
@@ -282,7 +363,10 @@ def test_random_numbers_that_no_seed_reaches_are_refused_for_one_lane_too(drawn)
     }
     assert refused(part(**shared), "1", until=1).startswith("E127")
     trip = Trip(
-        lambda t, T: t == 0, lambda w, c: {"v": torch.ones(3) * drawn()}, lambda w, s, ups, fed: (w, s), lambda fed: ONE
+        lambda t, T: t == 0,
+        lambda w, c: {"v": torch.ones(3) * drawn()},
+        lambda w, s, ups, fed: (w, s),
+        lambda fed: ONE,
     )
     assert refused(part(trips=(trip,)), "1", until=1).startswith("E127")
 
@@ -352,14 +436,17 @@ def test_a_rule_of_hooks_is_told_in_words(written, told):
 
 TRIPS = [
     ({"client": lambda w, c: None}, "the trip's `client` of 'mine'"),
-    ({"client": lambda w, c: {"u": torch.ones(3)}}, "'u' to share, which the trip's `shares` does not declare"),
+    (
+        {"client": lambda w, c: {"u": torch.ones(3)}},
+        "'u' to share, which the trip's `shares` does not declare",
+    ),
     ({"client": lambda w, c: {"v": torch.ones(4)}}, "'v' to share as [4]; the trip's `shares` declares [3]"),
     ({"client": lambda w, c: in_place(w) or {"v": torch.ones(3)}}, "changes the weights it is given"),
     ({"server": lambda w, s, ups, fed: None}, "expected two: the next weights, the next slice"),
     ({"server": lambda w, s, ups, fed: (means(w), s)}, "as a tensor []"),
     ({"server": lambda w, s, ups, fed: in_place(w) or (w, s)}, "changes the weights it is given"),
     ({"server": lambda w, s, ups, fed: (w, {"v": ups["u"]})}, "the trip's `server` of 'mine' failed in"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "told"), TRIPS)
@@ -405,7 +492,8 @@ def test_a_trip_that_nobody_answered_is_told_to_ask():
         lambda fed: ONE,
     )
     told = refused(part(trips=(trip,)), availability="drop:1.0", until=1)
-    assert told == (
-        "E127 a trip of 'mine' reads 'v' of answers although nobody's were used; let its server return what it was given "
-        "where len(ups) is 0."
+    assert (
+        told
+        == "E127 a trip of 'mine' reads 'v' of answers although nobody's were used; let its server return"
+        " what it was given where len(ups) is 0."
     )

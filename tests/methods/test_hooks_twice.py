@@ -1,7 +1,8 @@
-"""What one pass of a hook does not show: padding that it counts, numbers that differ each time, what it remembers.
+"""What one pass of a hook does not show: padding that it counts, numbers that differ each time, what it
+remembers.
 
-Likely mistakes: a plain mean, flip or sort over a batch that ends in padding; a generator without a seed; a counter, a list or
-the last client's weights on the class.
+Likely mistakes: a plain mean, flip or sort over a batch that ends in padding; a generator without a seed; a
+counter, a list or the last client's weights on the class.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ PADDED = {
 def test_a_loss_that_counts_padding_is_refused_where_there_is_some(written):
     """Before, a row of another client entered, and results were about right."""
     told = refused(part(loss=written), "16", until=1)
-    assert told.startswith("E127 the gradients of a step depend on the padding of a short batch, so 'mine' counts rows")
+    assert told.startswith(
+        "E127 the gradients of a step depend on the padding of a short batch, so 'mine' counts rows"
+    )
     trained(part(loss=written), "1", until=1)
 
 
@@ -62,7 +65,9 @@ def test_a_pass_over_the_data_that_counts_padding_is_refused(hook):
     }
     if hook == "finish":
         del made["begin"]
-    assert f"the values that `{hook}` of 'mine' makes of c.batches() depend" in refused(part(**made), "16", until=1)
+    assert f"the values that `{hook}` of 'mine' makes of c.batches() depend" in refused(
+        part(**made), "16", until=1
+    )
 
 
 def test_what_leaves_padding_out_trains_the_bits_that_it_would_without_being_tried(monkeypatch):
@@ -97,7 +102,12 @@ def test_numbers_that_a_model_draws_are_not_used_up(monkeypatch):
     def digest() -> str:
         mine = Method(part(loss=lambda self, w, out, b, c: 0.1 * b.mean(sized(out))))
         loop = loop_of(
-            resolve(conformance.short_settings(rounds=1), conformance.small_federation(), mine, model=Dropping(0.3))
+            resolve(
+                conformance.short_settings(rounds=1),
+                conformance.small_federation(),
+                mine,
+                model=Dropping(0.3),
+            )
         )
         try:
             state, _ = loop.round(loop.begin(), 1)

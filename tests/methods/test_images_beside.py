@@ -1,7 +1,8 @@
-"""Parts that change images do to the images among several inputs what they do to an image that is the whole sample.
+"""Parts that change images do to the images among several inputs what they do to an image that is the whole
+sample.
 
-Likely mistakes: ages that nobody scales because the method normalises, constants for three channels and an image of one,
-a second image that is overlooked.
+Likely mistakes: ages that nobody scales because the method normalises, constants for three channels and an
+image of one, a second image that is overlooked.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def test_an_image_among_several_inputs_is_treated_as_an_image_alone(method, lane
         torch.testing.assert_close(beside.model.state_dict()[name], t, rtol=1e-5, atol=1e-6)
     assert np.allclose(beside.predict_proba(GIVEN), alone.predict_proba(IMAGES), atol=1e-5)
     plain = trained(IMAGES, Plain(), "feddyn" if method == "unskew" else "fedavg", lanes=lanes)
-    assert not torch.allclose(plain.model.state_dict()["head.weight"], alone.model.state_dict()["head.weight"], 1e-3)
+    assert not torch.allclose(
+        plain.model.state_dict()["head.weight"], alone.model.state_dict()["head.weight"], 1e-3
+    )
 
 
 @pytest.mark.parametrize("method", ["fedrdn", "augment(shift=2)", "unskew"])
@@ -128,7 +131,10 @@ def test_what_is_no_image_is_standardised_all_the_same(method, tmp_path):
     else:
         constants = run.federation.applied
     assert np.allclose(constants, [[years.mean(), 0, 0, 0, 0, 0], [years.std(), 1, 1, 1, 1, 1]], rtol=1e-5)
-    scaled = {**GIVEN, "age": ((AGES - np.float32(years.mean())) / np.float32(years.std())).astype(np.float32)}
+    scaled = {
+        **GIVEN,
+        "age": ((AGES - np.float32(years.mean())) / np.float32(years.std())).astype(np.float32),
+    }
     by_hand = trained(scaled, Whole(), method.partition("+")[0], normalise="none", **more)
     for name, t in by_hand.model.state_dict().items():
         torch.testing.assert_close(run.model.state_dict()[name], t, rtol=1e-4, atol=1e-5)
@@ -150,7 +156,10 @@ def test_images_are_augmented_whatever_is_to_be_learnt_of_them(task):
     net = Plain()
     net.head = nn.Linear(20, 1 if task == "regression" else 3)
     more = {"target": "age"} if task == "regression" else {}
-    runs = [unskew.run(m, (IMAGES, y), model=net, **{**SETTINGS, "skew": "iid"}, **more) for m in ("augment", "fedavg")]
+    runs = [
+        unskew.run(m, (IMAGES, y), model=net, **{**SETTINGS, "skew": "iid"}, **more)
+        for m in ("augment", "fedavg")
+    ]
     assert [run.run.task.name for run in runs] == [task, task]
     assert runs[0].digest != runs[1].digest
 
@@ -168,17 +177,29 @@ def test_an_exported_model_normalises_as_the_run_does(method, tmp_path):
 @pytest.mark.parametrize(
     ("method", "x", "says"),
     [
-        ("fedrdn", {"age": AGES, "sex": SEXES}, r"fedrdn.*none of a sample's inputs is an image \(age float32 number"),
-        ("fedrdn", {"age": AGES, "words": SEXES[:, None, None, None].repeat(4, 2)}, r"fedrdn.*none of a sample's inputs is an"),
+        (
+            "fedrdn",
+            {"age": AGES, "sex": SEXES},
+            r"fedrdn.*none of a sample's inputs is an image \(age float32 number",
+        ),
+        (
+            "fedrdn",
+            {"age": AGES, "words": SEXES[:, None, None, None].repeat(4, 2)},
+            r"fedrdn.*none of a sample's inputs is an",
+        ),
         ("norm", {"age": AGES, "sex": SEXES}, r"norm.*none of a sample's inputs is an image"),
         ("augment", {"age": AGES, "sex": SEXES}, r"augment.*none of a sample's inputs is an image"),
         ("norm", PAIR, r"it has 3 channel constants and the data have 1; set norm.mean"),
         ("augment(shift=6)", GIVEN, r"up to 6 positions of an axis that has 6"),
         ("standardise+fedrdn", GIVEN, r"E107 .*standardise\(images=False\) scales the others alone"),
         ("standardise(images=False)", IMAGES, r"images=False leaves out one of several inputs"),
-        ("standardise(images=False)", {"scan": IMAGES, "sex": SEXES}, r"none of a sample's inputs are floats that are no"),
+        (
+            "standardise(images=False)",
+            {"scan": IMAGES, "sex": SEXES},
+            r"none of a sample's inputs are floats that are no",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_is_one_sentence(method, x, says):
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -201,7 +222,8 @@ UNSCALED = {
 
 
 def test_images_that_are_normalised_say_nothing_of_ages_that_are_not():
-    """Over a network nobody scales ages beside scans, and a method that normalises images hid that; so did whole numbers."""
+    """Over a network nobody scales ages beside scans, and a method that normalises images hid that; so did
+    whole numbers."""
     given = {**GIVEN, "scan": 900 * IMAGES}
     data = unskew.data.arrays(given, Y, given, Y)
     for method in UNSCALED:

@@ -1,4 +1,5 @@
-"""What a Share discloses, and how many samples stand behind its numbers: as methods declare it, and where it is shown."""
+"""What a Share discloses, and how many samples stand behind its numbers: as methods declare it, and where it
+is shown."""
 
 from __future__ import annotations
 
@@ -96,7 +97,9 @@ def test_a_part_that_does_not_say_counts_as_the_strictest():
 def test_the_checks_of_a_method_say_what_does_not_say():
     (result,) = conformance.check_method(Quiet(), [conformance.shares_only_what_it_declares])
     assert (result.ok, result.detail) == (True, "x: no kind is declared, so real sites count it as inputs")
-    (result,) = conformance.check_method(registry.parse("rebafl").parts[0], [conformance.shares_only_what_it_declares])
+    (result,) = conformance.check_method(
+        registry.parse("rebafl").parts[0], [conformance.shares_only_what_it_declares]
+    )
     assert result.detail == ""
 
 
@@ -118,7 +121,8 @@ def test_how_few_samples_stand_behind_a_number():
 def test_explain_and_the_ledger_say_it():
     said = text("fedmix(group=7)")
     assert (
-        "fedmix/x at most 5.38 KB once (kind: inputs, samples behind a number: 7, read: each, guarantee: none)" in said
+        "fedmix/x at most 5.38 KB once (kind: inputs, samples behind a number: 7, read: each, guarantee:"
+        " none)" in said
     )
     assert "| inputs | 7 |" in said
     loop = conformance.loop_for(registry.parse("scaffold"))

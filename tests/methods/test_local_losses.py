@@ -1,4 +1,5 @@
-"""The methods that change what a client optimises, against hand-worked numbers (Fixture A where they need logits)."""
+"""The methods that change what a client optimises, against hand-worked numbers (Fixture A where they need
+logits)."""
 
 from __future__ import annotations
 
@@ -255,7 +256,9 @@ def test_a_teacher_that_would_not_see_the_mixture_is_refused(text):
 def test_fedrs_beside_a_mask_of_the_classes_that_it_would_scale_is_refused(masks):
     """The pair trained to the bits of the mask alone, under a name of its own."""
     for text in (f"{masks}+fedrs", f"fedrs(alpha=0)+{masks}"):
-        with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* masks the classes a client lacks"):
+        with pytest.raises(
+            UsageError, match=r"E107 .* cannot be combined: .* masks the classes a client lacks"
+        ):
             registry.parse(text)
 
 
@@ -277,7 +280,8 @@ def test_logits_that_a_loss_of_its_own_would_not_see_are_not_changed(own):
 
 @pytest.mark.parametrize("mixing", ["flea", "fedmix", "naivemix", "feddata", "feddpms"])
 def test_a_prior_of_the_clients_own_labels_does_not_meet_mixtures(mixing):
-    """M12: half of every mixed label is the buffer's, and the loss was corrected by the client's own labels."""
+    """M12: half of every mixed label is the buffer's, and the loss was corrected by the client's own
+    labels."""
     for prior in ("rebafl(mu=0)", "rebafl", "rebafl(eps=1, form=additive)", "fedrs", "bsm", "fedlc"):
         with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* the other brings"):
             registry.parse(f"{mixing}+{prior}")

@@ -42,7 +42,9 @@ def test_fedprox_is_half_mu_times_the_squared_distance():
     loss = FedProx(mu=0.01).loss({"w": w}, None, None, client(start={"w": start}, net=net))
     assert_close(loss, 0.02125, 6)
     (g,) = torch.autograd.grad(
-        FedProx(mu=0.01).loss({"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)),
+        FedProx(mu=0.01).loss(
+            {"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)
+        ),
         start,
     )
     assert g.tolist() == [0, 0, 0]
@@ -66,7 +68,9 @@ def test_scaffold_option_two():
     assert_close(mine["c"]["w"], [1.1, -0.6])
     assert_close(up["delta"]["w"], [0.9, -0.5])
     ups = Ups.of([Reply(2, 1.0, {}, {"scaffold": up})]).seen_by("scaffold")
-    assert_close(Scaffold().server({"c": {"w": torch.tensor([0.1, 0.0])}}, ups, c.fed)["c"]["w"], [0.325, -0.125])
+    assert_close(
+        Scaffold().server({"c": {"w": torch.tensor([0.1, 0.0])}}, ups, c.fed)["c"]["w"], [0.325, -0.125]
+    )
     assert_close(Scaffold().grad({"w": torch.tensor([0.5, 0.5])}, {}, c)["w"], [0.4, 0.6])
 
 
@@ -110,7 +114,11 @@ def down(pairs):
 
 
 def test_fedrdn_draws_mean_and_std_from_one_client_per_image():
-    table = {"mu": torch.tensor([[0.0], [1.0]]), "sigma": torch.tensor([[1.0], [2.0]]), "row": torch.arange(2)}
+    table = {
+        "mu": torch.tensor([[0.0], [1.0]]),
+        "sigma": torch.tensor([[1.0], [2.0]]),
+        "row": torch.arange(2),
+    }
     x = torch.full((2, 1, 1, 1), 5.0)
     b = FedRDN().batch(batch(x), client(down=table, noise={"of_pair": torch.tensor([0, 1])}))
     assert_close(b.x.flatten(), [5.0, 2.0])
@@ -137,8 +145,11 @@ def test_a_method_prints_as_it_is_written():
 
 
 def test_fedbn_is_refused_where_there_is_nothing_to_keep():
-    """M4: on a model without batch normalisation it was FedAvg to the bit, also in the first commands of the docs."""
-    with pytest.raises(UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"):
+    """M4: on a model without batch normalisation it was FedAvg to the bit, also in the first commands of the
+    docs."""
+    with pytest.raises(
+        UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"
+    ):
         resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedbn"))
     resolve(
         conformance.short_settings(model="cnn_small(batch_norm=True)"),
@@ -159,7 +170,9 @@ class KeepsNorms(Part):
 
 def test_a_part_that_only_holds_back_what_the_model_lacks_is_refused():
     """M4: any Part that keeps normalisation layers was FedAvg on a model without them."""
-    with pytest.raises(UsageError, match="E108 'keeps_norms' cannot run here: it holds back no weight of this model"):
+    with pytest.raises(
+        UsageError, match="E108 'keeps_norms' cannot run here: it holds back no weight of this model"
+    ):
         resolve(conformance.short_settings(), conformance.small_federation(), Method(KeepsNorms()))
     resolve(
         conformance.short_settings(model="cnn_small(batch_norm=True)"),
@@ -174,7 +187,9 @@ def test_a_part_that_only_holds_back_what_the_model_lacks_is_refused():
 def test_no_command_of_the_first_pages_keeps_norms_of_a_model_without_any(page):
     """M4: the default model of the digits has no batch normalisation."""
     lines = (Path(__file__).parents[2] / page).read_text().splitlines()
-    assert not [line for line in lines if "fedbn" in line and ("digits" in line or line.startswith(("$", "    -")))]
+    assert not [
+        line for line in lines if "fedbn" in line and ("digits" in line or line.startswith(("$", "    -")))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Weights that a Part keeps at clients beside the model are trained by that Part alone, whatever else is in the method."""
+"""Weights that a Part keeps at clients beside the model are trained by that Part alone, whatever else is in
+the method."""
 
 from __future__ import annotations
 
@@ -70,7 +71,20 @@ def keepers():
     return names
 
 
-KEEPERS = ("apfl", "apple", "ditto", "fedbr", "fedcp", "feddbe", "feddpms", "fedem", "fedkd", "fedrod", "fedsr", "fml")
+KEEPERS = (
+    "apfl",
+    "apple",
+    "ditto",
+    "fedbr",
+    "fedcp",
+    "feddbe",
+    "feddpms",
+    "fedem",
+    "fedkd",
+    "fedrod",
+    "fedsr",
+    "fml",
+)
 
 
 def test_the_list_of_methods_that_keep_weights_beside_the_model_is_whole():
@@ -102,8 +116,22 @@ def common_model(text):
         loop.trainer.close()
 
 
-STEPS = ("fedprox(mu=0.5)", "fedsam(rho=0.5)", "fedasam", "fedlesam", "fedspeed", "fedsmoo", "mofedsam", "feddyn(alpha=0.1)", "fedadmm",
-         "scaffold", "fedcm", "fedmtl", "fednova", "clip_gradients(norm=0.1)")  # fmt: skip
+STEPS = (
+    "fedprox(mu=0.5)",
+    "fedsam(rho=0.5)",
+    "fedasam",
+    "fedlesam",
+    "fedspeed",
+    "fedsmoo",
+    "mofedsam",
+    "feddyn(alpha=0.1)",
+    "fedadmm",
+    "scaffold",
+    "fedcm",
+    "fedmtl",
+    "fednova",
+    "clip_gradients(norm=0.1)",
+)
 
 
 @pytest.mark.parametrize("text", STEPS)

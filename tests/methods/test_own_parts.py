@@ -1,4 +1,5 @@
-"""A method in a file of a user's own: named by its path wherever a method is, and never confused with another version."""
+"""A method in a file of a user's own: named by its path wherever a method is, and never confused with another
+version."""
 
 from __future__ import annotations
 
@@ -88,11 +89,17 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
 
 def test_a_class_that_cannot_be_made_is_refused(tmp_path):
     """Before, E143, a traceback in a log and exit code 1."""
-    start = "from dataclasses import dataclass\nfrom unskew import Part\n@dataclass(frozen=True)\nclass A(Part):\n    name = 'a'\n"
+    start = (
+        "from dataclasses import dataclass\nfrom unskew import Part\n@dataclass(frozen=True)\nclass"
+        " A(Part):\n    name = 'a'\n"
+    )
     file = tmp_path / "a.py"
     for body, says in (
         ("    mu: float\n", f"E102 method '{file}' needs mu; write {file}(mu=...)."),
-        ("    def __init__(self, mu=0.1):\n        self.mu = mu\n", "E121 class A cannot be made: FrozenInstanceError"),
+        (
+            "    def __init__(self, mu=0.1):\n        self.mu = mu\n",
+            "E121 class A cannot be made: FrozenInstanceError",
+        ),
     ):
         file.write_text(start + body)
         assert refused(str(file)).startswith(says)
@@ -105,7 +112,8 @@ def test_a_file_that_is_called_without_its_ending_is_pointed_out(tmp_path, monke
     assert "a file" not in refused("pulled")
     (tmp_path / "pulled.py").write_text("")
     assert refused("pulled").startswith(
-        "E102 unknown method 'pulled'. There is a file pulled.py here: a method in a file is called 'pulled.py'."
+        "E102 unknown method 'pulled'. There is a file pulled.py here: a method in a file is called"
+        " 'pulled.py'."
     )
 
 
@@ -129,7 +137,8 @@ def test_a_changed_file_is_another_run(mine):
 
 
 def test_a_changed_module_that_a_file_imports_is_another_run(tmp_path, monkeypatch):
-    """Only the file itself was looked at: a constant beside it could be changed, and the run of before was the result."""
+    """Only the file itself was looked at: a constant beside it could be changed, and the run of before was
+    the result."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("strengths.py").write_text("from layers_of import deep\n\nMU = 0.1\n")
@@ -138,7 +147,10 @@ def test_a_changed_module_that_a_file_imports_is_another_run(tmp_path, monkeypat
     Path("layers_of/deep.py").write_text("from . import deeper\n")
     Path("layers_of/deeper.py").write_text("from strengths import MU\n")  # in a circle
     Path("random.py").write_text("")  # Python's own is what an import finds
-    file = "import random\nfrom strengths import MU\nfrom unskew import Part\nfrom dataclasses import dataclass\n"
+    file = (
+        "import random\nfrom strengths import MU\nfrom unskew import Part\nfrom dataclasses import"
+        " dataclass\n"
+    )
     Path("pulled_by.py").write_text(file + "@dataclass(frozen=True)\nclass A(Part):\n    name = 'a'\n")
     imported = {"strengths.py", "layers_of/__init__.py", "layers_of/deep.py", "layers_of/deeper.py"}
     assert {str(m) for m in python_files.imported_files(Path("pulled_by.py"))} == imported
@@ -150,7 +162,8 @@ def test_a_changed_module_that_a_file_imports_is_another_run(tmp_path, monkeypat
 
 
 def test_a_module_that_changed_is_read_anew(tmp_path, monkeypatch):
-    """Python would go on with the one it had, under the digest of the new one; so it would with what imports that one."""
+    """Python would go on with the one it had, under the digest of the new one; so it would with what imports
+    that one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("inner_of.py").write_text("MU = 1\n")
@@ -182,14 +195,18 @@ def test_a_run_is_not_resumed_nor_opened_with_another_module_that_its_file_impor
     ):
         with pytest.raises(StateError, match=r"E112 widths_of.py \(imported by net.py\)"):
             again()
-    check_files({"net.py": env["files"]["net.py"]}, Settings(model="net.py:make"), result.path)  # an older version's
+    check_files(
+        {"net.py": env["files"]["net.py"]}, Settings(model="net.py:make"), result.path
+    )  # an older version's
 
 
 def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
     (part,) = registry.parse(mine).parts
     homeless = type("Homeless", (type(part),), {"spelling": "", "name": "homeless"})()
     begun = unskew.run(homeless, name="r", **TINY)
-    with pytest.raises(StateError, match=r"E118 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"):
+    with pytest.raises(
+        StateError, match=r"E118 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"
+    ):
         unskew.resume(begun.path)
     assert unskew.run(homeless, name="r", **TINY).digest == begun.digest
 
@@ -206,7 +223,9 @@ def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
     assert f"`unskew run {mine}`" in explained
     assert "unskew run myproto" not in explained
     options = [f"--{n}={v}" for n, v in TINY.items()]
-    told = json.loads(run("compare", "fedavg", f"{mine}(pull=1.0)", *options, "--seeds=1", "--no-references", "--json"))
+    told = json.loads(
+        run("compare", "fedavg", f"{mine}(pull=1.0)", *options, "--seeds=1", "--no-references", "--json")
+    )
     assert {r["method"] for r in told["rows"]} == {"fedavg", f"{mine}(pull=1.0)"}
     table = ["reproduce", written(tmp_path, "small", SMALL), "--rows=even", "--seeds=1", "--processes=1"]
     found = json.loads(run(*table, "--methods=FedAvg", "--add", f"{mine}+fedbabu", "--json"))
@@ -242,8 +261,8 @@ class Own(Part):
     ],
 )
 def test_what_a_method_is_written_as_is_read_back(tmp_path, monkeypatch, given, kept):
-    """Text with a comma, or one that looks like a number, was written without its quotes, and no run with it could begin; a
-    default that a factory makes counted as set."""
+    """Text with a comma, or one that looks like a number, was written without its quotes, and no run with it
+    could begin; a default that a factory makes counted as set."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(SETTINGS)
     method = registry.parse(f"own.py{given}")

@@ -1,8 +1,8 @@
 """Pairs of Parts for two rounds: each works, or it is refused at construction with the reason.
 
-Of all pairs, whose number grows with the square of the methods', a sample is tried in which every method meets six
-others. UNSKEW_MATRIX=all tries every pair, and UNSKEW_MATRIX=3/30 the third of thirty parts into which they are divided, so
-that a nightly job has tried each once in a month (`make matrix`).
+Of all pairs, whose number grows with the square of the methods', a sample is tried in which every method
+meets six others. UNSKEW_MATRIX=all tries every pair, and UNSKEW_MATRIX=3/30 the third of thirty parts into
+which they are divided, so that a nightly job has tried each once in a month (`make matrix`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def test_fedrs_after_a_mask(mask):
 
 
 def test_how_many_pairs_are_refused():
-    """The reasons are few: two merges, two ways to weigh clients, two normalisations, masks and mixtures, no common model."""
+    """The reasons are few: two merges, two ways to weigh clients, two normalisations, masks and mixtures, no
+    common model."""
     reasons = {(a, b): refusal(f"{a}+{b}") for a, b in combinations(NAMES, 2)}
     refused = {pair: why for pair, why in reasons.items() if why}
     assert {("fedrdn", "norm"), ("fedavgm", "fednova"), ("bsm", "flea")} <= refused.keys()
@@ -127,7 +128,9 @@ def test_weights_that_are_one_number_can_be_compared_by_client(pair):
 def test_who_sends_each_client_weights_of_its_own_needs_some_that_are_sent():
     with pytest.raises(UsageError, match="E108 'fedamp' cannot run here: clients keep every weight"):
         run("fedamp+local")
-    with pytest.raises(UsageError, match="E108 'fedlesam' cannot run here: it follows how the global model moved"):
+    with pytest.raises(
+        UsageError, match="E108 'fedlesam' cannot run here: it follows how the global model moved"
+    ):
         run("fedlesam+local")
 
 
@@ -135,7 +138,10 @@ def test_who_sends_each_client_weights_of_its_own_needs_some_that_are_sent():
 def test_momentum_stays_where_noise_leaves_no_length(name):
     """Divided by it, every weight became infinite, and the round was lost."""
     (part,) = registry.parse(name).parts
-    w, s = {"x": torch.ones(2)}, {"m": {"x": torch.ones(2)}, "w": {"x": torch.zeros(2)}, "length": torch.zeros(())}
+    w, s = (
+        {"x": torch.ones(2)},
+        {"m": {"x": torch.ones(2)}, "w": {"x": torch.zeros(2)}, "length": torch.zeros(())},
+    )
     if name == "fedcm":
         s = {"delta": s["m"], "before": s["w"], "pull": s["length"]}
     _, now = part.refine(w, s, SMALL, 1)

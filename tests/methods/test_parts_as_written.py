@@ -1,4 +1,5 @@
-"""Classes of Parts as users write them: what Python takes and the engine would never call is refused in one sentence (E121)."""
+"""Classes of Parts as users write them: what Python takes and the engine would never call is refused in one
+sentence (E121)."""
 
 from __future__ import annotations
 
@@ -58,12 +59,16 @@ def yields(self, w, out, b, c):
         ({"called": "my/part"}, "is called 'my/part'"),
         ({"called": "w"}, "is called 'w'"),
         ({"called": "kept"}, "is called 'kept'"),
-        ({"projection": torch.nn.Linear(3, 3)}, r"keeps weights on itself \('projection'\).* in the hook `weights`"),
+        (
+            {"projection": torch.nn.Linear(3, 3)},
+            r"keeps weights on itself \('projection'\).* in the hook `weights`",
+        ),
         ({"decorated": False}, r"write @dataclass\(frozen=True\) above class Mine"),
     ],
 )
 def test_what_the_engine_would_never_call_is_refused(body, told):
-    """Before, a misspelt hook trained FedAvg, a name with '/' lost its slice on resuming, and one called w the weights."""
+    """Before, a misspelt hook trained FedAvg, a name with '/' lost its slice on resuming, and one called w
+    the weights."""
     with pytest.raises(UsageError, match=f"^E121 [^\n]*{told}"):
         Method(part(**body))
 
@@ -77,12 +82,15 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
         further: float = 0.1
 
     for kind in (Loose, Further):
-        with pytest.raises(UsageError, match=rf"E121 write @dataclass\(frozen=True\) above class {kind.__name__}"):
+        with pytest.raises(
+            UsageError, match=rf"E121 write @dataclass\(frozen=True\) above class {kind.__name__}"
+        ):
             kind()
 
 
 def test_methods_of_ones_own_and_static_hooks_are_no_mistake():
-    """A helper that its hooks use may be called anything; so may what is annotated, which is a setting. A teacher is frozen."""
+    """A helper that its hooks use may be called anything; so may what is annotated, which is a setting. A
+    teacher is frozen."""
 
     @dataclass(frozen=True)
     class Fine(Part):
@@ -153,16 +161,21 @@ def test_what_can_be_meant_is_taken():
 
 def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
     """`keeps` with another model's names was silent beside other hooks, and clients sent all."""
-    idle = part(keeps=lambda self, name, fed: name.startswith("classifier"), loss=lambda self, w, out, b, c: 0.0)
+    idle = part(
+        keeps=lambda self, name, fed: name.startswith("classifier"), loss=lambda self, w, out, b, c: 0.0
+    )
     assert [
-        code for code, _ in resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
+        code
+        for code, _ in resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
     ] == ["E138"]
     ((_, text),) = resolve(conformance.short_settings(), conformance.small_federation(), idle).remarks
     assert "`keeps` of 'mine' holds none of this model's" in text
     assert "which are called like '" in text
     held = part(keeps=lambda self, name, fed: fed.net.of_head(name), loss=lambda self, w, out, b, c: 0.0)
     assert not resolve(conformance.short_settings(), conformance.small_federation(), held).remarks
-    assert not resolve(conformance.short_settings(), conformance.small_federation(), Method(FedProx(mu=0.1))).remarks
+    assert not resolve(
+        conformance.short_settings(), conformance.small_federation(), Method(FedProx(mu=0.1))
+    ).remarks
 
 
 @pytest.mark.parametrize(
@@ -180,10 +193,17 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
         (
             "cfl(first=10)",
             5,
-            "patience=5 may end the run before 'cfl' comes to its second stage, after round 10 of 20 (first=10)",
+            (
+                "patience=5 may end the run before 'cfl' comes to its second stage, after round 10 of 20"
+                " (first=10)"
+            ),
         ),
         ("cfl(first=0)", 5, ""),
-        ("floco", 5, "may end the run before 'floco' comes to its second stage, after round 10 of 20 (tau=0)"),
+        (
+            "floco",
+            5,
+            "may end the run before 'floco' comes to its second stage, after round 10 of 20 (tau=0)",
+        ),
         ("floco(tau=2.5)", 3, ""),
         ("floco(tau=2.5)", 2, "after round 3 of 20 (tau=2.5)"),
         (
@@ -194,11 +214,15 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
     ],
 )
 def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, told):
-    """A run of pFedSim or CFL ended in the rounds in which it is plain averaging, and its scores passed for the method's."""
+    """A run of pFedSim or CFL ended in the rounds in which it is plain averaging, and its scores passed for
+    the method's."""
     (_, text), *_ = [*stage_remarks(registry.parse(method), 20, patience), ("", "")]
     assert told in text
     assert bool(text) == bool(told)
     settings = conformance.short_settings(rounds=20, patience=patience)
     if "pfedsim" in method or "cfl" in method:
-        codes = [code for code, _ in resolve(settings, conformance.small_federation(), registry.parse(method)).remarks]
+        codes = [
+            code
+            for code, _ in resolve(settings, conformance.small_federation(), registry.parse(method)).remarks
+        ]
         assert codes == ["E139"] * bool(told)

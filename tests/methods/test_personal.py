@@ -63,13 +63,15 @@ def test_what_makes_no_sense_together_is_refused(text: str, why: str) -> None:
     ],
 )
 def test_a_server_does_not_learn_from_what_clients_keep(text: str, why: str) -> None:
-    """It would have taken the weights that these began with for theirs, or trained a head that nobody receives."""
+    """It would have taken the weights that these began with for theirs, or trained a head that nobody
+    receives."""
     with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: {why}"):
         resolve(conformance.short_settings(), conformance.small_federation(), registry.parse(text))
 
 
 @pytest.mark.parametrize(
-    "text", ["fedgen+lg_fedavg", "ccvr+lg_fedavg", "fedgen_images+fedbabu", "fedavg_ft+ditto", "fedfed+fedper"]
+    "text",
+    ["fedgen+lg_fedavg", "ccvr+lg_fedavg", "fedgen_images+fedbabu", "fedavg_ft+ditto", "fedfed+fedper"],
 )
 def test_a_server_learns_from_what_clients_share_beside_what_they_keep(text: str) -> None:
     assert (
@@ -91,7 +93,8 @@ def test_a_model_that_cannot_be_divided_so_is_refused(text: str, why: str) -> No
 
 
 def scored(text: str) -> tuple[dict[tuple[str, str], float], float]:
-    """(scope, metric) -> the score after a round in which half of the clients took part; and the server's model's accuracy."""
+    """(scope, metric) -> the score after a round in which half of the clients took part; and the server's
+    model's accuracy."""
     loop = loop_of(conformance.run_for(registry.parse(text), rounds=1, availability="sample:0.5"))
     try:
         state, told = loop.round(loop.begin(), 1)
@@ -123,12 +126,15 @@ def test_a_clients_own_model_is_the_model_without_what_other_parts_train_beside_
 def test_the_personal_head_of_fedrod_begins_at_0():
     begin = {"body.weight": torch.ones(2), "head.weight": torch.ones(2)}
     net = SimpleNamespace(weights=lambda: begin, of_head=lambda name: name.startswith("head."))
-    assert {n: t.tolist() for n, t in FedRoD().weights(SimpleNamespace(net=net)).items()} == {"head.weight": [0, 0]}
+    assert {n: t.tolist() for n, t in FedRoD().weights(SimpleNamespace(net=net)).items()} == {
+        "head.weight": [0, 0]
+    }
 
 
 def test_fedem_mixes_models_by_how_well_they_explain_a_clients_samples() -> None:
-    """Two models that say p(0) = 0.8 and 0.2 of everything; a client with three samples of class 0 and one of class 1, whose
-    pi is (1/2, 1/2): q of model 0 is 0.8 for class 0 and 0.2 for class 1, so pi becomes (0.65, 0.35)."""
+    """Two models that say p(0) = 0.8 and 0.2 of everything; a client with three samples of class 0 and one of
+    class 1, whose pi is (1/2, 1/2): q of model 0 is 0.8 for class 0 and 0.2 for class 1, so pi becomes (0.65,
+    0.35)."""
     part = FedEM(models=2)
     says = torch.tensor([0.8, 0.2]).log()
     w = {"z": says, "fedem.1.z": says.flip(0), "fedem.pi": torch.tensor([0.5, 0.5])}
@@ -141,7 +147,9 @@ def test_fedem_mixes_models_by_how_well_they_explain_a_clients_samples() -> None
     def loss(z, y):
         return -(y * z.log_softmax(1)).sum(1)
 
-    c = SimpleNamespace(start=w, run=run, run_training=run, fed=SimpleNamespace(task=SimpleNamespace(loss=loss)))
+    c = SimpleNamespace(
+        start=w, run=run, run_training=run, fed=SimpleNamespace(task=SimpleNamespace(loss=loss))
+    )
     c.total = lambda measure: measure(b)
     pi = part.begin(w, c)["pi"]
     torch.testing.assert_close(pi, torch.tensor([0.65, 0.35]))
@@ -174,7 +182,9 @@ def test_fedem_refuses_models_that_are_not_wholly_common(text: str, model: str, 
 def test_a_share_of_apfl_stays_a_number_where_the_learning_rate_has_fallen_to_0():
     """0 / 0 was no bound for a share at one of its ends, and every reply was dropped (E301)."""
     settings = conformance.short_settings(rounds=3, lr_rounds=1.0)
-    loop = loop_of(resolve(settings, conformance.small_federation(), registry.parse("apfl(alpha=1.0, moves='step')")))
+    loop = loop_of(
+        resolve(settings, conformance.small_federation(), registry.parse("apfl(alpha=1.0, moves='step')"))
+    )
     state = loop.begin()
     for t in (1, 2, 3):
         state, summary = loop.round(state, t)

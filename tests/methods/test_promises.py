@@ -1,4 +1,5 @@
-"""What a user's own Part reads, promises and combines with: each mistake ends in one sentence, where a number stood in before."""
+"""What a user's own Part reads, promises and combines with: each mistake ends in one sentence, where a number
+stood in before."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ class Late(Part):
     ],
 )
 def test_a_loss_that_is_not_there_or_that_nothing_covers_is_not_read(beside, changes, why):
-    """A merge by losses saw one mean for all, or 0, and was the plain mean; beside `dpsgd` it read what no epsilon counts."""
+    """A merge by losses saw one mean for all, or 0, and was the plain mean; beside `dpsgd` it read what no
+    epsilon counts."""
     method = Method(ByLoss(), *(registry.parse(beside).parts if beside else ()))
     with pytest.raises(UsageError, match=f"E108 a hook reads the loss of single clients, and {why}"):
         conformance.train_run(method, rounds=2, **changes)
@@ -117,12 +119,17 @@ class OnATrip(Part):
 
 def test_a_trip_has_no_losses():
     """They were 0 for all."""
-    with pytest.raises(UsageError, match="E108 a hook reads the loss of single clients, and in a trip nobody trains"):
+    with pytest.raises(
+        UsageError, match="E108 a hook reads the loss of single clients, and in a trip nobody trains"
+    ):
         conformance.train_run(Method(OnATrip()), rounds=2)
 
 
 def test_losses_are_read_where_they_are_there():
-    assert conformance.train_run(Method(ByLoss()), rounds=2).digest != conformance.train_run(Method(), rounds=2).digest
+    assert (
+        conformance.train_run(Method(ByLoss()), rounds=2).digest
+        != conformance.train_run(Method(), rounds=2).digest
+    )
 
 
 def test_what_is_called_proved_has_an_account():
@@ -134,8 +141,11 @@ def test_what_is_called_proved_has_an_account():
 
 
 def test_a_division_that_divides_nothing_is_refused():
-    """A head that is called otherwise was trained and averaged like the rest, and the method was another one."""
-    with pytest.raises(UsageError, match="E108 'divided' cannot run here: it holds back no weight of this model"):
+    """A head that is called otherwise was trained and averaged like the rest, and the method was another
+    one."""
+    with pytest.raises(
+        UsageError, match="E108 'divided' cannot run here: it holds back no weight of this model"
+    ):
         resolve(conformance.short_settings(), conformance.small_federation(), Method(Divided()))
 
 
@@ -147,7 +157,9 @@ def test_a_loss_that_no_weight_decides_is_told(lanes):
 
 
 def test_where_noise_is_drawn_is_told():
-    with pytest.raises(UsageError, match=r"KeyError: 'e'\. c\.noise holds what `noise` asked for, drawn for a step"):
+    with pytest.raises(
+        UsageError, match=r"KeyError: 'e'\. c\.noise holds what `noise` asked for, drawn for a step"
+    ):
         conformance.train_run(Method(Late()), rounds=1)
 
 

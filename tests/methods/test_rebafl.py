@@ -58,7 +58,10 @@ def test_augmentation_moves_the_batch_to_every_known_class_in_turn():
 def augmented_loss(use: float, aug_grad: bool = False):
     W = torch.tensor([[1.0, 0], [0, 1], [-1, -1]])
     h = H.clone().requires_grad_()
-    c = client(round={"prototypes": TABLE, "known": torch.ones(3), "use": torch.tensor(use)}, head=lambda w, h: h @ W.T)
+    c = client(
+        round={"prototypes": TABLE, "known": torch.ones(3), "use": torch.tensor(use)},
+        head=lambda w, h: h @ W.T,
+    )
     b = batch(torch.zeros(4, 1), onehot(LABELS))
     return ReBaFL(eps=0.01, mu=1.0, aug_grad=aug_grad).loss({}, out(h, features=h), b, c), h
 
@@ -80,9 +83,9 @@ def test_server_weighs_prototypes_by_class_counts_and_forgets_unless_told():
     def reply(k, sums, counts):
         return Reply(k, 1.0, {}, {"rebafl": {"sums": torch.tensor(sums), "counts": torch.tensor(counts)}})
 
-    ups = Ups.of([reply(1, [[30.0, 0], [0, 0]], [30.0, 0]), reply(0, [[30.0, 40], [0, 0]], [10.0, 0])]).seen_by(
-        "rebafl"
-    )
+    ups = Ups.of(
+        [reply(1, [[30.0, 0], [0, 0]], [30.0, 0]), reply(0, [[30.0, 40], [0, 0]], [10.0, 0])]
+    ).seen_by("rebafl")
     old = {"prototypes": torch.tensor([[9.0, 9], [7, 7]]), "known": torch.ones(2)}
     fresh = ReBaFL().server(old, ups, None)
     assert_close(fresh["prototypes"], [[1.5, 1], [0, 0]])

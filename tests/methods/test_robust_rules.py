@@ -22,7 +22,8 @@ def merged(rule: str, weights: list[float], variances: list[float]) -> dict[str,
     """From w = 0 and running_var = 1."""
     values = zip(weights, variances)
     replies = [
-        Reply(k, 1.0, {"w": torch.tensor([a]), "running_var": torch.tensor([b])}) for k, (a, b) in enumerate(values)
+        Reply(k, 1.0, {"w": torch.tensor([a]), "running_var": torch.tensor([b])})
+        for k, (a, b) in enumerate(values)
     ]
     part = registry.parse(rule).parts[0]
     start = {"w": torch.zeros(1), "running_var": torch.ones(1)}
@@ -48,7 +49,8 @@ def test_one_wild_statistic_cannot_wreck_the_model(rule, replies):
 
 
 def test_a_change_whose_square_float32_cannot_hold_is_cut_to_the_median_norm():
-    """In float32 the norm of 1e30 is infinite, and what is cut by it is nothing: norms of 1, 1 and 1 have a mean of 1."""
+    """In float32 the norm of 1e30 is infinite, and what is cut by it is nothing: norms of 1, 1 and 1 have a
+    mean of 1."""
     assert merged("clip_median", [1.0, 1.0, 1e30], [1.0] * 3)["w"].item() == pytest.approx(1)
 
 
@@ -85,9 +87,13 @@ def test_a_rule_says_where_it_does_not_do_what_it_is_for(rule, replies, caution)
 
 def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
     """M9: nothing was said of a merge that was the mean."""
-    loop = conformance.loop_for(registry.parse("trimmed_mean"), clients=6, rounds=2, availability="sample:0.3")
+    loop = conformance.loop_for(
+        registry.parse("trimmed_mean"), clients=6, rounds=2, availability="sample:0.3"
+    )
     try:
-        caution = "trimmed_mean: with 1 of the three replies it takes, it is the mean."  # the other has no samples
+        caution = (
+            "trimmed_mean: with 1 of the three replies it takes, it is the mean."  # the other has no samples
+        )
         assert disclosure_lines(loop)[-1] == f"E315 {caution}"
         loop.round(loop.begin(), 1)
         said = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E315"]

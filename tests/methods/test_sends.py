@@ -45,7 +45,9 @@ def test_what_leaves_is_what_it_returns_and_what_is_kept_is_what_was_trained(lan
 
 
 def test_one_part_alone_says_what_is_sent():
-    with pytest.raises(UsageError, match="E107 fedadmm and fedspeed each say what is sent for the trained weights"):
+    with pytest.raises(
+        UsageError, match="E107 fedadmm and fedspeed each say what is sent for the trained weights"
+    ):
         registry.parse("fedadmm+fedspeed")
 
 
@@ -57,7 +59,10 @@ def at_work(**facts):
 
 def test_fedadmm_sends_the_change_of_model_and_multiplier():
     """From 1 to 4, with 2 as its last model: (4 - 2) + (4 - 1) beside the received 1."""
-    part, c = FedADMM(rho=0.5), at_work(mine={"y": {"w": torch.tensor([0.25])}, "own": {"w": torch.tensor([2.0])}})
+    part, c = (
+        FedADMM(rho=0.5),
+        at_work(mine={"y": {"w": torch.tensor([0.25])}, "own": {"w": torch.tensor([2.0])}}),
+    )
     assert part.sends(TRAINED, c)["w"].tolist() == [6]
     assert part.sends(TRAINED, c)["running_var"].tolist() == [9]
     assert FedADMM(own=False).sends(TRAINED, c)["w"].tolist() == [7]
@@ -71,5 +76,7 @@ def test_fedspeed_sends_its_model_without_the_pull():
     assert part.finish(TRAINED, c)[1]["h"]["w"].tolist() == [-1.25]
     assert part.sends(TRAINED, c)["w"].tolist() == [4 + 1.25 / 0.5]
     assert part.grad({"w": torch.tensor([1.0])}, TRAINED, c)["w"].tolist() == [1 - 0.25 + 0.5 * 3]
-    there = part.perturb({"w": torch.tensor([3.0, -4])}, {"w": torch.zeros(2), "running_var": torch.ones(1)}, c)
+    there = part.perturb(
+        {"w": torch.tensor([3.0, -4])}, {"w": torch.zeros(2), "running_var": torch.ones(1)}, c
+    )
     assert_close(there["w"], [1.2, -1.6])

@@ -51,10 +51,12 @@ def ups(*values, sizes=None, shares=None, part="", weighting="size"):
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "m", "before"), [("fedcm", "pull", "delta", "before"), ("mofedsam", "length", "m", "w")]
+    ("name", "length", "m", "before"),
+    [("fedcm", "pull", "delta", "before"), ("mofedsam", "length", "m", "w")],
 )
 def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(name, length, m, before):
-    """Two clients take 1 and 9 steps of 0.1, all with the gradient 1; weighed by size, the momentum was 1.64."""
+    """Two clients take 1 and 9 steps of 0.1, all with the gradient 1; weighed by size, the momentum was
+    1.64."""
     method = registry.parse(name)
     (part,) = method.parts
     s = {m: {"w": torch.zeros(1)}, before: {"w": torch.zeros(1)}, length: torch.ones(())}
@@ -71,7 +73,11 @@ def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(nam
 
 
 def test_fedavgm_keeps_its_speed():
-    part, w, s = FedAvgM(beta=0.9), {"w": torch.zeros(2), "running_var": torch.ones(1)}, {"v": {"w": torch.zeros(2)}}
+    part, w, s = (
+        FedAvgM(beta=0.9),
+        {"w": torch.zeros(2), "running_var": torch.ones(1)},
+        {"v": {"w": torch.zeros(2)}},
+    )
     w, s = part.merge(w, s, ups([1.0, 2]), FED)
     assert_close(w["w"], [1, 2])
     w, s = part.merge(w, s, ups([2.0, 2]), FED)
@@ -82,7 +88,11 @@ def test_fedavgm_keeps_its_speed():
 
 @pytest.mark.parametrize(
     ("rule", "v", "step"),
-    [("adam", [1, 1.75], [0.5, 0.8610]), ("yogi", [1, 2], [0.5, 0.8284]), ("adagrad", [2, 5], [0.4142, 0.6180])],
+    [
+        ("adam", [1, 1.75], [0.5, 0.8610]),
+        ("yogi", [1, 2], [0.5, 0.8284]),
+        ("adagrad", [2, 5], [0.4142, 0.6180]),
+    ],
 )
 def test_fedadam_takes_adaptive_steps(rule, v, step):
     part, start = FedAdam(lr=2, beta1=0.5, beta2=0.75, tau=1, rule=rule), {"w": torch.zeros(2)}
@@ -93,11 +103,16 @@ def test_fedadam_takes_adaptive_steps(rule, v, step):
     assert w["running_var"].tolist() == [0]  # statistics take the plain mean
 
 
-@pytest.mark.parametrize(("last", "average", "height"), [(False, True, 5), (True, True, 2.5), (True, False, 5)])
+@pytest.mark.parametrize(
+    ("last", "average", "height"), [(False, True, 5), (True, True, 2.5), (True, False, 5)]
+)
 def test_fedexp_steps_further_where_clients_disagree(last, average, height):
-    """Each moved by sqrt(10), their mean by 1: the step is 20 / (2 * 2) long, and halved by the last average."""
+    """Each moved by sqrt(10), their mean by 1: the step is 20 / (2 * 2) long, and halved by the last
+    average."""
     part, start = FedExP(eps=0, average=average), {"w": torch.zeros(2)}
-    given = ups([3.0, 1], [-3.0, 1], shares=[{"square": torch.tensor(10.0)}] * 2, part="fedexp", weighting="equal")
+    given = ups(
+        [3.0, 1], [-3.0, 1], shares=[{"square": torch.tensor(10.0)}] * 2, part="fedexp", weighting="equal"
+    )
     w, _ = part.merge(start, {}, dataclasses.replace(given, last=last), FED)
     assert_close(w["w"], [0, height])
     assert part.finish({"w": torch.tensor([3.0, 1])}, client(start=start, fed=FED))[0]["square"] == 10
@@ -130,7 +145,9 @@ def test_fedexp_weighed_by_size():
 def test_fedexp_weighed_by_size_is_weighed_otherwise_by_nobody(changes, said):
     """Its clients' numbers would be summed by size, and their models not."""
     given = dataclasses.replace(ups([3.0], shares=[{"square": torch.tensor(9.0)}], part="fedexp"), **changes)
-    with pytest.raises(UsageError, match=rf"E108 .*fedexp.*{said} gives them other weights; leave out weighted=True"):
+    with pytest.raises(
+        UsageError, match=rf"E108 .*fedexp.*{said} gives them other weights; leave out weighted=True"
+    ):
         FedExP(weighted=True).merge({"w": torch.zeros(1)}, {}, given, FED)
     FedExP().merge({"w": torch.zeros(1)}, {}, given, FED)
 
@@ -170,7 +187,9 @@ def test_feddisco_leaves_out_who_is_too_skewed():
     assert FedDisco(measure="l2").merge(start, {}, given, FED)[0]["w"].tolist() == [1]
     assert_close(FedDisco(a=0.1, b=0).merge(start, {}, given, FED)[0]["w"], [(0.5 * 1 + 0.4 * 5) / 0.9])
     given = ups([1.0], [5.0], shares=[{"d": torch.tensor(v)} for v in (1.2, 1.3)], part="feddisco")
-    assert FedDisco(measure="l2").merge(start, {}, given, FED)[0]["w"].tolist() == [3]  # nothing is left of either
+    assert FedDisco(measure="l2").merge(start, {}, given, FED)[0]["w"].tolist() == [
+        3
+    ]  # nothing is left of either
 
 
 @pytest.mark.parametrize(
@@ -210,7 +229,9 @@ def test_fednova_adds_up_the_steps_of_a_weak_pull_exactly(mu):
 @pytest.mark.parametrize("mu", [0.5, 0.99, 1.0, 1.01, 1.7, 2.0, 2.5])
 def test_fednova_adds_up_the_absolute_coefficients_of_a_strong_pull(mu):
     """M5: above lr mu = 1 the gradients of every other step enter with the opposite sign."""
-    assert accumulated(mu, 6.0, lr=1.0).item() == pytest.approx(sum(abs(1 - mu) ** j for j in range(6)), rel=1e-5)
+    assert accumulated(mu, 6.0, lr=1.0).item() == pytest.approx(
+        sum(abs(1 - mu) ** j for j in range(6)), rel=1e-5
+    )
 
 
 def test_ccvr_pools_moments_exactly():
@@ -229,7 +250,9 @@ def test_ccvr_pools_moments_exactly():
 def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(monkeypatch):
     facts = {"clients": 2, "classes": 2, "features": 40_000, "sizes": np.array([5, 5])}
     fed = SimpleNamespace(**facts, kind_at=lambda cut, kind: kind)
-    told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
+    told = (
+        "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
+    )
     with pytest.raises(UsageError, match=told):
         hardware.check_memory(registry.parse("ccvr"), fed, has=20 * 10**9)
     hardware.check_memory(registry.parse("ccvr"), fed, has=26 * 10**9)
@@ -243,7 +266,9 @@ def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(mon
 
 
 def test_ccvr_draws_from_a_singular_covariance():
-    drawn = draw(torch.tensor([1.0, -1]), torch.tensor([[4.0, 2], [2, 1]]), 20000, torch.Generator().manual_seed(1))
+    drawn = draw(
+        torch.tensor([1.0, -1]), torch.tensor([[4.0, 2], [2, 1]]), 20000, torch.Generator().manual_seed(1)
+    )
     assert_close(drawn.mean(0), [1, -1], 1)
     assert_close(drawn.T.cov(), [[4, 2], [2, 1]], 1)
     assert_close(drawn[:, 0] - 1, 2 * (drawn[:, 1] + 1), 5)
@@ -267,7 +292,10 @@ def test_median_and_trimmed_mean_stand_one_wild_client():
     start = {"w": torch.zeros(2), "running_var": torch.ones(1)}
     assert Median().merge(start, {}, ups(*values), FED)[0]["w"].tolist() == [2, 2]
     assert Median().merge(start, {}, ups(*values[:2]), FED)[0]["w"].tolist() == [0.5, 1.5]
-    assert TrimmedMean(share=0.2).merge(start, {}, ups(*values), FED)[0]["w"].tolist() == [2, pytest.approx(5 / 3)]
+    assert TrimmedMean(share=0.2).merge(start, {}, ups(*values), FED)[0]["w"].tolist() == [
+        2,
+        pytest.approx(5 / 3),
+    ]
     plain = TrimmedMean(share=0.0).merge(start, {}, ups(*values[:3]), FED)[0]["w"]
     assert plain.tolist() == [1, 2]
 
@@ -275,7 +303,8 @@ def test_median_and_trimmed_mean_stand_one_wild_client():
 def test_krum_keeps_the_crowd():
     points = torch.tensor([[0.0, 0], [0.1, 0], [0, 0.1], [50.0, 50], [0.1, 0.1]])
     assert krum(points, 1).tolist() == [0, 1, 2, 4]
-    # the nearest two of each lie 17, 10, 25, 17 and 26 away in squares; in distances, 5, 4, 7, 5 and 6, the third is last
+    # the nearest two of each lie 17, 10, 25, 17 and 26 away in squares; in distances, 5, 4, 7, 5 and 6, the
+    # third is last
     assert krum(torch.tensor([[0.0], [1.0], [4.0], [8.0], [9.0]]), 1).tolist() == [0, 1, 2, 3]
     start = {"w": torch.zeros(2), "running_var": torch.ones(1)}
     given = ups(*points.tolist(), sizes=[1.0, 1, 2, 100, 1])

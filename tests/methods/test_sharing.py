@@ -26,7 +26,9 @@ from unskew.tasks.task import Classification
 
 
 def begun(text, rounds=0, **changes):
-    made = loop_of(resolve(conformance.short_settings(**changes), conformance.small_federation(), registry.parse(text)))
+    made = loop_of(
+        resolve(conformance.short_settings(**changes), conformance.small_federation(), registry.parse(text))
+    )
     try:
         state = made.begin()
         for t in range(1, rounds + 1):
@@ -36,7 +38,9 @@ def begun(text, rounds=0, **changes):
         made.trainer.close()
 
 
-@pytest.mark.parametrize(("method", "reads"), [("fedprox", "sum"), ("fedprox+clip_median", "each"), ("fedgen", "each")])
+@pytest.mark.parametrize(
+    ("method", "reads"), [("fedprox", "sum"), ("fedprox+clip_median", "each"), ("fedgen", "each")]
+)
 def test_the_ledger_says_whether_the_server_reads_each_clients_weights(method, reads):
     loop, _ = begun(method, rounds=1)
     weights = [row for row in loop.record.rows["ledger"] if (row["way"], row["share"]) == ("up", "w")]
@@ -132,17 +136,22 @@ def test_a_class_nobody_holds_keeps_its_row_of_the_head():
     found = train_head(w, h, onehot((h[:, 0] > 0).long()), fed, HeadTraining(5, 8, 0.1, 0.9), key("head"))
     assert torch.equal(found["1.weight"][2], w["1.weight"][2])
     assert not torch.equal(found["1.weight"][:2], w["1.weight"][:2])
-    two = Network(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), (2,))  # and the others learn as if it did not exist
+    two = Network(
+        nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), (2,)
+    )  # and the others learn as if it did not exist
     start = {n: t[:2].clone() for n, t in w.items()}
     y = onehot((h[:, 0] > 0).long(), 2)
-    alone = train_head(start, h, y, replace(fed, net=two, classes=2), HeadTraining(5, 8, 0.1, 0.9), key("head"))
+    alone = train_head(
+        start, h, y, replace(fed, net=two, classes=2), HeadTraining(5, 8, 0.1, 0.9), key("head")
+    )
     assert_close(found["1.weight"][:2], alone["1.weight"], 5)
     z = net.head_of(w | found, h)[:, :2]
     assert (z.argmax(1) == (h[:, 0] > 0)).float().mean() > 0.9
 
 
 def test_krum_counts_the_nearest_others():
-    """Of seven points on a line two may be bad: each sums its three nearest; by four or two another one would go."""
+    """Of seven points on a line two may be bad: each sums its three nearest; by four or two another one would
+    go."""
     points = torch.tensor([0.0, 1.0, 2.0, 4.0, 7.0, 7.5, 30.0])
     square = (points[:, None] - points[None]).square()
     sums = square.sort(1).values[:, 1:4].sum(1)

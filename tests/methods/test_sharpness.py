@@ -42,5 +42,7 @@ def test_fedlesam_looks_back_to_where_the_global_model_was():
 
 
 def test_only_one_part_says_where_gradients_are_taken():
-    with pytest.raises(UsageError, match="fedsam and fedlesam each say at which weights a step's gradient is taken"):
+    with pytest.raises(
+        UsageError, match="fedsam and fedlesam each say at which weights a step's gradient is taken"
+    ):
         registry.parse("fedsam+fedlesam")

@@ -14,7 +14,8 @@ from unskew.errors import UsageError
 rng = np.random.default_rng(5)
 Y = np.arange(240) % 2
 X = np.stack(
-    [120 + 12 * Y + 9 * rng.standard_normal(240), 1e5 + rng.standard_normal(240) + 2 * Y, np.full(240, 7.3)], 1
+    [120 + 12 * Y + 9 * rng.standard_normal(240), 1e5 + rng.standard_normal(240) + 2 * Y, np.full(240, 7.3)],
+    1,
 ).astype(np.float32)
 """Blood pressure, a column far from 0 in units of its deviation, and one that never varies."""
 TINY = {"clients": 4, "skew": "dirichlet:0.3", "rounds": 4, "epochs": 2, "model": "mlp"}
@@ -41,7 +42,9 @@ def test_new_samples_are_scaled_and_exported_so(tmp_path):
     assert (run.predict(X[:60]) == Y[:60]).mean() == pytest.approx(run.scores()["last"])
     run.export(tmp_path / "out", "torch-export")
     graph = torch.export.load(tmp_path / "out/model.pt2").module()
-    assert torch.allclose(graph(torch.tensor(X[:9])).softmax(1), torch.tensor(run.predict_proba(X[:9])), atol=1e-5)
+    assert torch.allclose(
+        graph(torch.tensor(X[:9])).softmax(1), torch.tensor(run.predict_proba(X[:9])), atol=1e-5
+    )
 
 
 def test_where_nobody_answers_inputs_stay_as_they_are():
@@ -49,7 +52,9 @@ def test_where_nobody_answers_inputs_stay_as_they_are():
     assert unskew.Standardise().pool({}, before, Ups.of([]), None) == ({}, before)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("other", ["norm(mean=(0.5,),std=(0.2,))", "fedrdn", "dpsgd(clip=1.0, noise_multiplier=1.0)"])
+@pytest.mark.parametrize(
+    "other", ["norm(mean=(0.5,),std=(0.2,))", "fedrdn", "dpsgd(clip=1.0, noise_multiplier=1.0)"]
+)
 def test_what_it_cannot_go_with_is_refused(other):
     with pytest.raises(UsageError, match=r"E10[78]"):
         unskew.run(f"standardise+{other}", "digits", rounds=1, clients=3)
@@ -69,7 +74,9 @@ def test_sites_whose_samples_are_unscaled_are_named_and_it_mends_that(tmp_path):
     sites = fake.sites(tmp_path / "sites", fake.federation())
     for site in sites.values():
         given = site.load()
-        data = unskew.data.arrays(1000 * given.x, given.y, 1000 * given.x_test, given.y_test, classes=given.classes)
+        data = unskew.data.arrays(
+            1000 * given.x, given.y, 1000 * given.x_test, given.y_test, classes=given.classes
+        )
         site.load = lambda data=data: data
     heard: list[str] = []
     sites[1000].say = heard.append

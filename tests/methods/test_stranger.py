@@ -40,7 +40,10 @@ def test_a_package_that_cannot_be_imported_is_named_and_hides_no_other_method(tm
     """Every command that knows methods by name ended as an unexpected error, `unskew list methods` too."""
     (tmp_path / "their_package.py").write_text("import not_installed_here\n")
     sys.modules.pop("their_package", None)
-    text = "the installed method 'myproto' (their_package:MyProto) cannot be imported: ModuleNotFoundError: No module"
+    text = (
+        "the installed method 'myproto' (their_package:MyProto) cannot be imported: ModuleNotFoundError: No"
+        " module"
+    )
     with pytest.raises(UsageError) as caught:
         registry.parse("myproto")
     assert (caught.value.code, caught.value.text[: len(text)]) == ("E111", text)

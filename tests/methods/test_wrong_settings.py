@@ -1,4 +1,5 @@
-"""M13: no setting of any method accepts what makes no sense. Wrong values are generated from each setting's annotation."""
+"""M13: no setting of any method accepts what makes no sense. Wrong values are generated from each setting's
+annotation."""
 
 from __future__ import annotations
 
@@ -42,17 +43,43 @@ OTHER_TYPES = (
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
 HUGE = {int: 10**18, float: 1e30}
 PAIRS = (
-    "naivemix(per_batch=True, a=-1)", "naivemix(a=5)", "naivemix(per_batch=True, lam=0.3)", "naivemix(per_batch=True, lam=0)",
-    "ccvr(share=0.5)", "ccvr(mode=features, each=7)", "fedbabu(lr=0.1)", "rebafl(mu=0, keep_stale=True)",
-    "rbsm(aug_grad=True)", "feddpms(spread=1.0)", "norm(mean=(0.5,))", "norm(mean=(0, 0), std=(1, 1, 1))",
-)  # fmt: skip
+    "naivemix(per_batch=True, a=-1)",
+    "naivemix(a=5)",
+    "naivemix(per_batch=True, lam=0.3)",
+    "naivemix(per_batch=True, lam=0)",
+    "ccvr(share=0.5)",
+    "ccvr(mode=features, each=7)",
+    "fedbabu(lr=0.1)",
+    "rebafl(mu=0, keep_stale=True)",
+    "rbsm(aug_grad=True)",
+    "feddpms(spread=1.0)",
+    "norm(mean=(0.5,))",
+    "norm(mean=(0, 0), std=(1, 1, 1))",
+)
 """Settings that fit one by one and make no sense together."""
 EXAMINED = (
-    "fedprox(mu=-1)", "fedprox(mu=1e999)", "fedlc(tau=-3)", "naivemix(per_batch=True,a=-1)", "ccvr(share=2)",
-    "ccvr(batch_size=0)", "fedgen(lr=-1.0)", "fedbr(tau=0.0)", "fedavgm(beta=2.0)", "fedavgm(lr=-1.0)", "feddyn(alpha=0)",
-    "moon(temperature=0)", "moon(mu=-1)", "fedrs(alpha=-1)", "fedntd(tau=0)", "fedmix(lam=1.5)", "fedbabu(finetune_epochs=-1)",
-    "trimmed_mean(share=0.6)", "rebafl(eps=2)", "flea(alpha=-0.1)", "fedfa(p=2)",
-)  # fmt: skip
+    "fedprox(mu=-1)",
+    "fedprox(mu=1e999)",
+    "fedlc(tau=-3)",
+    "naivemix(per_batch=True,a=-1)",
+    "ccvr(share=2)",
+    "ccvr(batch_size=0)",
+    "fedgen(lr=-1.0)",
+    "fedbr(tau=0.0)",
+    "fedavgm(beta=2.0)",
+    "fedavgm(lr=-1.0)",
+    "feddyn(alpha=0)",
+    "moon(temperature=0)",
+    "moon(mu=-1)",
+    "fedrs(alpha=-1)",
+    "fedntd(tau=0)",
+    "fedmix(lam=1.5)",
+    "fedbabu(finetune_epochs=-1)",
+    "trimmed_mean(share=0.6)",
+    "rebafl(eps=2)",
+    "flea(alpha=-0.1)",
+    "fedfa(p=2)",
+)
 """Wrong arguments of the kinds that once trained without a word or crashed with torch's words."""
 
 
@@ -131,7 +158,8 @@ def test_there_are_hundreds_of_them():
 
 @pytest.mark.parametrize("text", [*PAIRS, *EXAMINED])
 def test_wrong_texts_and_pairs_are_refused(text):
-    """M13: `naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a word."""
+    """M13: `naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a
+    word."""
     with pytest.raises(UsageError, match="E102 ") as caught:
         registry.parse(text)
     assert "\n" not in caught.value.text
@@ -142,9 +170,13 @@ def test_wrong_texts_and_pairs_are_refused(text):
 
 def test_a_setting_that_does_not_count_is_refused_with_the_reason():
     """M13"""
-    with pytest.raises(UsageError, match="CCVR: share counts only with mode=features; set that, or leave share out"):
+    with pytest.raises(
+        UsageError, match="CCVR: share counts only with mode=features; set that, or leave share out"
+    ):
         registry.parse("ccvr(share=0.5)")
-    with pytest.raises(UsageError, match="NaiveMix: a counts only with per_batch set; set that, or leave a out"):
+    with pytest.raises(
+        UsageError, match="NaiveMix: a counts only with per_batch set; set that, or leave a out"
+    ):
         registry.parse("naivemix(a=5)")
     assert registry.parse(
         "ccvr(mode=features, share=0.5)+naivemix(per_batch=True, a=5)+fedbabu(finetune_epochs=1, lr=0.1)"

@@ -1,7 +1,8 @@
-"""Models beside their papers' networks, written out layer by layer: their order, strides, shortcuts and what is pooled.
+"""Models beside their papers' networks, written out layer by layer: their order, strides, shortcuts and what
+is pooled.
 
-Numbers of parameters do not tell any of these. Running statistics are drawn, so that a normalisation that stands elsewhere
-is another network.
+Numbers of parameters do not tell any of these. Running statistics are drawn, so that a normalisation that
+stands elsewhere is another network.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ class Layers:
         self.w = weights
 
     def conv(self, x: Tensor, name: str, stride: int = 1, padding: int = 0, groups: int = 1) -> Tensor:
-        return F.conv2d(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), stride, padding, groups=groups)
+        return F.conv2d(
+            x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), stride, padding, groups=groups
+        )
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """Batch normalisation by running statistics."""
-        scale, shift, mean, var = (self.w[f"{name}.{n}"] for n in ("weight", "bias", "running_mean", "running_var"))
+        scale, shift, mean, var = (
+            self.w[f"{name}.{n}"] for n in ("weight", "bias", "running_mean", "running_var")
+        )
         at = (1, -1, *[1] * (x.dim() - 2))
         return (x - mean.view(at)) / (var.view(at) + 1e-5).sqrt() * scale.view(at) + shift.view(at)
 
@@ -41,7 +46,9 @@ class Layers:
 
 def alexnet(l: Layers, x: Tensor, first: tuple[int, int], side: int) -> Tensor:
     """first: stride and padding of the first layer; side: of the maps that are averaged."""
-    for n, (stride, padding, pooled) in enumerate(((*first, 1), (1, 2, 1), (1, 1, 0), (1, 1, 0), (1, 1, 1)), 1):
+    for n, (stride, padding, pooled) in enumerate(
+        ((*first, 1), (1, 2, 1), (1, 1, 0), (1, 1, 0), (1, 1, 1)), 1
+    ):
         x = l.norm(l.conv(x, f"conv{n}.0", stride, padding), f"conv{n}.1").relu()
         x = F.max_pool2d(x, 3, 2) if pooled else x
     x = F.adaptive_avg_pool2d(x, side)
@@ -66,7 +73,15 @@ def cnn_small(l: Layers, x: Tensor) -> Tensor:
 def mobilenet(l: Layers, x: Tensor) -> Tensor:
     """The paper's table 2, with stride 1 in the stem and in the second row, for 32 pixels."""
     x, n, channels = l.norm(l.conv(x, "stem.0", 1, 1), "stem.1").relu(), 0, 32
-    for out, count, first in ((16, 1, 1), (24, 2, 1), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1)):
+    for out, count, first in (
+        (16, 1, 1),
+        (24, 2, 1),
+        (32, 3, 2),
+        (64, 4, 2),
+        (96, 3, 1),
+        (160, 3, 2),
+        (320, 1, 1),
+    ):
         for i in range(count):
             stride, block = first if i == 0 else 1, f"block{n}"
             y = l.norm(l.conv(x, f"{block}.body.0"), f"{block}.body.1").relu()
@@ -94,7 +109,9 @@ def resnet(l: Layers, x: Tensor) -> Tensor:
             block = f"stage{stage}.{i}"
             y = l.norm(l.conv(x, f"{block}.body.0", stride, 1), f"{block}.body.1").relu()
             y = l.norm(l.conv(y, f"{block}.body.3", 1, 1), f"{block}.body.4")
-            past = l.norm(l.conv(x, f"{block}.shortcut.0", stride), f"{block}.shortcut.1") if stride == 2 else x
+            past = (
+                l.norm(l.conv(x, f"{block}.shortcut.0", stride), f"{block}.shortcut.1") if stride == 2 else x
+            )
             x = (y + past).relu()
     return l.dense(x.mean((2, 3)), "head")
 

@@ -1,6 +1,7 @@
 """The head of a user's module, and passes that go on from it or from a cut.
 
-Likely mistakes: a gate or an attention that is made after the head, a softmax after it, a shortcut past the cut.
+Likely mistakes: a gate or an attention that is made after the head, a softmax after it, a shortcut past the
+cut.
 """
 
 from collections import OrderedDict
@@ -19,7 +20,9 @@ from unskew.models import check_module
 
 SHAPE, CLASSES, D = (2, 4, 4), 3, 32
 RNG = np.random.default_rng(1)
-CLIENTS = {str(k): (RNG.normal(size=(9, *SHAPE)).astype(np.float32), np.arange(9) % CLASSES) for k in range(3)}
+CLIENTS = {
+    str(k): (RNG.normal(size=(9, *SHAPE)).astype(np.float32), np.arange(9) % CLASSES) for k in range(3)
+}
 
 
 class Model(nn.Module):
@@ -105,7 +108,8 @@ def trained(model: nn.Module, method: str) -> unskew.Result:
 
 
 def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
-    """Two models that compute the same: a convolution over the whole map is a dense layer on its flattened numbers."""
+    """Two models that compute the same: a convolution over the whole map is a dense layer on its flattened
+    numbers."""
     torch.manual_seed(0)
     first, dense, convolution = nn.Conv2d(2, 2, 1), nn.Linear(D, CLASSES), nn.Conv2d(2, CLASSES, 4)
     with torch.no_grad():
@@ -130,7 +134,8 @@ def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
     ],
 )
 def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
-    """It was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for features."""
+    """It was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for
+    features."""
     model = check_module(made(), SHAPE, CLASSES)
     assert Network(model, SHAPE).head == Network(model, SHAPE).copy().head == head
 
@@ -168,7 +173,9 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     """The shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
     with pytest.raises(
         UsageError,
-        match=f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model pass it",
+        match=(
+            f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model pass it"
+        ),
     ):
         trained(made(), f"flea(cut={cut})")
     trained(Shortcut(), "flea(cut=first)")
@@ -250,7 +257,8 @@ def test_the_head_of_a_sequential_stands_before_layers_without_a_matrix(end):
             "3.bias",
         ], method
     plain, same = (
-        trained(m, "fedavg").model.state_dict() for m in (model, nn.Sequential(nn.Sequential(*model[:4]), end))
+        trained(m, "fedavg").model.state_dict()
+        for m in (model, nn.Sequential(nn.Sequential(*model[:4]), end))
     )
     for (name, t), other in zip(plain.items(), same.values()):
         torch.testing.assert_close(t, other, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")

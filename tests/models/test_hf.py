@@ -1,4 +1,5 @@
-"""Models of Hugging Face from a folder: what of a folder is read, what trains and leaves, and that no folder runs code.
+"""Models of Hugging Face from a folder: what of a folder is read, what trains and leaves, and that no folder
+runs code.
 
 The tests that take `folders` need the extra [hf] and are skipped without it; `make test-hf` runs all of them.
 """
@@ -111,7 +112,10 @@ def test_an_index_names_no_file_elsewhere(tmp_path):
 
 
 def test_what_is_no_folder_and_what_is_no_sequence(tmp_path):
-    for text, words in (("hf", "there is no folder .none given"), (f"hf(path='{tmp_path}/no')", "there is no folder")):
+    for text, words in (
+        ("hf", "there is no folder .none given"),
+        (f"hf(path='{tmp_path}/no')", "there is no folder"),
+    ):
         with pytest.raises(UsageError, match=f"E137 {words}"):
             models.build(text, (T,), CLASSES)
     with pytest.raises(UsageError, match=r"E137.*has no config.json"):
@@ -215,13 +219,16 @@ def test_the_weights_are_the_folders_and_padding_counts_for_nothing(folders):
         with torch.no_grad():
             h = theirs(ids, attention_mask=(ids != 0).long()).last_hidden_state
             known = (ids != 0)[:, :, None]
-            torch.testing.assert_close(module[0](ids.float()), (h * known).sum(1) / known.sum(1), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                module[0](ids.float()), (h * known).sum(1) / known.sum(1), atol=1e-5, rtol=0
+            )
             shorter = module[0](ids[:1, :7])
             torch.testing.assert_close(module[0](ids[:1]), shorter, atol=1e-5, rtol=0)
 
 
 def odd(place: Path, kind: str) -> str:
-    """A tiny model of an architecture that sees its tokens in a way of its own; names are those of its class and what is odd."""
+    """A tiny model of an architecture that sees its tokens in a way of its own; names are those of its class
+    and what is odd."""
     import transformers as t
 
     few = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -254,7 +261,8 @@ ODD = ["modernbert", "mistral", "gemma3", "gemma3 both ways", "qwen2", "bert as 
 
 @pytest.mark.parametrize("kind", ODD)
 def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
-    """Some layers see near tokens only, and some decoders both ways; with another mask every answer would be another."""
+    """Some layers see near tokens only, and some decoders both ways; with another mask every answer would be
+    another."""
     import transformers as t
 
     path = odd(tmp_path / "m", kind)
@@ -269,24 +277,32 @@ def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["bloom", "xlnet"])
 def test_a_model_that_takes_no_mask_of_ours_is_refused(folders, tmp_path, kind):
     path = odd(tmp_path / "m", kind)
-    with pytest.raises(UsageError, match=r"E137 the model in .* cannot be told which tokens each of 10 may see \("):
+    with pytest.raises(
+        UsageError, match=r"E137 the model in .* cannot be told which tokens each of 10 may see \("
+    ):
         models.build(f"hf(path={path!r}, padding=0)", (T,), CLASSES)
 
 
 def test_a_model_that_answers_otherwise_with_our_mask_is_refused(folders):
     """Also where only tokens that are far apart show it, or only padding. Its layers keep their modes."""
     llama, bert = (
-        models.build(f"hf(path={str(folders / k)!r}, lora_rank=0)", (T,), CLASSES)[0] for k in ("llama", "bert")
+        models.build(f"hf(path={str(folders / k)!r}, lora_rank=0)", (T,), CLASSES)[0]
+        for k in ("llama", "bert")
     )
     pretrained.check_attention(MeanPooling(llama.model, 0, True), "m", T, WORDS)
     assert llama.training
     assert not llama.model.training
     words = (
-        r"E137 the model in m answers otherwise when it is told which tokens each of 10 may see; give shorter samples"
+        r"E137 the model in m answers otherwise when it is told which tokens each of 10 may see; give shorter"
+        r" samples"
     )
     with pytest.raises(UsageError, match=words):
-        pretrained.check_attention(MeanPooling(llama.model, 0, True, LocalAttention(T - 2, mixed=False)), "m", T, WORDS)
-    pretrained.check_attention(MeanPooling(llama.model, 0, True, LocalAttention(T - 1, mixed=False)), "m", T, WORDS)
+        pretrained.check_attention(
+            MeanPooling(llama.model, 0, True, LocalAttention(T - 2, mixed=False)), "m", T, WORDS
+        )
+    pretrained.check_attention(
+        MeanPooling(llama.model, 0, True, LocalAttention(T - 1, mixed=False)), "m", T, WORDS
+    )
     sound = bert.model.forward
     bert.model.forward = lambda input_ids, attention_mask: sound(
         input_ids=input_ids, attention_mask=attention_mask if attention_mask.ndim == 4 else None
@@ -297,7 +313,8 @@ def test_a_model_that_answers_otherwise_with_our_mask_is_refused(folders):
 
 
 def test_only_tensors_are_asked_for_and_they_become_float32(folders, tmp_path, monkeypatch):
-    """Whatever type they are kept in. The library is told to run no code and to fetch nothing, beside a folder that holds neither."""
+    """Whatever type they are kept in. The library is told to run no code and to fetch nothing, beside a
+    folder that holds neither."""
     import transformers as t
 
     t.AutoModel.from_pretrained(folders / "bert", dtype=torch.bfloat16).save_pretrained(tmp_path / "m")
@@ -335,7 +352,10 @@ def test_padding_is_the_folders_unless_it_is_given_and_samples_may_be_as_long_as
 
 def test_an_adapter_has_the_settings_that_it_was_given(folders):
     """It is scaled by alpha over its rank."""
-    text = f"hf(path={str(folders / 'bert')!r}, lora_rank=2, lora_alpha=6.0, lora_dropout=0.2, targets=('query',))"
+    text = (
+        f"hf(path={str(folders / 'bert')!r}, lora_rank=2, lora_alpha=6.0, lora_dropout=0.2,"
+        " targets=('query',))"
+    )
     adapters = {n: m for n, m in models.build(text, (T,), CLASSES).named_modules() if hasattr(m, "lora_A")}
     assert len(adapters) == 2
     assert all(n.endswith("query") for n in adapters)
@@ -385,7 +405,9 @@ def head_of(place: Path, kind: str) -> str:
     }
     kinds = {
         "phi": lambda: t.PhiForCausalLM(t.PhiConfig(**few)),
-        "cohere": lambda: t.CohereForCausalLM(t.CohereConfig(**few, logit_scale=0.5, bos_token_id=1, eos_token_id=1)),
+        "cohere": lambda: t.CohereForCausalLM(
+            t.CohereConfig(**few, logit_scale=0.5, bos_token_id=1, eos_token_id=1)
+        ),
     }
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -429,7 +451,9 @@ def test_the_next_token_is_answered_as_the_model_itself_answers(folders, kind):
     assert {n for n, p in module.named_parameters() if p.requires_grad and ".lora_" not in n} == set()
     whole = models.build(f"hf(path={path!r}, answers='next', lora_rank=0)", (T,), WORDS)
     assert all(p.requires_grad for p in whole.parameters())
-    with pytest.raises(UsageError, match=r"E122 the labels have 61 classes, and the model in .* knows 60 words"):
+    with pytest.raises(
+        UsageError, match=r"E122 the labels have 61 classes, and the model in .* knows 60 words"
+    ):
         models.build(f"hf(path={path!r}, answers='next')", (T,), WORDS + 1)
 
 
@@ -464,7 +488,9 @@ def test_a_model_learns_the_next_token_at_every_place(folders, rank):
     assert {row["bytes"] for row in result.record.rows["ledger"] if row["share"] == "w"} == {4 * sum(learnt)}
     changed = x.copy()
     changed[0, 7:] = 9  # behind what counts
-    assert np.allclose(result.predict_proba(x[:1])[:, :6], result.predict_proba(changed[:1])[:, :6], atol=1e-6)
+    assert np.allclose(
+        result.predict_proba(x[:1])[:, :6], result.predict_proba(changed[:1])[:, :6], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -482,7 +508,8 @@ def test_every_place_is_answered_as_the_model_itself_answers(folders, kind):
 
 
 def test_an_encoder_labels_every_token(folders):
-    """The word's tens digit, of which the model is told nothing but the words; clients train side by side alike."""
+    """The word's tens digit, of which the model is told nothing but the words; clients train side by side
+    alike."""
     y = np.where(X == 0, -100, X // 20)
     text = f"hf(path={str(folders / 'bert')!r}, lora_rank=0)"
     given = data.arrays(X, y, X, y, classes=["low", "middle", "high"])
@@ -507,7 +534,11 @@ def test_no_folder_runs_code(folders, tmp_path):
     (place / "model.safetensors").write_bytes((folders / "bert" / "model.safetensors").read_bytes())
     config = json.loads((folders / "bert" / "config.json").read_text())
     code = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
-    hostile = config | {"auto_map": code, "_attn_implementation": "somebody/kernels", "attn_implementation": "a/b"}
+    hostile = config | {
+        "auto_map": code,
+        "_attn_implementation": "somebody/kernels",
+        "attn_implementation": "a/b",
+    }
     (place / "evil.py").write_text(
         f"open({str(ran)!r}, 'w')\nfrom transformers import BertConfig as Config, BertModel as Model\n"
     )
@@ -561,10 +592,13 @@ def test_what_does_not_fit_the_model_is_one_sentence(folders):
     path = str(folders / "bert")
     with pytest.raises(DataError, match=r"E122 .*hold token 60, and the model's vocabulary has 60"):
         unskew.run("fedavg", (X + 1, Y, X, Y), model=f"hf(path={path!r})", **RUN)
-    with pytest.raises(UsageError, match=r"E122 the model in .* reads 16 tokens at most, and samples have 30"):
+    with pytest.raises(
+        UsageError, match=r"E122 the model in .* reads 16 tokens at most, and samples have 30"
+    ):
         unskew.run("fedavg", (np.tile(X, 3), Y), model=f"hf(path={path!r})", **RUN)
     with pytest.raises(
-        UsageError, match=r"E104 model 'hf': no layer for an adapter is called atention.*dense layers are: dense, key"
+        UsageError,
+        match=r"E104 model 'hf': no layer for an adapter is called atention.*dense layers are: dense, key",
     ):
         trained(f"hf(path={path!r}, targets=('atention',))")
 
@@ -595,7 +629,9 @@ def test_the_example_of_roles_trains_on_a_text_with_their_names(tmp_path, monkey
     for name, value in (("TOKENS", 16), ("ROLES", 2), ("STEPS", 2)):
         monkeypatch.setattr(example, name, value)
     speech = "To be, or not to be: that is the question.\n" * 8
-    text = "\n\n".join(f"{role}:\n{speech}" for role in ["First Citizen", "ANNA", "BEN", "A Page"] * 4 + ["ALL"])
+    text = "\n\n".join(
+        f"{role}:\n{speech}" for role in ["First Citizen", "ANNA", "BEN", "A Page"] * 4 + ["ALL"]
+    )
     example.main(text, str(tmp_path / "model"))
     said = example.roles_of(text, sorted(set(text)))
     assert list(said) == ["First Citizen", "ANNA", "BEN", "A Page"]  # ALL says too little

@@ -25,7 +25,10 @@ def test_the_same_bits_as_pytorch_gives_from_that_seed(name, shape):
         state = torch.get_rng_state()
         models.initialise(ours, torch.Generator().manual_seed(7))
         assert torch.equal(torch.get_rng_state(), state)  # the global generator was not touched
-    assert all(torch.equal(a, b) for a, b in zip(theirs.state_dict().values(), ours.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(theirs.state_dict().values(), ours.state_dict().values(), strict=True)
+    )
 
 
 def test_batch_normalisation_starts_anew():

@@ -1,4 +1,5 @@
-"""What a transformer is told of its tokens, and what becomes of its answers: worked by hand with one that only repeats them.
+"""What a transformer is told of its tokens, and what becomes of its answers: worked by hand with one that
+only repeats them.
 
 Letters: B batch, T tokens, D features.
 """
@@ -63,7 +64,8 @@ def test_a_token_sees_no_padding_and_where_it_is_asked_nothing_behind_it():
 
 
 def test_a_token_sees_as_far_as_its_window_reaches():
-    """Two places here, itself not counted; of a model that also has layers without a window, either mask by its name."""
+    """Two places here, itself not counted; of a model that also has layers without a window, either mask by
+    its name."""
     for causal in (False, True):
         whole, narrow, both = (
             EveryToken(Repeats(), PADDING, causal, w)

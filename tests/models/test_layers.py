@@ -1,4 +1,5 @@
-"""What users' models are made of: served as torch would, or refused in one sentence before anything trains."""
+"""What users' models are made of: served as torch would, or refused in one sentence before anything
+trains."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ def given(module: nn.Module, method: str = "fedavg", **options) -> Run:
 
 
 def trained(module: nn.Module, method: str = "fedavg", **options) -> unskew.Result:
-    settings = {"rounds": 2, "clients": 3, "epochs": 1, "batch": 8, "normalise": "none", "device": "cpu", "workers": 1}
+    settings = {
+        "rounds": 2,
+        "clients": 3,
+        "epochs": 1,
+        "batch": 8,
+        "normalise": "none",
+        "device": "cpu",
+        "workers": 1,
+    }
     return unskew.run(method, data(), model=module, **(settings | options))
 
 
@@ -51,7 +60,10 @@ def with_norm(norm: nn.Module, flat: bool = False) -> nn.Sequential:
     [
         (nn.BatchNorm2d(8, track_running_stats=False), "'0.1' keeps no running statistics"),
         (nn.BatchNorm2d(8, momentum=None), r"'0.1' averages over all batches it has seen \(momentum=None\)"),
-        (nn.InstanceNorm2d(8, track_running_stats=True), "'0.1' is instance normalisation with running statistics"),
+        (
+            nn.InstanceNorm2d(8, track_running_stats=True),
+            "'0.1' is instance normalisation with running statistics",
+        ),
         (nn.SyncBatchNorm(8), "'0.1' is nn.SyncBatchNorm"),
     ],
 )
@@ -82,7 +94,8 @@ def test_a_frozen_layer_may_have_counted_as_it_liked():
     ],
 )
 def test_normalisation_trains_as_in_torch(lanes, norm, flat):
-    """M8: one client, whole batches, against torch.optim; as long as the rows fill a batch and where they do not."""
+    """M8: one client, whole batches, against torch.optim; as long as the rows fill a batch and where they do
+    not."""
     module = with_norm(norm(), flat)
     result = trained(module, clients=1, batch=37, lanes=lanes, rounds=1, lr=0.05)
     plain = copy.deepcopy(module).double().train()
@@ -96,12 +109,16 @@ def test_normalisation_trains_as_in_torch(lanes, norm, flat):
         optimiser.step()
     for name, t in plain.state_dict().items():
         if t.is_floating_point():
-            torch.testing.assert_close(result.model.state_dict()[name].double(), t, rtol=0, atol=1e-5, msg=name)
+            torch.testing.assert_close(
+                result.model.state_dict()[name].double(), t, rtol=0, atol=1e-5, msg=name
+            )
 
 
 def test_a_batch_of_one_sample_needs_more_than_one_value_a_channel():
     """M8: BatchNorm1d with batch=1 crashed in the first step."""
-    with pytest.raises(UsageError, match="E109 batch=1 leaves batch normalisation a single value per channel"):
+    with pytest.raises(
+        UsageError, match="E109 batch=1 leaves batch normalisation a single value per channel"
+    ):
         given(with_norm(nn.BatchNorm1d(8), flat=True), batch=1)
     assert given(with_norm(nn.BatchNorm2d(8)), batch=1)
     assert given(with_norm(nn.LayerNorm(8), flat=True), batch=1)
@@ -160,7 +177,9 @@ def test_torchs_own_layers_may_be_in_place(lanes, method):
 
 def test_a_model_that_is_only_a_head_is_refused_where_the_head_is_frozen():
     """M24: FedBABU's was a traceback."""
-    with pytest.raises(UsageError, match="E108 nothing of this model is left to train: fedbabu freezes all of it"):
+    with pytest.raises(
+        UsageError, match="E108 nothing of this model is left to train: fedbabu freezes all of it"
+    ):
         given(nn.Sequential(Flat(36, CLASSES)), "fedbabu")
 
 
@@ -179,7 +198,9 @@ class Two(nn.Module):
 
 
 def test_several_inputs_are_refused_by_name():
-    with pytest.raises(UsageError, match=r"E123 the model takes 2 inputs \('x', 'mask'\), but a sample is one array"):
+    with pytest.raises(
+        UsageError, match=r"E123 the model takes 2 inputs \('x', 'mask'\), but a sample is one array"
+    ):
         given(Two())
 
 

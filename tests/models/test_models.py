@@ -104,7 +104,13 @@ def test_any_module_can_be_cut_at_its_children():
 def test_batch_norm_names_are_found_by_type():
     made = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), nn.Flatten(), nn.Linear(72, 2))
     net = Network(made, (1, 8, 8))
-    assert net.norms == {"0.1.weight", "0.1.bias", "0.1.running_mean", "0.1.running_var", "0.1.num_batches_tracked"}
+    assert net.norms == {
+        "0.1.weight",
+        "0.1.bias",
+        "0.1.running_mean",
+        "0.1.running_var",
+        "0.1.num_batches_tracked",
+    }
     assert set(net.weights()) == {
         "0.0.weight",
         "0.0.bias",
@@ -121,9 +127,15 @@ def test_batch_norm_names_are_found_by_type():
     ("act", "told"),
     [
         (lambda: models.build("harnett", (1, 128, 3), 6), "Did you mean 'harnet'"),
-        (lambda: models.build("harnet", (1, 8, 8), 6), r"E122 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]"),
+        (
+            lambda: models.build("harnet", (1, 8, 8), 6),
+            r"E122 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]",
+        ),
         (lambda: models.build("mlp(hiden=3)", (4,), 2), "E104"),
-        (lambda: models.check_module(nn.Linear(4, 7), (4,), 2), r"gives \[2, 7\] for two samples; expected \[2, 2\]"),
+        (
+            lambda: models.check_module(nn.Linear(4, 7), (4,), 2),
+            r"gives \[2, 7\] for two samples; expected \[2, 2\]",
+        ),
         (lambda: models.check_module(nn.Linear(5, 2), (4,), 2), "E123 the model fails"),
         (lambda: models.from_file("nowhere.py:make", (4,), 2), "there is no file"),
         (lambda: Network(models.build("mlp", (4,), 2), (4,)).check_cut("fc9"), "E106"),
@@ -136,7 +148,8 @@ def test_models_that_do_not_fit_are_refused(act, told):
 
 def test_a_users_file(tmp_path):
     (tmp_path / "m.py").write_text(
-        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], 3), nn.Linear(3, classes))\n"
+        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], 3),"
+        " nn.Linear(3, classes))\n"
     )
     assert count.parameters(models.from_file(f"{tmp_path / 'm.py'}:make", (4,), 2)) == 15 + 8
 

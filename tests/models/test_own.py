@@ -25,7 +25,8 @@ def file(tmp_path):
 
 def test_a_plain_sequential_works_as_it_is(file):
     at = file(
-        "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, classes))"
+        "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3,"
+        " classes))"
     )
     module = models.from_file(f"{at}:make", (1, 2, 2), 2)
     assert type(module) is nn.Sequential
@@ -44,7 +45,8 @@ def test_a_class_serves_as_the_function(file):
 
 def test_further_arguments_of_the_function_stand_in_the_text(file):
     at = file(
-        "def make(shape, classes, wide: int = 3):\n    return nn.Sequential(nn.Linear(4, wide), nn.Linear(wide, 2))"
+        "def make(shape, classes, wide: int = 3):\n    return nn.Sequential(nn.Linear(4, wide),"
+        " nn.Linear(wide, 2))"
     )
     assert models.from_file(f"{at}:make(wide=5)", (4,), 2)[0].out_features == 5
     with pytest.raises(UsageError, match=r"E104 .* has no argument 'width'; it takes wide\."):

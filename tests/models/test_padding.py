@@ -1,6 +1,8 @@
-"""Tables with a row of padding: it learns nothing, side by side as one by one, and a model may name what it looks up.
+"""Tables with a row of padding: it learns nothing, side by side as one by one, and a model may name what it
+looks up.
 
-Likely mistakes: torch.func, which adds up the gradient of padding, too; a hook that stays on the module handed back.
+Likely mistakes: torch.func, which adds up the gradient of padding, too; a hook that stays on the module
+handed back.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ class Words(nn.Module):
 
     def __init__(self, named: bool = False, padding: int | None = 0) -> None:
         super().__init__()
-        self.table, self.head, self.named = nn.Embedding(WORDS, 4, padding_idx=padding), nn.Linear(4, 3), named
+        self.table, self.head, self.named = (
+            nn.Embedding(WORDS, 4, padding_idx=padding),
+            nn.Linear(4, 3),
+            named,
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head((self.table(input=x) if self.named else self.table(x)).mean(1))

@@ -233,13 +233,16 @@ def test_the_page_of_models():
     )
     assert "| `unet` | 3×384×384 | 2 | 7,763,074 |" in text
     assert (
-        "| `unet` | `levels` | whole number | at least 2, at most 16 | `5` | levels, the bottleneck included |" in text
+        "| `unet` | `levels` | whole number | at least 2, at most 16 | `5` | levels, the bottleneck"
+        " included |" in text
     )
 
 
 def test_multiply_adds_of_grouped_and_one_dimensional_layers():
     grouped = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1, groups=4), nn.BatchNorm2d(8))
-    assert count.multiply_adds(grouped, (4, 6, 6)) == 8 * 9 * 9  # 8 channels, 3x3 places, 3x3 weights of one channel
+    assert (
+        count.multiply_adds(grouped, (4, 6, 6)) == 8 * 9 * 9
+    )  # 8 channels, 3x3 places, 3x3 weights of one channel
     assert count.multiply_adds(nn.Conv1d(2, 3, 5), (2, 9)) == 3 * 5 * 10
 
 

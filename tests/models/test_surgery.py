@@ -1,4 +1,5 @@
-"""Models with a layer before their head: what the new layers compute, what is refused, and that the original stays."""
+"""Models with a layer before their head: what the new layers compute, what is refused, and that the original
+stays."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def trained(x: np.ndarray, **options) -> unskew.Result:
 @LANES
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint16, np.float32])
 def test_tokens_of_any_type_are_looked_up_as_they_are(lanes, dtype):
-    """D11: uint8 was divided by 255 and every token became 0; others were float32, which no embedding takes."""
+    """D11: uint8 was divided by 255 and every token became 0; others were float32, which no embedding
+    takes."""
     result = trained(X.astype(dtype), lanes=lanes)
     assert np.array_equal(result.federation.x, X)
     assert result.digest == trained(X, lanes=lanes, normalise="none").digest

@@ -95,7 +95,9 @@ def test_a_copys_activations_do_not_reach_the_network_it_came_from():
 def test_lanes_equal_one_after_another(training):
     net, g = Network(made(), SHAPE), key("lanes")
     w = net.weights()
-    many = {n: torch.stack([t + 0.1 * torch.rand(t.shape, generator=g) for _ in range(3)]) for n, t in w.items()}
+    many = {
+        n: torch.stack([t + 0.1 * torch.rand(t.shape, generator=g) for _ in range(3)]) for n, t in w.items()
+    }
     x = torch.rand(3, 5, *SHAPE, generator=g)
     with torch.no_grad(), use_kernels(net, Kernels(folded=True)):
         found = torch.func.vmap(lambda w, x: net.run(w, x, train=training)[0])(

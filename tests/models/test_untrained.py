@@ -1,4 +1,5 @@
-"""Models of which something would stay as it is, or change, without anybody seeing it: refused before anything trains (E123)."""
+"""Models of which something would stay as it is, or change, without anybody seeing it: refused before
+anything trains (E123)."""
 
 from __future__ import annotations
 
@@ -92,7 +93,10 @@ class Pair(Model):
 
 
 TOLD = {
-    Listed: "it keeps layers with weights in 'layers', which nobody trains, sends or saves; make it nn.ModuleList, or freeze",
+    Listed: (
+        "it keeps layers with weights in 'layers', which nobody trains, sends or saves; make it"
+        " nn.ModuleList, or freeze"
+    ),
     NoParameter: "it keeps a tensor that requires gradients in 'scale', .*; make it nn.Parameter",
     Hooked: "its weight 'body.weight' has a hook on its gradient",
     Compiled: "its layer 'more' is compiled",
@@ -105,8 +109,8 @@ TOLD = {
 
 @pytest.mark.parametrize("kind", TOLD)
 def test_it_is_told_before_anything_trains(kind):
-    """Before, the first three trained something else than was written, scores changed the model that kept a mean in evaluation,
-    and the rest were told in torch's words or in wrong ones."""
+    """Before, the first three trained something else than was written, scores changed the model that kept a
+    mean in evaluation, and the rest were told in torch's words or in wrong ones."""
     with pytest.raises(UsageError, match=f"^E123 [^\n]*{TOLD[kind]}"):
         trained(kind(), lanes="1")
 

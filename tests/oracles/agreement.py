@@ -17,7 +17,8 @@ from tests.samples import EVERYTHING
 
 LANES = (1, 16)
 ONE_OF_THEM = {Case("mlp"): (1,), Case("mlp", 0.9): (16,), Case("cnn"): (1,), Case("cnn", 0.9): (16,)}
-"""The lanes of the usual cases in `make test`: each method meets both, as every method's check of its own does."""
+"""The lanes of the usual cases in `make test`: each method meets both, as every method's check of its own
+does."""
 CASES = [Case(model, momentum) for model in ("mlp", "cnn") for momentum in (0.0, 0.9)]
 everywhere = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.model}-momentum{c.momentum:g}")
 """The cases every oracle is run with."""
@@ -26,7 +27,8 @@ on_both_models = pytest.mark.parametrize("case", [Case("mlp"), Case("cnn", 0.9)]
 
 
 def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any) -> None:
-    """Assert that engine and oracle give the same weights, slices, private state and answers after every round.
+    """Assert that engine and oracle give the same weights, slices, private state and answers after every
+    round.
 
     settings: of the method, for both. atol: the largest difference of any number, absolute.
     """
@@ -50,7 +52,9 @@ def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any)
 def assert_same(engine: Mapping[Any, Any], plain: Mapping[Any, Any], atol: float, where: str) -> None:
     """Both trees have the same leaves, and their numbers differ by at most `atol`."""
     ours_, theirs = leaves(engine), leaves(plain)
-    assert sorted(ours_) == sorted(theirs), f"{where}: the engine has {sorted(ours_)}, the oracle {sorted(theirs)}"
+    assert sorted(ours_) == sorted(theirs), (
+        f"{where}: the engine has {sorted(ours_)}, the oracle {sorted(theirs)}"
+    )
     for name, value in theirs.items():
         torch.testing.assert_close(
             ours_[name].double(),
@@ -65,5 +69,7 @@ def leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
     """Every tensor of a nested mapping by its path; empty branches do not count."""
     found: dict[str, Tensor] = {}
     for name, value in tree.items():
-        found |= leaves(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        found |= (
+            leaves(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        )
     return found

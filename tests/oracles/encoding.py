@@ -1,4 +1,5 @@
-"""What oracles of methods that encode weights have in common: a client's weights arrive as the server reads them.
+"""What oracles of methods that encode weights have in common: a client's weights arrive as the server reads
+them.
 
 Letters: D numbers of all trained weights together.
 """
@@ -16,7 +17,8 @@ from tests.oracles.values import Client, Reply
 
 
 class Encoded(FedAvg):
-    """v_D is the change of a client's trained weights, with what it has not sent before where it remembers that."""
+    """v_D is the change of a client's trained weights, with what it has not sent before where it remembers
+    that."""
 
     memory = True
 

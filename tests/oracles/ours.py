@@ -58,7 +58,9 @@ class Run:
 
     def orders(self, t: int, k: int) -> Tensor:
         rows, generator = self.rows(k), key(self.case.seed, t, k, "batch")
-        return torch.stack([rows[torch.randperm(len(rows), generator=generator)] for _ in range(self.case.epochs)])
+        return torch.stack(
+            [rows[torch.randperm(len(rows), generator=generator)] for _ in range(self.case.epochs)]
+        )
 
     def noise(self, t: int, k: int, steps: int, what: tuple[str, str], law: Law) -> Tensor:
         noise = Noise(cast(Any, law.name), law.args, law.shape, law.per_sample)
@@ -73,7 +75,9 @@ class Run:
 
     def reserved(self) -> tuple[Tensor, Tensor]:
         rows = self.result.federation.reserved
-        return torch.as_tensor(self.result.federation.x[rows]), torch.as_tensor(self.result.federation.y[rows])
+        return torch.as_tensor(self.result.federation.x[rows]), torch.as_tensor(
+            self.result.federation.y[rows]
+        )
 
     def generator(self, *purpose: object) -> torch.Generator:
         return key(self.case.seed, *purpose)

@@ -11,16 +11,19 @@ from tests.oracles.values import Client, Pass
 
 
 class Divided(FedAvg):
-    """Clients keep weights of the model, so each that took part is scored by the server's weights with its own in them."""
+    """Clients keep weights of the model, so each that took part is scored by the server's weights with its
+    own in them."""
 
     def answers(self) -> dict[int, Tensor]:
         return {k: self.evaluated(self.w | kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
 
 
 class Beside(FedAvg):
-    """Clients train a model of their own beside the global one: `self.named(c)`, by the model's names, kept as `<part>.<name>`.
+    """Clients train a model of their own beside the global one: `self.named(c)`, by the model's names, kept
+    as `<part>.<name>`.
 
-    Its running statistics are its own. Each client that took part is scored by it, everything else by the global model.
+    Its running statistics are its own. Each client that took part is scored by it, everything else by the
+    global model.
     mu: of a FedProx beside it, which pulls the global model alone.
     """
 
@@ -67,7 +70,8 @@ def logits_with(model: nn.Module, v: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 class Dispatched(FedAvg):
-    """Each client is sent weights of its own, `sent_to(k)`, from which it trains and by which it is scored."""
+    """Each client is sent weights of its own, `sent_to(k)`, from which it trains and by which it is
+    scored."""
 
     def sent_to(self, k: int) -> Weights:
         """The weights that client k is sent."""
@@ -93,7 +97,8 @@ class Dispatched(FedAvg):
 
 
 def head_rests(c: Client, head: float) -> dict[bool, bool]:
-    """By whether a weight is of the head: whether it rests at this step, where a share of the steps trains the head first.
+    """By whether a weight is of the head: whether it rests at this step, where a share of the steps trains
+    the head first.
 
     Counted step by step: 0 of 1 would leave the head as it began, and 2 of 2 the body.
     """

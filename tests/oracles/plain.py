@@ -1,23 +1,32 @@
-"""Federated averaging written as plainly as possible: one client after another, nn.Module, autograd, torch.optim.
+"""Federated averaging written as plainly as possible: one client after another, nn.Module, autograd,
+torch.optim.
 
-An oracle is a subclass of `FedAvg` that spells out one method's equations, in float64. It is compared with the engine
-by `agreement.agree`, which also runs the engine. How to write one, in a file `test_<method>.py`:
+An oracle is a subclass of `FedAvg` that spells out one method's equations, in float64. It is compared with
+the engine by `agreement.agree`, which also runs the engine. How to write one, in a file `test_<method>.py`:
 
-1.  The docstring repeats the paper's equations; the code follows them in the same order. Do not import the method's
+1.  The docstring repeats the paper's equations; the code follows them in the same order. Do not import the
+method's
     own functions from unskew: an oracle that shares code with the engine proves nothing.
-2.  Set `part`, the method's name. Settings are class attributes (`mu = 0.001`), with the same names and defaults as the
+2.  Set `part`, the method's name. Settings are class attributes (`mu = 0.001`), with the same names and
+defaults as the
     engine's; `agree(case, Oracle, mu=0.5)` sets them on both sides.
-3.  Override hooks of `FedAvg`, in the order in which a round calls them: `begin` (the server's slice before round 1);
-    `arrive` (a client before its first step); `batch` (change inputs and targets); `forward` (change the pass itself);
-    `loss` (of one step); `gradient` (change `p.grad` before the optimiser's step); `leave` (after the last step: what
-    the client shares); `merge` (the next weights); `server` (the next slice); `exchange` (further traffic after a
-    round, and once before round 1 with t = 0); `answers` (logits at test time). `keeps` and `freezes` name weights.
-4.  Keep the server's state in `self.slice` and a client's in `self.private[k]`, under the engine's names of leaves:
+3.  Override hooks of `FedAvg`, in the order in which a round calls them: `begin` (the server's slice before
+round 1);
+    `arrive` (a client before its first step); `batch` (change inputs and targets); `forward` (change the pass
+    itself); `loss` (of one step); `gradient` (change `p.grad` before the optimiser's step); `leave` (after
+    the last step: what the client shares); `merge` (the next weights); `server` (the next slice); `exchange`
+    (further traffic after a round, and once before round 1 with t = 0); `answers` (logits at test time).
+    `keeps` and `freezes` name weights.
+4.  Keep the server's state in `self.slice` and a client's in `self.private[k]`, under the engine's names of
+leaves:
     they are compared leaf by leaf. Weights that the method trains beside the model are in `c.extra`.
-5.  Random numbers are inputs: `self.noise(c, ...)`, `self.given.sample(...)` and `self.given.generator(...)` return what
+5.  Random numbers are inputs: `self.noise(c, ...)`, `self.given.sample(...)` and `self.given.generator(...)`
+return what
     the engine draws.
-6.  Break one line of the engine's method and see the test fail. Examples: `test_scaffold.py` (state on both sides),
-    `test_moon.py` (a loss, another model), `test_naivemix.py` (an exchange, noise), `test_fedbabu.py` (test time).
+6.  Break one line of the engine's method and see the test fail. Examples: `test_scaffold.py` (state on both
+sides),
+    `test_moon.py` (a loss, another model), `test_naivemix.py` (an exchange, noise), `test_fedbabu.py` (test
+    time).
 
 Letters: N samples, K clients, B batch, C classes, D features, E epochs.
 """
@@ -50,10 +59,11 @@ from tests.oracles.values import Client, Pass, Reply, Snapshot
 
 
 class FedAvg:
-    """McMahan et al., AISTATS 2017: w_{t+1} = sum_k n_k / n w_k, after E epochs of SGD at every client of the cohort.
+    """McMahan et al., AISTATS 2017: w_{t+1} = sum_k n_k / n w_k, after E epochs of SGD at every client of the
+    cohort.
 
-    A batch of one sample cannot be normalised: an epoch's last batch is dropped if it has only one, and a client that
-    has only one sample in all trains with the running statistics.
+    A batch of one sample cannot be normalised: an epoch's last batch is dropped if it has only one, and a
+    client that has only one sample in all trains with the running statistics.
     """
 
     part = ""
@@ -141,7 +151,14 @@ class FedAvg:
         named = weights_of(model)
         extra = {n: nn.Parameter(t.clone()) for n, t in start.items() if n not in named}
         return Client(
-            k, len(rows), self.y[rows].sum(0), len(list(self.batches(k))), self.case.rate(self.t), model, extra, start
+            k,
+            len(rows),
+            self.y[rows].sum(0),
+            len(list(self.batches(k))),
+            self.case.rate(self.t),
+            model,
+            extra,
+            start,
         )
 
     def batches(self, k: int) -> Iterator[Tensor]:
@@ -187,7 +204,8 @@ class FedAvg:
         return [n for n in self.w if n not in names and not self.keeps(n) and not self.freezes(n)]
 
     def noise(self, c: Client, name: str, law: Law) -> Tensor:
-        """Random numbers for all of this round's steps of a client: [steps, B, *shape], or [steps, *shape]."""
+        """Random numbers for all of this round's steps of a client: [steps, B, *shape], or [steps,
+        *shape]."""
         return self.given.noise(self.t, c.k, c.steps, (self.part, name), law)
 
     # What a method overrides, in the order of a round.
@@ -234,13 +252,15 @@ class FedAvg:
         return self.weighted_mean(replies)
 
     def server(self, replies: list[Reply], old: Weights) -> None:
-        """Update `self.slice`, and `self.w` where the server works on it; old: the weights before the merge."""
+        """Update `self.slice`, and `self.w` where the server works on it; old: the weights before the
+        merge."""
 
     def exchange(self, cohort: list[int]) -> None:
         """Further traffic after round `self.t`; t = 0 is before round 1, with all clients."""
 
     def answers(self) -> dict[int, Tensor]:
-        """Logits at test time by client, each on its own test rows; -1: the global model, on all test rows."""
+        """Logits at test time by client, each on its own test rows; -1: the global model, on all test
+        rows."""
         return {-1: self.evaluated(self.w, self.x_test)[0]}
 
     def tests_of(self, k: int) -> Tensor:

@@ -1,6 +1,7 @@
 """AdCol (Li, He & Song, ICML 2023, algorithm 1): clients deceive a discriminator that the server trains.
 
-    client: CE + mu mean_i sum_k 1/K (log 1/K - log D_k(h_i));    server: D descends the cross-entropy of (h, whose it is)
+    client: CE + mu mean_i sum_k 1/K (log 1/K - log D_k(h_i));    server: D descends the cross-entropy of (h,
+    whose it is)
 D(h) = softmax(W2 relu(W1 relu(W0 h))). Its first weights and the order of features are given.
 """
 
@@ -49,7 +50,10 @@ class AdCol(FedAvg):
         return {"h": self.evaluated(c.weights, self.x[self.given.rows(c.k)])[1]}
 
     def server(self, replies: list[Reply], old: Weights) -> None:
-        h, owner = torch.cat([r.shared["h"] for r in replies]), torch.cat([torch.full((r.n,), r.k) for r in replies])
+        h, owner = (
+            torch.cat([r.shared["h"] for r in replies]),
+            torch.cat([torch.full((r.n,), r.k) for r in replies]),
+        )
         generator = self.given.generator(self.t, "adcol")
         for _ in range(self.epochs):
             for rows in torch.randperm(len(h), generator=generator).split(self.case.batch):

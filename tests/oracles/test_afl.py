@@ -25,7 +25,9 @@ class AFL(FedAvg):
         total = sum(float(mixture[r.k]) for r in replies)
         w = dict(self.w)
         if total:
-            w |= {n: torch.stack([mixture[r.k] / total * r.w[n] for r in replies]).sum(0) for n in replies[0].w}
+            w |= {
+                n: torch.stack([mixture[r.k] / total * r.w[n] for r in replies]).sum(0) for n in replies[0].w
+            }
         for r in replies:
             rows = self.given.rows(r.k)
             mixture[r.k] += self.step * cross_entropy(self.evaluated(self.w, self.x[rows])[0], self.y[rows])

@@ -1,7 +1,8 @@
-"""APFL (Deng, Kamani & Mahdavi 2020, algorithm 1): m = a v + (1 - a) w;  v <- v - lr a grad f(m),  a <- a - lr <grad f(m), v - w>.
+"""APFL (Deng, Kamani & Mahdavi 2020, algorithm 1): m = a v + (1 - a) w;  v <- v - lr a grad f(m),  a <- a -
+lr <grad f(m), v - w>.
 
-w is FedAvg's. a moves at the first step of a round only, or at every one, and a <- clip(a, 0, 1) after its step. Momentum and
-weight decay may carry it out of [0, 1] in later ones: m takes the nearest end then.
+w is FedAvg's. a moves at the first step of a round only, or at every one, and a <- clip(a, 0, 1) after its
+step. Momentum and weight decay may carry it out of [0, 1] in later ones: m takes the nearest end then.
 """
 
 import pytest
@@ -33,7 +34,9 @@ class APFL(Beside):
         slopes = dict(zip(m, torch.autograd.grad(loss, list(m.values()))))
         gap = torch.stack([((v[n] - w[n]).detach() * g).sum() for n, g in slopes.items()]).sum()
         before = float(v["alpha"].detach())
-        gap = (before - (before - c.lr * gap).clamp(0, 1)) / c.lr  # the slope of the step that ends at the clipped a
+        gap = (
+            before - (before - c.lr * gap).clamp(0, 1)
+        ) / c.lr  # the slope of the step that ends at the clipped a
         line = torch.stack([a * (g * v[n]).sum() for n, g in slopes.items()]).sum()
         if self.adaptive and (c.step == 0 or self.moves == "step"):
             line = line + gap * v["alpha"]

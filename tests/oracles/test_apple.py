@@ -1,6 +1,8 @@
-"""APPLE (Luo & Wu, IJCAI 2022, eq. 5 to 8): W = sum_j p_j w_j; w_k and q = p - n_j / n descend F(W) + mu / 2 lam(r) |q|^2.
+"""APPLE (Luo & Wu, IJCAI 2022, eq. 5 to 8): W = sum_j p_j w_j; w_k and q = p - n_j / n descend F(W) + mu / 2
+lam(r) |q|^2.
 
-Core models are those that clients sent last. lam(r) = (cos(pi r / R) + 1) / 2 before round R = until T, then 0.
+Core models are those that clients sent last. lam(r) = (cos(pi r / R) + 1) / 2 before round R = until T, then
+0.
 """
 
 import math

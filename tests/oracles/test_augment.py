@@ -1,7 +1,9 @@
-"""Augmentation: each time a sample is drawn it is mirrored, moved and partly blanked, one sample after the other.
+"""Augmentation: each time a sample is drawn it is mirrored, moved and partly blanked, one sample after the
+other.
 
-Mirrored with probability `flip`; moved by dy rows and dx columns, each uniform in -shift .. shift, what leaves the image is
-lost and zeros come in; then, along each axis, `width` neighbouring rows or columns, uniform in 0 .. blank, become zero.
+Mirrored with probability `flip`; moved by dy rows and dx columns, each uniform in -shift .. shift, what
+leaves the image is lost and zeros come in; then, along each axis, `width` neighbouring rows or columns,
+uniform in 0 .. blank, become zero.
 """
 
 import math
@@ -25,7 +27,9 @@ class Augment(FedAvg):
     def arrive(self, c: Client) -> None:
         axes = (2,)
         self.mirror = self.noise(c, "mirror", Law("uniform")) if self.flip else None
-        self.moves = self.noise(c, "shift", Law("integers", (2 * self.shift + 1,), axes)) if self.shift else None
+        self.moves = (
+            self.noise(c, "shift", Law("integers", (2 * self.shift + 1,), axes)) if self.shift else None
+        )
         if self.blank:
             self.widths = self.noise(c, "width", Law("integers", (self.blank + 1,), axes))
             self.starts = self.noise(c, "start", Law("uniform", (), axes))

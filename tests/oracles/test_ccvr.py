@@ -1,10 +1,12 @@
-"""CCVR (Luo et al., NeurIPS 2021, algorithm 1 and eq. 3 and 4): the head is trained again on virtual features.
+"""CCVR (Luo et al., NeurIPS 2021, algorithm 1 and eq. 3 and 4): the head is trained again on virtual
+features.
 
-After the last round, with the merged model in evaluation mode: the mean and the unbiased covariance of the features of
-class c, over the samples of all clients (which is what the formulas of the paper sum up to from those of each client).
-The server draws `each` features of every class from this normal law, as mean + g root^T with g standard normal and root
-from the eigenvectors, and trains the head on them by SGD. With `mode="features"` it trains it on features of
-max(1, floor(share n_k)) samples of each client. A class without a feature stays out, its row of the head as it is.
+After the last round, with the merged model in evaluation mode: the mean and the unbiased covariance of the
+features of class c, over the samples of all clients (which is what the formulas of the paper sum up to from
+those of each client). The server draws `each` features of every class from this normal law, as mean + g
+root^T with g standard normal and root from the eigenvectors, and trains the head on them by SGD. With
+`mode="features"` it trains it on features of max(1, floor(share n_k)) samples of each client. A class without
+a feature stays out, its row of the head as it is.
 """
 
 import torch
@@ -45,7 +47,8 @@ class CCVR(FedAvg):
     def sent(self) -> tuple[Tensor, Tensor]:
         """Features and labels of some samples of every client."""
         rows = [
-            self.given.sample(k, max(1, int(self.share * len(self.given.rows(k)))), "ccvr") for k in range(self.clients)
+            self.given.sample(k, max(1, int(self.share * len(self.given.rows(k)))), "ccvr")
+            for k in range(self.clients)
         ]
         return self.evaluated(self.w, self.x[torch.cat(rows)])[1], self.y[torch.cat(rows)].argmax(1)
 

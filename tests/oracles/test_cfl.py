@@ -1,7 +1,7 @@
 """CFL (Sattler et al., TNNLS 2021, algorithm 3): a cluster at rest whose clients are not is split in two.
 
-th_c <- th_c + sum_k n_k / n_c d_k;    split where |mean d| < still, max |d| > moving and three clients or more, into the two
-parts with the least maximum cosine between them.
+th_c <- th_c + sum_k n_k / n_c d_k;    split where |mean d| < still, max |d| > moving and three clients or
+more, into the two parts with the least maximum cosine between them.
 """
 
 from itertools import combinations
@@ -66,7 +66,9 @@ class CFL(Dispatched):
             for leaving in combinations(members, size)
             if members[0] not in leaving
         ]
-        between = {way: max(float(unit[i] @ unit[j]) for i in way for j in set(members) - set(way)) for way in ways}
+        between = {
+            way: max(float(unit[i] @ unit[j]) for i in way for j in set(members) - set(way)) for way in ways
+        }
         leaving = min(ways, key=lambda way: between[way])
         if ((1 - between[leaving]) / 2) ** 0.5 > self.gap:
             self.th.append(dict(self.th[c]))
@@ -95,13 +97,16 @@ def test_two_directions_are_two_clusters() -> None:
     assert Engine().split(d, start, has).tolist() == [0] * 7  # their mean is (0.4, 0.02)
     assert Engine(still=0.41, moving=2.1).split(d, start, has).tolist() == [0] * 7
     assert (
-        Engine(gap=0.999).split(torch.tensor([[2.0, 0], [0, 2], [-2, -2]]), torch.zeros(3), torch.ones(3)).tolist()
+        Engine(gap=0.999)
+        .split(torch.tensor([[2.0, 0], [0, 2], [-2, -2]]), torch.zeros(3), torch.ones(3))
+        .tolist()
         == [0] * 3
     )
 
 
 def test_linkage() -> None:
-    """On a quarter circle at 0, 30, 60 and 100 degrees the widest gap parts the last; halves are equally wide from end to end."""
+    """On a quarter circle at 0, 30, 60 and 100 degrees the widest gap parts the last; halves are equally wide
+    from end to end."""
     angles = torch.deg2rad(torch.tensor([0.0, 30, 60, 100]))
     d = torch.stack([angles.cos(), angles.sin()], 1).double()
     assert Engine().apart(d) == [3]

@@ -1,4 +1,5 @@
-"""Clipped local gradients (Pascanu et al., ICML 2013): torch's own clip_grad_norm_ before every local step."""
+"""Clipped local gradients (Pascanu et al., ICML 2013): torch's own clip_grad_norm_ before every local
+step."""
 
 import torch
 

@@ -1,7 +1,8 @@
 """Clipping to the median norm (cf. Andrew et al., NeurIPS 2021).
 
     d_k = w_k - w;    w <- w + sum_k p_k d_k min(1, factor m / ||d_k||),    m: the median of all ||d_k||
-||.|| is over all trained weights together, and again over all running statistics of batch normalisation together.
+||.|| is over all trained weights together, and again over all running statistics of batch normalisation
+together.
 """
 
 import statistics
@@ -22,7 +23,9 @@ class ClipMedian(FedAvg):
             d = [{n: r.w[n] - self.w[n] for n in names} for r in replies]
             norms = [sum(float((t**2).sum()) for t in d_k.values()) ** 0.5 for d_k in d]
             most = self.factor * statistics.median(norms)
-            keep = [min(1, most / norm) if norm else 1 for norm in norms]  # statistics of one sample do not move
+            keep = [
+                min(1, most / norm) if norm else 1 for norm in norms
+            ]  # statistics of one sample do not move
             for n in names:
                 w[n] = self.w[n] + sum(p_k * d_k[n] * keep_k for p_k, d_k, keep_k in zip(p, d, keep))
         return w

@@ -43,7 +43,8 @@ def test_dfedavg() -> None:
 
 
 def test_a_client_without_samples_passes_on_what_it_is_sent() -> None:
-    """Client 2 of a ring of four: it counted with the first model, 0, for good, and its neighbours came to 2/3 at most."""
+    """Client 2 of a ring of four: it counted with the first model, 0, for good, and its neighbours came to
+    2/3 at most."""
     fed = SimpleNamespace(clients=4, seed=0, sizes=np.array([1, 1, 0, 1]))
     s = {"z": {"w": torch.zeros(4, 1)}, "u": {"w": torch.zeros(4, 1)}}
     replies = Ups.of([Sent(k, 1.0, {"w": torch.ones(1)}) for k in (0, 1, 3)], 1)

@@ -1,6 +1,8 @@
-"""Ditto (Li et al., ICML 2021, algorithm 1): v <- v - lr (grad f(v) + lam (v - w_t)) beside FedAvg, one step each a batch.
+"""Ditto (Li et al., ICML 2021, algorithm 1): v <- v - lr (grad f(v) + lam (v - w_t)) beside FedAvg, one step
+each a batch.
 
-v is a whole second model with running statistics of its own; it never leaves its client, which is scored by it.
+v is a whole second model with running statistics of its own; it never leaves its client, which is scored by
+it.
 """
 
 import pytest

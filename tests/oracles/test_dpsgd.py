@@ -1,7 +1,8 @@
-"""DP-SGD (Abadi et al., CCS 2016, algorithm 1) as a plain loop over samples, in float64, given the same samples and noise.
+"""DP-SGD (Abadi et al., CCS 2016, algorithm 1) as a plain loop over samples, in float64, given the same
+samples and noise.
 
-L_t: every sample with probability q = B / n;   g_t(x_i) = d loss(x_i) / d w;   g_t(x_i) <- g_t(x_i) / max(1, |g_t(x_i)| / C)
-g_t = (sum_i g_t(x_i) + N(0, (z C)^2)) / (q n);   v <- momentum v + g_t;   w <- w - lr v
+L_t: every sample with probability q = B / n;   g_t(x_i) = d loss(x_i) / d w;   g_t(x_i) <- g_t(x_i) / max(1,
+|g_t(x_i)| / C) g_t = (sum_i g_t(x_i) + N(0, (z C)^2)) / (q n);   v <- momentum v + g_t;   w <- w - lr v
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def untouched(_step, _place, x):
 
 
 def naive(loop, k, momentum, seen=untouched):
-    """The weights of client k after one round from the initial ones. seen: (step, place in its batch, input) -> the input
-    that the model trains on."""
+    """The weights of client k after one round from the initial ones. seen: (step, place in its batch, input)
+    -> the input that the model trains on."""
     fed, data, n = loop.fed, loop.trainer.samples, int(loop.fed.sizes[k])
     steps = EPOCHS * -(-n // BATCH)
     drawn = poisson_rows(data.rows[k], steps, BATCH, SeededSource(fed.seed).samples(1, k))
@@ -54,7 +55,9 @@ def naive(loop, k, momentum, seen=untouched):
 @pytest.mark.parametrize("model", ["mlp(hidden=(8,))", "cnn_small"])
 def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model):
     method = registry.parse(f"dpsgd(clip={CLIP}, noise_multiplier={NOISE})")
-    loop = conformance.loop_for(method, lanes=lanes, momentum=momentum, model=model, epochs=EPOCHS, batch=BATCH, lr=LR)
+    loop = conformance.loop_for(
+        method, lanes=lanes, momentum=momentum, model=model, epochs=EPOCHS, batch=BATCH, lr=LR
+    )
     try:
         start = loop.down(loop.begin(), 1)
         replies = {r.client: r for r in loop.trainer.train(start, [1, 5, 6], {})}
@@ -68,9 +71,12 @@ def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model)
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_every_sample_has_numbers_of_its_own_whatever_the_other_clients_draw(lanes):
-    """FedRDN beside it: each image is normalised by the pair that its own number picks, once for each time it is drawn."""
+    """FedRDN beside it: each image is normalised by the pair that its own number picks, once for each time it
+    is drawn."""
     method = registry.parse(f"fedrdn+dpsgd(clip={CLIP}, noise_multiplier={NOISE}, sums_noise=0.1)")
-    loop = conformance.loop_for(method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR)
+    loop = conformance.loop_for(
+        method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR
+    )
     try:
         state = loop.begin()
         table = {leaf: t.double() for leaf, t in state.slices["fedrdn"].items()}

@@ -1,6 +1,8 @@
-"""EF-signSGD (Karimireddy et al., ICML 2019, algorithm 1, by layers), with a round's change in place of a gradient's step.
+"""EF-signSGD (Karimireddy et al., ICML 2019, algorithm 1, by layers), with a round's change in place of a
+gradient's step.
 
-p = (w_k - w) + e_k;    s_k = |p|_1 / d sign(p) for each tensor of d numbers;    e_k <- p - s_k;    w <- w + sum_k p_k s_k
+p = (w_k - w) + e_k;    s_k = |p|_1 / d sign(p) for each tensor of d numbers;    e_k <- p - s_k;    w <- w +
+sum_k p_k s_k
 """
 
 import torch

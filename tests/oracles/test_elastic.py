@@ -1,6 +1,8 @@
-"""Elastic aggregation (Chen et al., CVPR 2023): w <- w + zeta (mean - w), zeta = 1 + tau - Om / max_k Om_k, weight by weight.
+"""Elastic aggregation (Chen et al., CVPR 2023): w <- w + zeta (mean - w), zeta = 1 + tau - Om / max_k Om_k,
+weight by weight.
 
-Om_k <- mu Om_k + (1 - mu) |grad mean |z|^2| over client k's batches before it trains;    Om = sum_k n_k / n Om_k.
+Om_k <- mu Om_k + (1 - mu) |grad mean |z|^2| over client k's batches before it trains;    Om = sum_k n_k / n
+Om_k.
 """
 
 import torch
@@ -18,7 +20,9 @@ class Elastic(FedAvg):
     over = "clients"
 
     def arrive(self, c: Client) -> None:
-        old = self.private.get(c.k, {"omega": {n: torch.zeros_like(self.w[n]) for n in self.learned}})["omega"]
+        old = self.private.get(c.k, {"omega": {n: torch.zeros_like(self.w[n]) for n in self.learned}})[
+            "omega"
+        ]
         for rows in self.given.rows(c.k).split(self.case.batch):
             model = self.model_with(self.w).eval()
             (model(self.x[rows]) ** 2).sum(1).mean().backward()

@@ -1,8 +1,8 @@
 """FedOpt (Reddi et al., ICLR 2021, algorithm 2), with clients weighted by size.
 
     Delta = sum_k p_k (w_k - w_t);    m = beta1 m + (1 - beta1) Delta
-    Adagrad  v = v + Delta^2;    Yogi  v = v - (1 - beta2) Delta^2 sign(v - Delta^2);    Adam  v = beta2 v + (1 - beta2) Delta^2
-    w_{t+1} = w_t + eta m / (sqrt(v) + tau),    v_{-1} = tau^2
+    Adagrad  v = v + Delta^2;    Yogi  v = v - (1 - beta2) Delta^2 sign(v - Delta^2);    Adam  v = beta2 v +
+    (1 - beta2) Delta^2 w_{t+1} = w_t + eta m / (sqrt(v) + tau),    v_{-1} = tau^2
 Running statistics of batch normalisation take the plain mean.
 """
 
@@ -46,7 +46,9 @@ class FedAdam(FedAvg):
         return w
 
 
-@pytest.mark.parametrize(("case", "rule"), [(Case("cnn", 0.9), "yogi"), (Case(), "adagrad")], ids=lambda v: str(v))
+@pytest.mark.parametrize(
+    ("case", "rule"), [(Case("cnn", 0.9), "yogi"), (Case(), "adagrad")], ids=lambda v: str(v)
+)
 def test_the_other_rules(case: Case, rule: str) -> None:
     agree(case, FedAdam, rule=rule, tau=0.1, beta1=0.5)
 

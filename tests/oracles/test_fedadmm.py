@@ -1,10 +1,11 @@
-"""FedADMM (Gong et al., ICDE 2022, algorithm 1): L(w, y) = F_k(w) + <y_k, w - theta> + rho / 2 ||w - theta||^2.
+"""FedADMM (Gong et al., ICDE 2022, algorithm 1): L(w, y) = F_k(w) + <y_k, w - theta> + rho / 2 ||w -
+theta||^2.
 
     w_k+ = argmin L by SGD from theta;    y_k+ = y_k + rho (w_k+ - theta)
     Delta_k = (w_k+ - w_k) + (y_k+ - y_k) / rho;    theta <- theta + eta / |S| sum_k Delta_k
 eta is the share of the clients in S, with own=False 1, unless it is given (lr).
-w_k is the client's own last model, at first the one it received; with own=False always the one it received. Running
-statistics of batch normalisation take the plain mean.
+w_k is the client's own last model, at first the one it received; with own=False always the one it received.
+Running statistics of batch normalisation take the plain mean.
 """
 
 from types import SimpleNamespace
@@ -64,7 +65,8 @@ def test_the_step_is_the_share_of_the_clients_that_answered() -> None:
 
 
 def test_the_model_stays_the_mean_of_what_all_clients_have() -> None:
-    """Of three clients that all began with 0 two answer, with w_S = 4 and 7, rho = 0.5: (2 * 4 + 2 * 7 + 0) / 3."""
+    """Of three clients that all began with 0 two answer, with w_S = 4 and 7, rho = 0.5: (2 * 4 + 2 * 7 + 0) /
+    3."""
     fed = SimpleNamespace(shared=("w",), sizes=np.array([1, 1, 1, 0]))
     replies = [Sent(k, 1.0, {"w": torch.tensor([2 * w_S])}) for k, w_S in ((0, 4.0), (1, 7.0))]
     merged = Engine(rho=0.5).merge({"w": torch.zeros(1)}, {}, Ups.of(replies, 1, "equal"), fed)[0]  # type: ignore[arg-type]

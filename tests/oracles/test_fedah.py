@@ -1,4 +1,5 @@
-"""FedAH (arXiv 2412.01295): FedALA's start of the head, then FedRep's head before body, and the mean of both by size."""
+"""FedAH (arXiv 2412.01295): FedALA's start of the head, then FedRep's head before body, and the mean of both
+by size."""
 
 import pytest
 
@@ -27,7 +28,8 @@ def test_fedah() -> None:
 
 @pytest.mark.parametrize("attendance", [ATTENDANCE, ((3,), (3,), (3,))], ids=["some", "one"])
 def test_with_adam_the_body_begins_with_its_own_first_step(attendance: tuple[tuple[int, ...], ...]) -> None:
-    """Its moments begin where the head's end, and bias is corrected by the steps that they have seen, be it in lanes or not."""
+    """Its moments begin where the head's end, and bias is corrected by the steps that they have seen, be it
+    in lanes or not."""
     agree(Case("mlp", optimiser="adam", lr=0.01, attendance=attendance), FedAH, eta=20.0, head=0.6)
 
 

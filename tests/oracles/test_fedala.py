@@ -1,6 +1,8 @@
-"""FedALA (Zhang et al., AAAI 2023, eq. 4 and 5): th = v + (w - v) W for the last blocks, W <- clip(W - eta grad (w - v)) first.
+"""FedALA (Zhang et al., AAAI 2023, eq. 4 and 5): th = v + (w - v) W for the last blocks, W <- clip(W - eta
+grad (w - v)) first.
 
-v is what the client trained last. W begins at 1 and goes on from round to round. A client that is new has v = w.
+v is what the client trained last. W begins at 1 and goes on from round to round. A client that is new has v =
+w.
 """
 
 import torch
@@ -25,7 +27,9 @@ class FedALA(FedAvg):
         return [n for n, _ in self.module.named_parameters() if n.partition(".")[0] in last]
 
     def arrive(self, c: Client) -> None:
-        self.private.setdefault(c.k, {"w": dict(self.w), "W": {n: torch.ones_like(self.w[n]) for n in self.mixed}})
+        self.private.setdefault(
+            c.k, {"w": dict(self.w), "W": {n: torch.ones_like(self.w[n]) for n in self.mixed}}
+        )
         self.private[c.k]["W"] = self.fitted(c.k, self.t)
         loaded(c.model, self.begun(c.k, self.private[c.k]["W"]))
 

@@ -1,7 +1,9 @@
-"""FedAMP (Huang et al., AAAI 2021): u_k = sum_j xi_kj v_j, and client k minimises f_k(w) + lam/2 |w - u_k|^2 from v_k.
+"""FedAMP (Huang et al., AAAI 2021): u_k = sum_j xi_kj v_j, and client k minimises f_k(w) + lam/2 |w - u_k|^2
+from v_k.
 
-A(d) = 1 - e^(-d / sigma), so that xi_kj = alpha A'(|v_k - v_j|^2) = alpha / sigma e^(-|v_k - v_j|^2 / sigma), and
-xi_kk = 1 - sum_j xi_kj.   alpha = others sigma / (K - 1).   Distances are those of parameters, not of statistics.
+A(d) = 1 - e^(-d / sigma), so that xi_kj = alpha A'(|v_k - v_j|^2) = alpha / sigma e^(-|v_k - v_j|^2 / sigma),
+and xi_kk = 1 - sum_j xi_kj.   alpha = others sigma / (K - 1).   Distances are those of parameters, not of
+statistics.
 """
 
 import math
@@ -38,7 +40,9 @@ class FedAMP(Dispatched):
         loaded(c.model, self.own(c.k))
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
-        away = torch.stack([(p - self.sent_to(c.k)[n]).pow(2).sum() for n, p in c.model.named_parameters()]).sum()
+        away = torch.stack(
+            [(p - self.sent_to(c.k)[n]).pow(2).sum() for n, p in c.model.named_parameters()]
+        ).sum()
         return super().loss(c, seen) + self.lam / 2 * away
 
     def leave(self, c: Client) -> Tree:
@@ -64,7 +68,8 @@ class FedAMP(Dispatched):
 
 
 def test_a_client_without_samples_sends_back_its_mixture() -> None:
-    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1, and no longer 0."""
+    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1, and no
+    longer 0."""
     fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
     s = {"v": {"w": torch.zeros(3, 1)}, "u": {"w": torch.zeros(3, 1)}}
     replies = Ups.of([Sent(k, 1.0, {"w": torch.ones(1)}) for k in (0, 1)], 1)

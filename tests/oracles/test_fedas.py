@@ -1,4 +1,5 @@
-"""FedAS (Yang et al., CVPR 2024): the received body takes a pass towards the means m_c of what the client's own body saw.
+"""FedAS (Yang et al., CVPR 2024): the received body takes a pass towards the means m_c of what the client's
+own body saw.
 
 Then it trains; F_k = sum over batches of |grad CE|^2 of the trained model, and w = sum_k F_k w_k / sum_k F_k.
 The head stays at the client, which is scored by the model that it trained last.
@@ -32,7 +33,9 @@ class FedAS(Divided):
             for batch in rows.split(self.case.batch):
                 f, label = split_forward(model, self.x[batch])[1], self.y[batch].argmax(1)
                 model.zero_grad()
-                torch.stack([(f[label == j] - m[j]).pow(2).mean() for j in set(label.tolist())]).sum().backward()
+                torch.stack(
+                    [(f[label == j] - m[j]).pow(2).mean() for j in set(label.tolist())]
+                ).sum().backward()
                 with torch.no_grad():
                     for p in model.parameters():
                         if p.grad is not None:

@@ -1,7 +1,8 @@
-"""FedAvg-FT (the diagnostic of Fig. 1 of Xu et al., arXiv 2303.06314): the server trains the head on a balanced set.
+"""FedAvg-FT (the diagnostic of Fig. 1 of Xu et al., arXiv 2303.06314): the server trains the head on a
+balanced set.
 
-After every merge: epochs of SGD with momentum and weight decay on the cross-entropy of samples that no client has, the
-same number of each class. The body stands still, in evaluation mode.
+After every merge: epochs of SGD with momentum and weight decay on the cross-entropy of samples that no client
+has, the same number of each class. The body stands still, in evaluation mode.
 """
 
 from dataclasses import replace
@@ -29,7 +30,11 @@ class FedAvgFT(FedAvg):
     def server(self, replies: list[Reply], old: Weights) -> None:
         x, label = self.given.reserved()
         assert torch.bincount(label).tolist() == [self.each] * CLASSES
-        x, y, model = x.double(), torch.nn.functional.one_hot(label, CLASSES).double(), self.model_with(self.w).eval()
+        x, y, model = (
+            x.double(),
+            torch.nn.functional.one_hot(label, CLASSES).double(),
+            self.model_with(self.w).eval(),
+        )
         head = list(model.head.parameters())  # type: ignore[union-attr]
         optimiser = torch.optim.SGD(head, self.lr, self.momentum, weight_decay=self.weight_decay)
         generator = self.given.generator(self.t, "fedavg_ft")

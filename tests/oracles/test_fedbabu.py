@@ -1,6 +1,8 @@
-"""FedBABU (Oh, Kim & Yun, ICLR 2022, algorithm 1): the head keeps its random start, everything else is averaged.
+"""FedBABU (Oh, Kim & Yun, ICLR 2022, algorithm 1): the head keeps its random start, everything else is
+averaged.
 
-Momentum and weight decay do not touch the head either. For its own score a client trains the head on its data, by SGD.
+Momentum and weight decay do not touch the head either. For its own score a client trains the head on its
+data, by SGD.
 """
 
 from dataclasses import replace

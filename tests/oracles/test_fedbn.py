@@ -1,7 +1,8 @@
-"""FedBN (Li et al., ICLR 2021, algorithm 1): averages every layer but batch normalisation's, which stay on the client.
+"""FedBN (Li et al., ICLR 2021, algorithm 1): averages every layer but batch normalisation's, which stay on
+the client.
 
-Weights, biases and running statistics are neither sent nor overwritten, however long a client is away. Client k is
-scored by the server's weights with its own batch normalisation.
+Weights, biases and running statistics are neither sent nor overwritten, however long a client is away. Client
+k is scored by the server's weights with its own batch normalisation.
 """
 
 import pytest

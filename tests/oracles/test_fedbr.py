@@ -1,10 +1,13 @@
-"""FedBR (Guo, Tang & Lin, ICML 2023, eq. 3 to 6 and algorithm 2): local models agree on data that belong to nobody.
+"""FedBR (Guo, Tang & Lin, ICML 2023, eq. 3 to 6 and algorithm 2): local models agree on data that belong to
+nobody.
 
 Before round 1 clients share averages of B of their inputs each; a batch u is taken from them at every step.
     e1 = P(phi(u)),  e2 = P(phi_t(u)),  e3 = P(phi(x));    phi_t: the received body, constant
     L_con = -log( exp(tau cos(e1, e2)) / (exp(tau cos(e1, e2)) + exp(tau cos(e1, e3))) )
-    phi and head descend CE(x, y) + mu L_con + lam CE(z(u), 1/C);    P, linear layers with ReLU between, ascends L_con
-Both steps are taken at once. In L_con and for u, batch normalisation is in evaluation mode. P stays with the client.
+    phi and head descend CE(x, y) + mu L_con + lam CE(z(u), 1/C);    P, linear layers with ReLU between,
+    ascends L_con
+Both steps are taken at once. In L_con and for u, batch normalisation is in evaluation mode. P stays with the
+client.
 """
 
 import torch
@@ -56,7 +59,9 @@ class FedBR(FedAvg):
         """Inputs as the model sees them."""
         return x
 
-    def contrast(self, P: dict[str, Tensor] | dict[str, nn.Parameter], h_u: Tensor, h_t: Tensor, h_x: Tensor) -> Tensor:
+    def contrast(
+        self, P: dict[str, Tensor] | dict[str, nn.Parameter], h_u: Tensor, h_t: Tensor, h_x: Tensor
+    ) -> Tensor:
         e1, e2, e3 = (normalize(self.projected(P, h)) for h in (h_u, h_t, h_x))
         near, far = torch.exp(self.tau * (e1 * e2).sum(1)), torch.exp(self.tau * (e1 * e3).sum(1))
         return -torch.log(near / (near + far)).mean()

@@ -1,7 +1,9 @@
-"""FedCAC (Wu et al., ICCV 2023, eq. 5 to 9): critical weights from clients with the same ones, all others from everybody.
+"""FedCAC (Wu et al., ICCV 2023, eq. 5 to 9): critical weights from clients with the same ones, all others
+from everybody.
 
 c = |(w_k - w_k0) w_k| by tensor; its largest floor(tau N) are M_k.   O_kj = 1 - |M_k - M_j| / (2 |M_k|)
-v_k = mean of w_j over j = k and O_kj >= mean O + t / beta (max O - mean O).   Client k is sent M_k v_k + (1 - M_k) w.
+v_k = mean of w_j over j = k and O_kj >= mean O + t / beta (max O - mean O).   Client k is sent M_k v_k + (1 -
+M_k) w.
 """
 
 import torch
@@ -19,7 +21,10 @@ class FedCAC(Dispatched):
     beta = 0.0
 
     def begin(self) -> None:
-        self.M = [{n: torch.zeros_like(self.w[n], dtype=torch.bool) for n in self.learned} for _ in range(self.clients)]
+        self.M = [
+            {n: torch.zeros_like(self.w[n], dtype=torch.bool) for n in self.learned}
+            for _ in range(self.clients)
+        ]
         self.v = [{n: self.w[n] for n in self.learned} for _ in range(self.clients)]
         self.note()
 
@@ -52,7 +57,11 @@ class FedCAC(Dispatched):
 
     def largest(self, c: torch.Tensor) -> torch.Tensor:
         N = c.numel()
-        at = c.flatten().sort(descending=True).values[int(self.tau * N) - 1] if int(self.tau * N) else torch.inf
+        at = (
+            c.flatten().sort(descending=True).values[int(self.tau * N) - 1]
+            if int(self.tau * N)
+            else torch.inf
+        )
         return c >= (at if at > 1e-10 else c[c > 1e-10].min())
 
 
@@ -61,7 +70,8 @@ def test_fedcac() -> None:
 
 
 def test_a_fifth_of_the_rounds() -> None:
-    """Of three, so that everybody is alone from the first on; a shorter run of a table keeps the share of it."""
+    """Of three, so that everybody is alone from the first on; a shorter run of a table keeps the share of
+    it."""
     agree(Case(), FedCAC)
     assert Engine(beta=100).paced(500, 20).beta == 4
 

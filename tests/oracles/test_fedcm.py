@@ -2,7 +2,8 @@
 
     v = alpha g + (1 - alpha) Delta_t;    y <- y - lr v, K steps
     Delta_{t+1} = (w_t - mean_k y_k) / (K lr);    w_{t+1} = w_t - K lr Delta_{t+1}
-Clients differ in K here: K lr is its mean over clients. With momentum rho, K becomes the sum of 1 + rho + ... + rho^(K-1-s).
+Clients differ in K here: K lr is its mean over clients. With momentum rho, K becomes the sum of 1 + rho + ...
++ rho^(K-1-s).
 """
 
 import torch

@@ -1,7 +1,8 @@
-"""FedCP (Zhang et al., KDD 2023, eq. 2 to 7): CE(P(h r) + G(h (1 - r))) + lam MMD(h, h_t); the policy r is learned, G constant.
+"""FedCP (Zhang et al., KDD 2023, eq. 2 to 7): CE(P(h r) + G(h (1 - r))) + lam MMD(h, h_t); the policy r is
+learned, G constant.
 
-(r, 1 - r) = softmax of two halves of relu(LayerNorm(linear(h u))) and Gumbel noise; u the normalised sum of P's rows at the
-round's start. (P + G) / 2 is merged as the head. At test time there is no noise.
+(r, 1 - r) = softmax of two halves of relu(LayerNorm(linear(h u))) and Gumbel noise; u the normalised sum of
+P's rows at the round's start. (P + G) / 2 is merged as the head. At test time there is no noise.
 """
 
 from dataclasses import replace
@@ -67,5 +68,6 @@ def test_fedcp() -> None:
 
 
 def test_fedcp_with_adam() -> None:
-    """Descent by SGD leaves the sum of the own head's rows as it was, so that only here u shows when it was taken."""
+    """Descent by SGD leaves the sum of the own head's rows as it was, so that only here u shows when it was
+    taken."""
     agree(Case("cnn", lr=0.01, optimiser="adam"), FedCP, lam=0.7)

@@ -1,7 +1,9 @@
-"""FedData (Zhao et al., arXiv 1806.00582, section 4.2): raw samples of every client are shared with all clients.
+"""FedData (Zhao et al., arXiv 1806.00582, section 4.2): raw samples of every client are shared with all
+clients.
 
-Before round 1 every client sends max(1, floor(share n_k)) samples with their labels; P is the union of them all. Each
-sample of a local step is one of P with probability |P| / (|P| + n_k), else the client's own: as many steps as without P.
+Before round 1 every client sends max(1, floor(share n_k)) samples with their labels; P is the union of them
+all. Each sample of a local step is one of P with probability |P| / (|P| + n_k), else the client's own: as
+many steps as without P.
 """
 
 import torch
@@ -21,7 +23,10 @@ class FedData(FedAvg):
         if self.t > 0 or not self.share:
             return
         rows = torch.cat(
-            [self.given.sample(k, max(1, int(self.share * len(self.given.rows(k)))), "feddata") for k in cohort]
+            [
+                self.given.sample(k, max(1, int(self.share * len(self.given.rows(k)))), "feddata")
+                for k in cohort
+            ]
         )
         self.slice = {"x": self.x[rows], "labels": self.y[rows].argmax(1)}
 

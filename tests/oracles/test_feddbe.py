@@ -1,6 +1,8 @@
-"""FedDBE (Zhang et al., NeurIPS 2023, eq. 3 to 6): CE(head(h + m_k)) + kappa / 2 |mean h - g|^2 / D, from round 2 on.
+"""FedDBE (Zhang et al., NeurIPS 2023, eq. 3 to 6): CE(head(h + m_k)) + kappa / 2 |mean h - g|^2 / D, from
+round 2 on.
 
-g is the mean feature of all clients' samples by the model after round 1. m_k begins at 0, is trained and stays.
+g is the mean feature of all clients' samples by the model after round 1. m_k begins at 0, is trained and
+stays.
 """
 
 import torch

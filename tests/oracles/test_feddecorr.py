@@ -1,7 +1,8 @@
 """FedDecorr (Shi et al., ICLR 2023, eq. 6 and 7): features of a batch should not repeat each other.
 
     paper:  L = ||K||_F^2 / D^2,  K: the features' correlation matrix over the batch
-    code:   L = sum_{i != j} (sum_b u_bi u_bj)^2 / (D (D - 1)) / n,  u: features standardised with the unbiased variance
+    code:   L = sum_{i != j} (sum_b u_bi u_bj)^2 / (D (D - 1)) / n,  u: features standardised with the
+    unbiased variance
 The loss is CE + beta L. Both forms add 1e-8 to variances; a batch of one sample has no L.
 """
 
@@ -36,7 +37,8 @@ class FedDecorr(FedAvg):
 
 
 ILL = 1e-4
-"""Standardising divides by deviations near zero, which makes the last bits larger; those differ by processor."""
+"""Standardising divides by deviations near zero, which makes the last bits larger; those differ by
+processor."""
 
 
 @everywhere

@@ -1,15 +1,19 @@
-"""FedDPMS (Chen & Vikalo, CVPRW 2023, sections 3.1 to 3.3): clients draw images of classes they lack from noisy means.
+"""FedDPMS (Chen & Vikalo, CVPRW 2023, sections 3.1 to 3.3): clients draw images of classes they lack from
+noisy means.
 
     latent mu = sigmoid(W h + b);  log s^2 = V h + v, within [-10, 10];  the head reads mu
     stage I, t <= T_p:  CE + lam mean_i [ KL(N(mu_i, s_i^2) || N(0, I)) / l + |decode(mu_i + s_i e) - x_i|^2 ]
-Decoders stay with the clients and are averaged once, after round T_p. Then, and after every later round but the last,
-those who answered and have not shared yet send, for each of their `top` largest classes with `least` samples or more, with
-m_c the mean of mu over the samples of class c by the merged model,
+Decoders stay with the clients and are averaged once, after round T_p. Then, and after every later round but
+the last, those who answered and have not shared yet send, for each of their `top` largest classes with
+`least` samples or more, with m_c the mean of mu over the samples of class c by the merged model,
     paper:   the first alpha vectors m_c + sigma e whose decoded image the model takes for c
-    single:  m_c + sigma / sqrt(alpha) e, from which the server makes 4 alpha vectors m + spread e and keeps the first alpha
+    single:  m_c + sigma / sqrt(alpha) e, from which the server makes 4 alpha vectors m + spread e and keeps
+    the first alpha
              that it takes for c, or m itself
-Each client is matched once with the client whose shared classes meet most of the `top` classes that it has least of.
-    stage II:  CE; each sample is one of the n~ decoded vectors of the match with probability n~ / (n + n~), else its own
+Each client is matched once with the client whose shared classes meet most of the `top` classes that it has
+least of.
+    stage II:  CE; each sample is one of the n~ decoded vectors of the match with probability n~ / (n + n~),
+    else its own
 """
 
 from dataclasses import replace
@@ -121,7 +125,8 @@ class FedDPMS(FedAvg):
             n = {k: len(self.given.rows(k)) for k in cohort}
             own = {k: decoder_of(self.kept[k]) for k in cohort}
             self.slice["decoder"] = {
-                name: sum(n[k] * own[k][name] for k in cohort) / sum(n.values()) for name in self.slice["decoder"]
+                name: sum(n[k] * own[k][name] for k in cohort) / sum(n.values())
+                for name in self.slice["decoder"]
             }
         if not self.last_of_stage <= self.t < self.case.rounds:
             return
@@ -144,12 +149,18 @@ class FedDPMS(FedAvg):
     def share(self, k: int, classes: list[int]) -> None:
         rows = self.given.rows(k)
         mu, label = self.evaluated(self.w, self.x[rows])[1], self.y[rows].argmax(1)
-        noise, more = self.given.generator("feddpms", "release", k), self.given.generator("feddpms", "spread", k)
+        noise, more = (
+            self.given.generator("feddpms", "release", k),
+            self.given.generator("feddpms", "spread", k),
+        )
         z, labels = [], []
         for j in classes:
             mean = mu[label == j].mean(0)
             if self.mechanism == "single":
-                once = mean + self.sigma / self.alpha**0.5 * torch.randn(1, self.width, generator=noise)[0].double()
+                once = (
+                    mean
+                    + self.sigma / self.alpha**0.5 * torch.randn(1, self.width, generator=noise)[0].double()
+                )
                 near = once + self.spread * torch.randn(4 * self.alpha, self.width, generator=more).double()
                 right = near[self.taken_for(near) == j][: self.alpha]
                 kept = right if len(right) else once[None]
@@ -186,7 +197,9 @@ def decoder_of(w: Weights) -> Weights:
     return {n.removeprefix(prefix): t for n, t in w.items() if n.startswith(f"{prefix}dec_")}
 
 
-SMALL = replace(Case("cnn", 0.9), shape=(1, 8, 8), lr=0.02, attendance=((0, 1, 3, 4), (1, 2, 3), (0, 1, 2, 4)))
+SMALL = replace(
+    Case("cnn", 0.9), shape=(1, 8, 8), lr=0.02, attendance=((0, 1, 3, 4), (1, 2, 3), (0, 1, 2, 4))
+)
 
 
 def test_feddpms() -> None:
@@ -194,4 +207,12 @@ def test_feddpms() -> None:
 
 
 def test_one_noisy_mean_a_class() -> None:
-    agree(replace(SMALL, model="mlp", momentum=0.0), FedDPMS, width=4, alpha=4, sigma=1.5, top=2, mechanism="single")
+    agree(
+        replace(SMALL, model="mlp", momentum=0.0),
+        FedDPMS,
+        width=4,
+        alpha=4,
+        sigma=1.5,
+        top=2,
+        mechanism="single",
+    )

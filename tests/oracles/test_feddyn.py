@@ -28,7 +28,9 @@ class FedDyn(FedAvg):
     def loss(self, c: Client, seen: Pass) -> Tensor:
         loss = super().loss(c, seen)
         for n, p in c.parameters.items():
-            loss = loss - (self.private[c.k]["g"][n] * p).sum() + self.alpha / 2 * ((p - c.start[n]) ** 2).sum()
+            loss = (
+                loss - (self.private[c.k]["g"][n] * p).sum() + self.alpha / 2 * ((p - c.start[n]) ** 2).sum()
+            )
         return loss
 
     def leave(self, c: Client) -> Tree:

@@ -1,7 +1,7 @@
 """FedEM (Marfoq et al., NeurIPS 2021, algorithm 1 with local SGD).
 
-q_ij ~ pi_j exp(-l(th_j; i)) at the round's beginning;    pi_j <- mean_i q_ij;    th_j descends mean_i q_ij l(th_j; i)
-p = sum_j pi_j softmax(z_j): with a client's own pi for the client, with 1/M for everybody else
+q_ij ~ pi_j exp(-l(th_j; i)) at the round's beginning;    pi_j <- mean_i q_ij;    th_j descends mean_i q_ij
+l(th_j; i) p = sum_j pi_j softmax(z_j): with a client's own pi for the client, with 1/M for everybody else
 """
 
 import pytest
@@ -56,7 +56,10 @@ class FedEM(FedAvg):
         return total
 
     def mixture(self, w: Weights, x: Tensor) -> Tensor:
-        p = [self.evaluated(self.model_of(w, j), x)[0].softmax(1) * w["fedem.pi"][j] for j in range(self.models)]
+        p = [
+            self.evaluated(self.model_of(w, j), x)[0].softmax(1) * w["fedem.pi"][j]
+            for j in range(self.models)
+        ]
         return torch.stack(p).sum(0).log()
 
     def answers(self) -> dict[int, Tensor]:

@@ -1,6 +1,7 @@
 """FedETF (Li et al., ICCV 2023, eq. 3, 6 and 7), with features as wide as there are classes.
 
-v = P h / |P h|;   loss = -log( n_y^gamma exp(beta v_y . v) / sum_c n_c^gamma exp(beta v_c . v) );   V never changes
+v = P h / |P h|;   loss = -log( n_y^gamma exp(beta v_y . v) / sum_c n_c^gamma exp(beta v_c . v) );   V never
+changes
 """
 
 import torch

@@ -1,7 +1,8 @@
 """FedExP (Jhunjhunwala et al., ICLR 2023, algorithm 1): Delta_k = w_t - w_k of M clients, Delta their mean.
 
     eta_g = max(1, sum_k ||Delta_k||^2 / (2 M (||Delta||^2 + eps)));    w_{t+1} = w_t - eta_g Delta
-The last model is the average of w_T and w_{T-1}. Running statistics of batch normalisation take the plain mean.
+The last model is the average of w_T and w_{T-1}. Running statistics of batch normalisation take the plain
+mean.
 """
 
 import torch

@@ -1,11 +1,13 @@
-"""FedFA (Zhou & Konukoglu, ICLR 2023, eq. 4 to 10): channel statistics of activations are perturbed in training.
+"""FedFA (Zhou & Konukoglu, ICLR 2023, eq. 4 to 10): channel statistics of activations are perturbed in
+training.
 
 At the block whose output has pixels, with probability p a step, each sample's channel mean m and deviation s:
-    V_m, V_s: unbiased variances over the batch;    S_m, S_s: population variances over clients of their mean m and s
-    gamma = C r / sum_c r_c,  r_c = 1 / (1 + 1 / S_c);    m' = m + N(0, 1) sqrt((gamma + 1) V_m),  s' likewise
-    h <- (h - m) / s s' + m'
-Before round 1 S = 1. A batch of one sample has no variances and stays. 1e-6 is added to the variances of pixels, to S and
-to (gamma + 1) V. As in the public code: one variance of all channels' means together, so that gamma = 1.
+    V_m, V_s: unbiased variances over the batch;    S_m, S_s: population variances over clients of their mean
+    m and s gamma = C r / sum_c r_c,  r_c = 1 / (1 + 1 / S_c);    m' = m + N(0, 1) sqrt((gamma + 1) V_m),  s'
+    likewise h <- (h - m) / s s' + m'
+Before round 1 S = 1. A batch of one sample has no variances and stays. 1e-6 is added to the variances of
+pixels, to S and to (gamma + 1) V. As in the public code: one variance of all channels' means together, so
+that gamma = 1.
 """
 
 from dataclasses import replace
@@ -31,7 +33,9 @@ class FedFA(FedAvg):
         self.slice = {what: {"conv": torch.ones(CHANNELS).double()} for what in ("m", "s")}
 
     def arrive(self, c: Client) -> None:
-        self.normal = {what: self.noise(c, f"{what}/conv", Law("normal", (), (CHANNELS,))) for what in ("m", "s")}
+        self.normal = {
+            what: self.noise(c, f"{what}/conv", Law("normal", (), (CHANNELS,))) for what in ("m", "s")
+        }
         self.turn = self.noise(c, "p/conv", Law("uniform", (), (), per_sample=False))
 
     def forward(self, c: Client, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,11 @@
-"""FedFed (Yang et al., NeurIPS 2023, algorithms 1 and 2): what a common generator leaves over of images, with noise, for all.
+"""FedFed (Yang et al., NeurIPS 2023, algorithms 1 and 2): what a common generator leaves over of images, with
+noise, for all.
 
     (mu, log s^2) = encoder(x), log s^2 within [-10, 10];   x^ = decoder(mu + s e);   r = x - x^
     stage I, t <= T_p:  CE(x) + mean_i [ rec mean_pixels (x^_i - x_i)^2 + ce/2 sum_j CE(r_i + sigma_j e_ij)
                                          + kl KL(N(mu_i, s_i^2) || N(0, I)) / (3 l) ]
-After round T_p all clients send x - decoder(mu) + sigma_j e for j = 1 and then 2, by the merged generator, with labels.
+After round T_p all clients send x - decoder(mu) + sigma_j e for j = 1 and then 2, by the merged generator,
+with labels.
     stage II:  CE(x) + weight CE(rows of what all sent)
 Every pass is one in training mode, in this order: x, r + sigma_1 e_1, r + sigma_2 e_2.
 """
@@ -64,7 +66,9 @@ class FedFed(FedAvg):
         x_hat = self.decoded(dict(c.extra), mu + (log_var / 2).exp() * self.e[c.step][:many])
         r = seen.x - x_hat
         for e, sigma in ((self.e1, self.sigma1), (self.e2, self.sigma2)):
-            loss = loss + self.ce / 2 * cross_entropy(self.forward(c, r + sigma * e[c.step][:many])[0], seen.y)
+            loss = loss + self.ce / 2 * cross_entropy(
+                self.forward(c, r + sigma * e[c.step][:many])[0], seen.y
+            )
         kl = 0.5 * (log_var.exp() + mu**2 - 1 - log_var).sum(1)
         return loss + self.rec * F.mse_loss(x_hat, seen.x) + self.kl * kl.mean() / (3 * self.width)
 
@@ -79,7 +83,9 @@ class FedFed(FedAvg):
         P, (_, height, width) = {n.removeprefix("fedfed.dec_"): t for n, t in w.items()}, self.case.shape
         h = (z @ P["w"].T + P["b"]).clamp(min=0).reshape(-1, 64, height // 4, width // 4)
         for name, stride in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
-            h = F.conv_transpose2d(h, P[f"{name}_w"], P[f"{name}_b"], stride, padding=1, output_padding=stride - 1)
+            h = F.conv_transpose2d(
+                h, P[f"{name}_w"], P[f"{name}_b"], stride, padding=1, output_padding=stride - 1
+            )
             h = torch.sigmoid(h) if name == "d" else h.clamp(min=0)
         return h
 
@@ -113,12 +119,15 @@ def test_two_rounds_of_stage_one_and_other_weights() -> None:
 
 
 def test_stage_one_is_a_quarter_of_the_rounds_but_one_at_least_and_never_all() -> None:
-    """round(0.25 * 60) = 15, the paper's; of 2 and of 1 round the first; 0.99 of 10 leaves one to train with the pool."""
+    """round(0.25 * 60) = 15, the paper's; of 2 and of 1 round the first; 0.99 of 10 leaves one to train with
+    the pool."""
     assert [Ours().last_of_stage(rounds) for rounds in (60, 30, 2, 1)] == [15, 8, 1, 1]
     assert Ours(stage=0.99).last_of_stage(10) == 9
     (trip,) = Ours().trips
     assert [t for t in range(61) if trip.when(t, 60)] == [15]
-    assert not any(trip.when(t, 1) for t in (0, 1)), "in a run of one round nobody would train on what was sent"
+    assert not any(trip.when(t, 1) for t in (0, 1)), (
+        "in a run of one round nobody would train on what was sent"
+    )
 
 
 def sender(x: Tensor, label: list[int]) -> SimpleNamespace:
@@ -134,7 +143,8 @@ def still(shape: tuple[int, ...], width: int) -> Weights:
 
 
 def test_what_leaves_is_the_residue_twice_each_copy_with_noise_of_its_own() -> None:
-    """x = 0.75 and 0.25 less 1/2: residues 1/4 and -1/4. Without noise both copies are these, in the same order."""
+    """x = 0.75 and 0.25 less 1/2: residues 1/4 and -1/4. Without noise both copies are these, in the same
+    order."""
     x = torch.tensor([0.75, 0.25]).reshape(2, 1, 1, 1).expand(2, 1, 16, 16)
     c, w = sender(x, [2, 0]), still((1, 16, 16), 2)
     clear = Ours(width=2, sigma1=0, sigma2=0).send(w, c)  # type: ignore[arg-type]
@@ -143,7 +153,9 @@ def test_what_leaves_is_the_residue_twice_each_copy_with_noise_of_its_own() -> N
     noise = Ours(width=2, sigma1=0.5, sigma2=2.0).send(w, c)["x"] - clear["x"]  # type: ignore[arg-type]
     assert noise[:2].std() == pytest.approx(0.5, rel=0.1), "512 draws: a standard error of 3 %"
     assert noise[2:].std() == pytest.approx(2.0, rel=0.1)
-    assert not torch.allclose(noise[:2] * 4, noise[2:]), "copies with the same noise would give the residue away"
+    assert not torch.allclose(noise[:2] * 4, noise[2:]), (
+        "copies with the same noise would give the residue away"
+    )
 
 
 def test_log_variances_stay_where_their_exponential_is_finite() -> None:
@@ -161,7 +173,9 @@ def test_log_variances_stay_where_their_exponential_is_finite() -> None:
         ("fedfed+local", (1, 8, 8), "common generator"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_trains(method: str, shape: tuple[int, ...], said: str) -> None:
+def test_what_cannot_work_is_refused_before_anything_trains(
+    method: str, shape: tuple[int, ...], said: str
+) -> None:
     x, y = torch.zeros(40, *shape), torch.arange(40) % CLASSES
     data = unskew.data.arrays(x, y, x, y)
     with pytest.raises(UsageError, match=said):

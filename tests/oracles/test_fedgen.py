@@ -1,8 +1,11 @@
-"""FedGen (Zhu, Hong & Zhou, ICML 2021, eq. 4 and 5, algorithm 1): a generator of features, trained at the server.
+"""FedGen (Zhu, Hong & Zhou, ICML 2021, eq. 4 and 5, algorithm 1): a generator of features, trained at the
+server.
 
     G(y, e) = W2 relu(W1 [y, e] + b1) + b2,   e uniform on [0, 1)
-    server:  sum_k w_ky CE(head_k(G(y, e)), y) + exp(-mean_ij |G_i - G_j| |e_i - e_j|^2),   w_ky = n_ky / sum_j n_jy
-             Adam, |.| and |.|^2 averaged over coordinates; y uniform over the classes with more than one sample
+    server:  sum_k w_ky CE(head_k(G(y, e)), y) + exp(-mean_ij |G_i - G_j| |e_i - e_j|^2),   w_ky = n_ky /
+    sum_j n_jy
+             Adam, |.| and |.|^2 averaged over coordinates; y uniform over the classes with more than one
+             sample
     client, from round 2:  CE(z, y) + a_t CE(head(G(y', e)), y') + b_t KL(head(G(y, e')) || z)
              a_t = max(a decay^t, 1e-4), b_t likewise; the generated side of KL is constant
 A class that G has not learnt adds nothing to the last two terms, whose sums are divided by the whole batch.
@@ -89,7 +92,9 @@ class FedGen(FedAvg):
         random = self.given.generator(self.t, "fedgen")
         for _ in range(self.steps if self.known else 0):
             e = torch.rand(self.batch_size, NOISE, generator=random).double()
-            labels = [self.known[i] for i in torch.randint(len(self.known), (self.batch_size,), generator=random)]
+            labels = [
+                self.known[i] for i in torch.randint(len(self.known), (self.batch_size,), generator=random)
+            ]
             h = torch.stack([self.features(y, e_i) for y, e_i in zip(labels, e)])
             loss = self.diversity(h, e)
             for r in replies:

@@ -1,8 +1,11 @@
-"""FedGen as FLea compares it (our reconstruction after Liu et al., PAKDD 2022): a generator of images at the server.
+"""FedGen as FLea compares it (our reconstruction after Liu et al., PAKDD 2022): a generator of images at the
+server.
 
-    h = relu(W [e; y] + b) as 256 maps of 4x4; three transposed convolutions of kernel 4, stride 2, to 128, 64, 32 maps,
-    each followed by relu; one of kernel 3 to the image's channels; G(y, e) = scale tanh(.), resized to the input's size
-After the first `stage` of the rounds, after every merge, with the new global model f in evaluation mode and constant:
+    h = relu(W [e; y] + b) as 256 maps of 4x4; three transposed convolutions of kernel 4, stride 2, to 128,
+    64, 32 maps, each followed by relu; one of kernel 3 to the image's channels; G(y, e) = scale tanh(.),
+    resized to the input's size
+After the first `stage` of the rounds, after every merge, with the new global model f in evaluation mode and
+constant:
     steps of Adam on  CE(f(G(y, e)), y) + exp(-mean_ij |G_i - G_j| |e_i - e_j|^2),   e normal, y uniform
 The optimiser is made afresh each round. The server then sends images of G with their labels; a client adds
 weight CE(f(x~), y~) of as many of them as the batch has samples, in evaluation mode.
@@ -95,8 +98,9 @@ def one_hot(label: Tensor) -> Tensor:
 
 
 RATE, SIGNS = 1e-5, 5e-4
-"""Adam's first steps are nearly the rate times the sign of a gradient, which float32 need not know near 0: a weight of G
-may be off by twice the rate a step. An image sums up thousands of them, so it shows how G was trained all the same."""
+"""Adam's first steps are nearly the rate times the sign of a gradient, which float32 need not know near 0: a
+weight of G may be off by twice the rate a step. An image sums up thousands of them, so it shows how G was
+trained all the same."""
 
 
 def test_fedgen_images() -> None:

@@ -1,6 +1,8 @@
-"""FedGH (Yi et al., ACM MM 2023, algorithm 1): the head is trained at the server on every client's mean feature of each class.
+"""FedGH (Yi et al., ACM MM 2023, algorithm 1): the head is trained at the server on every client's mean
+feature of each class.
 
-    m_kc by client k's trained model;    w_head <- w_head - lr grad mean CE(head(m), c) over minibatches of the pairs (m, c)
+    m_kc by client k's trained model;    w_head <- w_head - lr grad mean CE(head(m), c) over minibatches of
+    the pairs (m, c)
 Bodies never leave. The order of pairs is given.
 """
 

@@ -1,7 +1,9 @@
-"""FedHKD (Chen et al., ICLR 2023, eq. 4 to 9, without noise): CE + lam mean_j |q(H^j) - Q^j| + gamma mean_i |h_i - H^{y_i}|.
+"""FedHKD (Chen et al., ICLR 2023, eq. 4 to 9, without noise): CE + lam mean_j |q(H^j) - Q^j| + gamma mean_i
+|h_i - H^{y_i}|.
 
-h_k^j, q_k^j: means of features and of softmax(z / T) over client k's samples of class j, sent where N_k^j / N_k >= threshold;
-H^j = sum_k N_k^j / N^j h_k^j, and Q^j likewise. A class that nobody sends keeps what it had.
+h_k^j, q_k^j: means of features and of softmax(z / T) over client k's samples of class j, sent where N_k^j /
+N_k >= threshold; H^j = sum_k N_k^j / N^j h_k^j, and Q^j likewise. A class that nobody sends keeps what it
+had.
 """
 
 import torch
@@ -40,7 +42,11 @@ class FedHKD(FedAvg):
         z, h = self.evaluated(c.weights, self.x[rows])
         q, label = (z / self.T).softmax(1), self.y[rows].argmax(1)
         enough = [j for j in range(CLASSES) if (n := int((label == j).sum())) and n / c.n >= self.threshold]
-        return {"means": {j: (int((label == j).sum()), h[label == j].mean(0), q[label == j].mean(0)) for j in enough}}
+        return {
+            "means": {
+                j: (int((label == j).sum()), h[label == j].mean(0), q[label == j].mean(0)) for j in enough
+            }
+        }
 
     def server(self, replies: list[Reply], old: Weights) -> None:
         for j in range(CLASSES):

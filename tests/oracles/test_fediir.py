@@ -1,6 +1,8 @@
-"""FedIIR (Guo et al., ICML 2023, eq. 6 to 8): the gradient of the head on each client's batch is held to its mean over clients.
+"""FedIIR (Guo et al., ICML 2023, eq. 6 to 8): the gradient of the head on each client's batch is held to its
+mean over clients.
 
-m <- ema m + (1 - ema) mean over samples of grad_head CE at w_t;    loss = CE + gamma ||grad_head CE(batch) - m||^2
+m <- ema m + (1 - ema) mean over samples of grad_head CE at w_t;    loss = CE + gamma ||grad_head CE(batch) -
+m||^2
 """
 
 import torch
@@ -27,7 +29,11 @@ class FedIIR(FedAvg):
         h = self.evaluated(self.w, self.x[rows])[1]
         W, b = self.w["head.weight"].clone().requires_grad_(), self.w["head.bias"].clone().requires_grad_()
         mean = torch.cat(
-            [g.reshape(CLASSES, -1) for g in torch.autograd.grad(cross_entropy(h @ W.T + b, self.y[rows]), [W, b])], 1
+            [
+                g.reshape(CLASSES, -1)
+                for g in torch.autograd.grad(cross_entropy(h @ W.T + b, self.y[rows]), [W, b])
+            ],
+            1,
         )
         self.slice = {"m": self.ema * self.slice["m"] + (1 - self.ema) * mean}
 

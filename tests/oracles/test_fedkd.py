@@ -1,4 +1,5 @@
-"""FedKD (Wu et al. 2022, eq. 1 to 6): a mentor stays, a mentee is sent; both learn from both, less where both are wrong.
+"""FedKD (Wu et al. 2022, eq. 1 to 6): a mentor stays, a mentee is sent; both learn from both, less where both
+are wrong.
 
     L = CE_w + CE_v + (KL(p_v || p_w) + KL(p_w || p_v)) / (CE_w + CE_v) + 2 MSE(h_v, W h_w) / (CE_w + CE_v)
 Everything descends L at once. Clients answer with their mentor.
@@ -28,7 +29,9 @@ class FedKD(Beside):
         watch.remove()
         log_v, log_w = z.log_softmax(1), seen.z.log_softmax(1)
         known = cross_entropy(z, seen.y) + cross_entropy(seen.z, seen.y)
-        both = kl_div(log_w, log_v.exp(), reduction="batchmean") + kl_div(log_v, log_w.exp(), reduction="batchmean")
+        both = kl_div(log_w, log_v.exp(), reduction="batchmean") + kl_div(
+            log_v, log_w.exp(), reduction="batchmean"
+        )
         return cross_entropy(z, seen.y) + (both + 2 * mse_loss(features[0], seen.h @ W.T)) / known
 
 

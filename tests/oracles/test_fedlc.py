@@ -1,8 +1,9 @@
-"""FedLC (Zhang et al., ICML 2022, section 4): cross-entropy with logits calibrated by the client's class counts.
+"""FedLC (Zhang et al., ICML 2022, section 4): cross-entropy with logits calibrated by the client's class
+counts.
 
     l = -log( exp(z_y - tau n_y^(-1/4)) / sum_c exp(z_c - tau n_c^(-1/4)) )
-over the classes that the client has (a count of 0 is an infinite shift), the true one among them: the paper's sum
-leaves it out. At test time logits are plain.
+over the classes that the client has (a count of 0 is an infinite shift), the true one among them: the paper's
+sum leaves it out. At test time logits are plain.
 """
 
 from torch import Tensor

@@ -1,7 +1,8 @@
 """FedLESAM (Fan et al., ICML 2024, eq. 4 and algorithm 1).
 
     e = rho (w_old - w_t) / ||w_old - w_t||;    w <- w - lr grad F(w + e)
-w_old is what the client received in its last round, or (official code) the global model of the round before for all.
+w_old is what the client received in its last round, or (official code) the global model of the round before
+for all.
 """
 
 import torch

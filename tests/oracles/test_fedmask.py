@@ -1,8 +1,9 @@
 """FedMask (Li et al., SenSys 2021, eq. 2 to 10 and algorithm 1).
 
     y = (W m) x,  m_ij = [m_r,ij >= 0];   dL/dm_r = sigma(m_r) (1 - sigma(m_r)) dL/dm;   L + lam sum_g |m_g|
-Before round 1 an epoch of SGD on m_r; of the last layers the share `keep` with the largest change of W m_r stays, by client.
-The server averages each element over those that have it and answered, as a bit, ties 0; clients go on from +start, -start.
+Before round 1 an epoch of SGD on m_r; of the last layers the share `keep` with the largest change of W m_r
+stays, by client. The server averages each element over those that have it and answered, as a bit, ties 0;
+clients go on from +start, -start.
 """
 
 from typing import Any
@@ -42,7 +43,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.fixed * Bit.apply(self.fedmask)
-        return F.linear(x, weight, self.bias) if weight.dim() == 2 else F.conv2d(x, weight, self.bias, padding=1)
+        return (
+            F.linear(x, weight, self.bias) if weight.dim() == 2 else F.conv2d(x, weight, self.bias, padding=1)
+        )
 
 
 class FedMask(Dispatched):
@@ -92,7 +95,9 @@ class FedMask(Dispatched):
             for batch in self.given.sample(k, len(rows), "fedmask").split(self.case.batch):
                 loss = cross_entropy(split_forward(model, self.x[batch])[0], self.y[batch])
                 with torch.no_grad():
-                    for p, g in zip(parameters.values(), torch.autograd.grad(loss, list(parameters.values()))):
+                    for p, g in zip(
+                        parameters.values(), torch.autograd.grad(loss, list(parameters.values()))
+                    ):
                         p -= self.case.lr * g
         return {n: p.detach() - self.w[n] for n, p in parameters.items()}
 

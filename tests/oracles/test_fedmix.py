@@ -1,9 +1,11 @@
-"""FedMix (Yoon et al., ICLR 2021, eq. 4 and algorithm 2): the loss of a mixture with others' averages, to first order.
+"""FedMix (Yoon et al., ICLR 2021, eq. 4 and algorithm 2): the loss of a mixture with others' averages, to
+first order.
 
-Before round 1 every client shuffles its samples and sends the mean inputs and mean labels (x-, y-) of groups of M.
-Every step takes one such pair for its whole batch; with u_i = (1 - lam) x_i
+Before round 1 every client shuffles its samples and sends the mean inputs and mean labels (x-, y-) of groups
+of M. Every step takes one such pair for its whole batch; with u_i = (1 - lam) x_i
     L = mean_i [ (1 - lam) CE(f(u_i), y_i) + lam CE(f(u_i), y-) + lam <d/du_i (1 - lam) CE(f(u_i), y_i), x-> ]
-Batch normalisation makes the loss of a sample depend on other inputs; the derivative is of the batch's mean loss.
+Batch normalisation makes the loss of a sample depend on other inputs; the derivative is of the batch's mean
+loss.
 """
 
 import torch

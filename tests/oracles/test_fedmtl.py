@@ -1,6 +1,7 @@
 """FedMTL (Smith et al., NeurIPS 2017), by steps on the primal: sum_k F_k(w_k) + lam tr(W O W').
 
-O = I - 11'/K, or trace(S) S^-1 with S = (W'W + r)^(1/2): client k descends its terms, all other models as they were last.
+O = I - 11'/K, or trace(S) S^-1 with S = (W'W + r)^(1/2): client k descends its terms, all other models as
+they were last.
 """
 
 from types import SimpleNamespace
@@ -63,7 +64,8 @@ def test_a_learned_relation() -> None:
 
 
 def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
-    """The last of three: it stayed at the first model, 0, and drew the others there for good; its minimum is their mean."""
+    """The last of three: it stayed at the first model, 0, and drew the others there for good; its minimum is
+    their mean."""
     fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
     s = Engine().tied({"w": torch.zeros(3, 1)}, fed)  # type: ignore[arg-type]
     replies = Ups.of([Sent(k, 1.0, {"w": torch.full((1,), float(k + 1))}) for k in (0, 1)], 1)
@@ -73,7 +75,8 @@ def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
 
 
 def test_unrelated_models_are_not_tied_and_like_ones_are_drawn_together() -> None:
-    """W'W = diag(4, 4), S = 2, O = 4 / 2 I;   of equal models the off-diagonal pulls: negative, with the ridge as its bound."""
+    """W'W = diag(4, 4), S = 2, O = 4 / 2 I;   of equal models the off-diagonal pulls: negative, with the
+    ridge as its bound."""
     apart = Engine(relation="learned", ridge=1e-9).related(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
     torch.testing.assert_close(apart, 2 * torch.eye(2).double(), rtol=0, atol=1e-6)
     alike = Engine(relation="learned", ridge=0.5).related(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))

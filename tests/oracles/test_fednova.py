@@ -2,9 +2,9 @@
 
     w_t - w_k = lr sum_s a_ks g_k(s):    the gradient of step s of S enters with the coefficient a_ks
     d_k = (w_t - w_k) / ||a_k||_1;    tau_eff = sum_k p_k ||a_k||_1;    w_{t+1} = w_t - tau_eff sum_k p_k d_k
-Plain SGD has a_ks = 1, momentum rho has a_ks = 1 + rho + ... + rho^(S - 1 - s). With FedProx the pull of each later step
-shrinks what came before, a_ks = (1 - lr mu)^(S - 1 - s), and tau_eff = sum_k p_k S_k, as in the public code. Running
-statistics of batch normalisation take the plain mean.
+Plain SGD has a_ks = 1, momentum rho has a_ks = 1 + rho + ... + rho^(S - 1 - s). With FedProx the pull of each
+later step shrinks what came before, a_ks = (1 - lr mu)^(S - 1 - s), and tau_eff = sum_k p_k S_k, as in the
+public code. Running statistics of batch normalisation take the plain mean.
 """
 
 import pytest
@@ -79,7 +79,9 @@ def test_fednova_reads_the_mu_of_the_fedprox_beside_it(case: Case, oracle: type[
 
 def test_fednova_refuses_a_pull_with_momentum() -> None:
     """M6: there is no closed form for both, and a mu of its own that differed from FedProx's was accepted."""
-    with pytest.raises(UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum; set momentum=0"):
+    with pytest.raises(
+        UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum; set momentum=0"
+    ):
         agree(Case("mlp", 0.9), WithFedProx)
     with pytest.raises(UsageError, match="E102 method 'fednova' has no argument 'mu'"):
         registry.parse("fednova(mu=0.5)")

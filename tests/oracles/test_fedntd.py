@@ -1,8 +1,8 @@
 """FedNTD (Lee et al., NeurIPS 2022, eq. 5 and 6): distillation from the received model of what is not true.
 
     l = CE(z, y) + beta tau^2 mean_i KL(q_g,i || q_l,i)
-q_g, q_l: softmaxes at temperature tau of the received and of the local model's logits without the true class; the
-received model is in evaluation mode and constant.
+q_g, q_l: softmaxes at temperature tau of the received and of the local model's logits without the true class;
+the received model is in evaluation mode and constant.
 """
 
 import torch

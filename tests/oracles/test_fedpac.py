@@ -1,8 +1,9 @@
-"""FedPAC (Xu et al., ICLR 2023, eq. 3 to 8): heads of other clients by the shares with the least bias and variance.
+"""FedPAC (Xu et al., ICLR 2023, eq. 3 to 8): heads of other clients by the shares with the least bias and
+variance.
 
-h_kc = p_c mean of f over client k's samples of class c,   V_k = (mean |f|^2 - sum_c |h_kc|^2) / n_k,   at the received body
-a_k = argmin over the simplex of  sum_j a_j^2 V_j + sum_c |h_kc - sum_j a_j h_jc|^2: the best over every set of clients,
-where inside the set all derivatives are equal.
+h_kc = p_c mean of f over client k's samples of class c,   V_k = (mean |f|^2 - sum_c |h_kc|^2) / n_k,   at the
+received body a_k = argmin over the simplex of  sum_j a_j^2 V_j + sum_c |h_kc - sum_j a_j h_jc|^2: the best
+over every set of clients, where inside the set all derivatives are equal.
 """
 
 import itertools
@@ -87,11 +88,14 @@ def best(h: Tensor, V: Tensor) -> Tensor:
 
 
 def least(away: Tensor, V: Tensor) -> Tensor:
-    """The shares a with the least sum_j a_j^2 V_j + |sum_j a_j away_j|^2, by trying every set of positive ones."""
+    """The shares a with the least sum_j a_j^2 V_j + |sum_j a_j away_j|^2, by trying every set of positive
+    ones."""
     K, found = len(V), (math.inf, V)
     for chosen in itertools.chain(*(itertools.combinations(range(K), size) for size in range(1, K + 1))):
         d, one = away[list(chosen)].flatten(1), torch.ones(len(chosen), 1).double()
-        equal = torch.cat([torch.cat([d @ d.T + V[list(chosen)].diag(), one], 1), torch.cat([one.T, 0 * one[:1]], 1)])
+        equal = torch.cat(
+            [torch.cat([d @ d.T + V[list(chosen)].diag(), one], 1), torch.cat([one.T, 0 * one[:1]], 1)]
+        )
         right = torch.cat([0 * one, one[:1]])
         a = torch.zeros(K).double()
         a[list(chosen)] = torch.linalg.lstsq(equal, right, driver="gelsd").solution[:-1, 0]
@@ -110,7 +114,8 @@ def test_with_one_or_two_steps_neither_head_nor_body_is_left_out() -> None:
 
 
 def test_heads_are_combined_of_clients_with_like_samples_and_more_certain_ones_count_more() -> None:
-    """Clients 0 and 1 have the same means and V = 1, 3, so that shares are 3/4 and 1/4; the third is far from both."""
+    """Clients 0 and 1 have the same means and V = 1, 3, so that shares are 3/4 and 1/4; the third is far from
+    both."""
     h = torch.tensor([[[0.0]], [[0.0]], [[100.0]]]).double()
     a = head_shares(h, torch.tensor([1.0, 3.0, 1.0]).double())
     torch.testing.assert_close(a[0], torch.tensor([0.75, 0.25, 0.0]).double(), rtol=0, atol=1e-3)

@@ -1,7 +1,9 @@
-"""FedPCL (Tan et al., NeurIPS 2022, eq. 4 to 8): L(C) + mean_j L(C_j), L the cross-entropy of products with class means / tau.
+"""FedPCL (Tan et al., NeurIPS 2022, eq. 4 to 8): L(C) + mean_j L(C_j), L the cross-entropy of products with
+class means / tau.
 
-h has length 1. C_kc is client k's mean h of class c; C_c their mean over clients that have the class, which also stands for
-classes that client j lacks. A client that is new only sends its means. It predicts the class of its own nearest mean.
+h has length 1. C_kc is client k's mean h of class c; C_c their mean over clients that have the class, which
+also stands for classes that client j lacks. A client that is new only sends its means. It predicts the class
+of its own nearest mean.
 """
 
 import torch
@@ -66,8 +68,13 @@ class FedPCL(Divided):
     def note(self) -> None:
         tables = [self.table(self.sent.get(k, {})) for k in range(self.clients)]
         common = self.common()
-        filled = [self.table(common), *(self.table({**common, **self.sent.get(k, {})}) for k in range(self.clients))]
-        there = torch.tensor([1.0] + [float(k in self.sent) / max(len(self.sent), 1) for k in range(self.clients)])
+        filled = [
+            self.table(common),
+            *(self.table({**common, **self.sent.get(k, {})}) for k in range(self.clients)),
+        ]
+        there = torch.tensor(
+            [1.0] + [float(k in self.sent) / max(len(self.sent), 1) for k in range(self.clients)]
+        )
         self.slice = {
             "sent": torch.stack([t["C"] for t in tables]),
             "has": torch.stack([t["has"] for t in tables]),

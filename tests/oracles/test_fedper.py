@@ -1,4 +1,5 @@
-"""FedPer (Arivazhagan et al. 2019, algorithm 1): the base is averaged by size, the personalisation layers stay.
+"""FedPer (Arivazhagan et al. 2019, algorithm 1): the base is averaged by size, the personalisation layers
+stay.
 
 Client k trains both together; it is scored by the server's base under its own layers, however old these are.
 """

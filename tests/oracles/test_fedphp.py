@@ -1,7 +1,9 @@
-"""FedPHP (Li et al., ECML PKDD 2021): (1 - lam) CE + lam MMD(h, h_p), and p <- m p + (1 - m) w with m = 0.9 z / (takes T).
+"""FedPHP (Li et al., ECML PKDD 2021): (1 - lam) CE + lam MMD(h, h_p), and p <- m p + (1 - m) w with m = 0.9 z
+/ (takes T).
 
-MMD: mean_ij k(h_i, h_j) + k(p_i, p_j) - k(h_i, p_j) - k(p_i, h_j), five Gaussian kernels of 1/4 to 4 times the mean squared
-distance of two of the 2 B features. With teach=logits  -sum_c softmax(z_p / 4)_c log softmax(z)_c.
+MMD: mean_ij k(h_i, h_j) + k(p_i, p_j) - k(h_i, p_j) - k(p_i, h_j), five Gaussian kernels of 1/4 to 4 times
+the mean squared distance of two of the 2 B features. With teach=logits  -sum_c softmax(z_p / 4)_c log
+softmax(z)_c.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
     C_k^(j) = mean of f(x) over client k's samples of class j, by the trained model in evaluation mode
     C^(j) = sum_k n_kj / n_j C_k^(j);    loss = l_sup + lam mean_i ||f(x_i) - C^(y_i)||^2 / D
-A class without a global prototype adds nothing. As printed, no weights are sent, and the class with the nearest
-prototype is predicted; with `aggregate_weights` weights are averaged and the head predicts.
+A class without a global prototype adds nothing. As printed, no weights are sent, and the class with the
+nearest prototype is predicted; with `aggregate_weights` weights are averaged and the head predicts.
 """
 
 from dataclasses import replace
@@ -24,7 +24,10 @@ class FedProto(FedAvg):
     D = 7
 
     def begin(self) -> None:
-        self.slice = {"prototypes": torch.zeros(CLASSES, self.D).double(), "known": torch.zeros(CLASSES).double()}
+        self.slice = {
+            "prototypes": torch.zeros(CLASSES, self.D).double(),
+            "known": torch.zeros(CLASSES).double(),
+        }
 
     def keeps(self, name: str) -> bool:
         return not self.aggregate_weights

@@ -1,4 +1,5 @@
-"""FedProx (Li et al., MLSys 2020, eq. 2): h_k(w; w_t) = F_k(w) + mu / 2 ||w - w_t||^2, over trained weights."""
+"""FedProx (Li et al., MLSys 2020, eq. 2): h_k(w; w_t) = F_k(w) + mu / 2 ||w - w_t||^2, over trained
+weights."""
 
 from torch import Tensor
 

@@ -1,9 +1,13 @@
-"""FedRDN (Yan et al., CVPR 2025, eq. 5 to 9): images are normalised with the statistics of a client drawn at random.
+"""FedRDN (Yan et al., CVPR 2025, eq. 5 to 9): images are normalised with the statistics of a client drawn at
+random.
 
-    mu_k = 1/n_k sum_i mean_hw x_i,    sigma_k = 1/n_k sum_i std_hw x_i                per channel, once, before round 1
+    mu_k = 1/n_k sum_i mean_hw x_i,    sigma_k = 1/n_k sum_i std_hw x_i                per channel, once,
+    before round 1
     training: x_i <- (x_i - mu_j) / sigma_j, j uniform over clients, anew for every image;    test: j = k
-FedRDN-V: the mean of all mu_k and of all sigma_k, always. Images of no client, and of a client that did not report, take
-this pair too. As in the public code: the unbiased std, one draw a batch, mean and std of two independent clients.
+FedRDN-V: the mean of all mu_k and of all sigma_k, always. Images of no client, and of a client that did not
+report, take
+this pair too. As in the public code: the unbiased std, one draw a batch, mean and std of two independent
+clients.
 """
 
 from dataclasses import replace
@@ -61,7 +65,8 @@ class FedRDN(FedAvg):
             v[c.step].expand(many) if len(v[c.step]) == 1 else v[c.step] for v in (self.of_mean, self.of_std)
         )
         images = [
-            normalised(x[i : i + 1], self.slice["mu"][of_mean[i]], self.slice["sigma"][of_std[i]]) for i in range(many)
+            normalised(x[i : i + 1], self.slice["mu"][of_mean[i]], self.slice["sigma"][of_std[i]])
+            for i in range(many)
         ]
         return torch.cat(images), y
 
@@ -74,7 +79,11 @@ class FedRDN(FedAvg):
         z = {}
         for k in range(self.clients):
             row = int(self.slice["row"][k])
-            own = self.mean_pair() if self.mean or row < 0 else (self.slice["mu"][row], self.slice["sigma"][row])
+            own = (
+                self.mean_pair()
+                if self.mean or row < 0
+                else (self.slice["mu"][row], self.slice["sigma"][row])
+            )
             z[k] = self.evaluated(self.w, normalised(self.tests_of(k), *own))[0]
         return z
 

@@ -1,7 +1,8 @@
-"""FedRep (Collins et al., ICML 2021, algorithm 1): of a client's steps the first train its head, the others the body.
+"""FedRep (Collins et al., ICML 2021, algorithm 1): of a client's steps the first train its head, the others
+the body.
 
-Two optimisers, each with its own momentum and decay, take turns; each has one at least, and a single step is of both.
-Heads stay; bodies are averaged by size.
+Two optimisers, each with its own momentum and decay, take turns; each has one at least, and a single step is
+of both. Heads stay; bodies are averaged by size.
 """
 
 import pytest
@@ -42,18 +43,23 @@ class Turns:
 
     def step(self) -> None:
         rests = head_rests(self.c, self.head)
-        for optimiser in [turn for turn, is_head in ((self.own, True), (self.body, False)) if not rests[is_head]]:
+        for optimiser in [
+            turn for turn, is_head in ((self.own, True), (self.body, False)) if not rests[is_head]
+        ]:
             optimiser.step()
 
 
-@pytest.mark.parametrize("case", [Case("mlp", optimiser="sgd", momentum=0.9), Case("cnn", 0.9)], ids=lambda c: c.model)
+@pytest.mark.parametrize(
+    "case", [Case("mlp", optimiser="sgd", momentum=0.9), Case("cnn", 0.9)], ids=lambda c: c.model
+)
 def test_fedrep(case: Case) -> None:
     agree(case, FedRep, head=0.6)
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "adamw"])
 def test_adam_counts_the_steps_of_head_and_body_apart(optimiser: str) -> None:
-    """Counted together, the body's first step would be corrected for averages that it does not have, and half as long."""
+    """Counted together, the body's first step would be corrected for averages that it does not have, and half
+    as long."""
     agree(Case("mlp", optimiser=optimiser, lr=0.01), FedRep, head=0.6)
 
 

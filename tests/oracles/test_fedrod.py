@@ -1,7 +1,8 @@
 """FedRoD (Chen & Chao, ICLR 2022, eq. 4 to 6, linear personal head).
 
 Client k, n_kc its samples of class c, g(h) = W_G h + b_G, p(h) = W_P h + b_P:
-    l = mean_i -log( n_ky e^{g_y} / sum_c n_kc e^{g_c} ) + mean_i CE(p(h) + g(h), y)      second term: only P learns
+    l = mean_i -log( n_ky e^{g_y} / sum_c n_kc e^{g_c} ) + mean_i CE(p(h) + g(h), y)      second term: only P
+    learns
 Server: the mean by size of all but P. Client k is scored by p + g on the server's features.
 """
 

@@ -1,6 +1,7 @@
 """FedRS (Li & Zhan, KDD 2021, section 4): logits of classes that a client lacks are scaled down in training.
 
-    l = CE(s z, y);    s_c = 1 where n_c > 0, alpha where n_c = 0;    soft: s_c = (1 - alpha) n_c / max_j n_j + alpha
+    l = CE(s z, y);    s_c = 1 where n_c > 0, alpha where n_c = 0;    soft: s_c = (1 - alpha) n_c / max_j n_j
+    + alpha
 At test time logits are plain.
 """
 

@@ -1,4 +1,5 @@
-"""FedSMOO (Sun et al., ICML 2023, algorithm 1), with s as in the official code: lambda_k = -mu h_k, beta = 1 / mu.
+"""FedSMOO (Sun et al., ICML 2023, algorithm 1), with s as in the official code: lambda_k = -mu h_k, beta = 1
+/ mu.
 
     s_k = rho (g - mu_k - s) / ||g - mu_k - s||, g = grad F(w);    mu_k <- mu_k + s_k - s, at every step
     w <- w - lr (grad F(w + s_k) + mu (w - w_t) + mu h_k);    h_k <- h_k + (w_K - w_t)

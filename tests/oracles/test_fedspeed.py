@@ -2,8 +2,8 @@
 
     g~ = grad F(w + rho g / ||g||), g = grad F(w);    w <- w - lr (g~ - g^_k + (w - w_t) / lambda), K steps
     g^_k <- g^_k - (w_K - w_t) / lambda;    sends w_K - lambda g^_k;    w_{t+1} = their mean
-everyone: clients send w_K, and the mean of - lambda g^_k over all clients, absent ones too, is added to the mean of the w_K.
-Running statistics are those of the pass at w, and take the plain mean.
+everyone: clients send w_K, and the mean of - lambda g^_k over all clients, absent ones too, is added to the
+mean of the w_K. Running statistics are those of the pass at w, and take the plain mean.
 """
 
 import torch
@@ -27,7 +27,9 @@ class FedSpeed(FedAvg):
     def remember(self) -> dict[str, torch.Tensor]:
         """The mean of - lambda g^_k over all clients, which the server's slice holds."""
         h = [self.private[k]["h"] if k in self.private else {} for k in range(self.clients)]
-        H = {n: sum(-h_k[n] / self.mu for h_k in h if h_k) / self.clients + 0 * self.w[n] for n in self.learned}
+        H = {
+            n: sum(-h_k[n] / self.mu for h_k in h if h_k) / self.clients + 0 * self.w[n] for n in self.learned
+        }
         self.slice = {"H": H} if self.everyone else {}
         return H
 

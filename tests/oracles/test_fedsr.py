@@ -1,6 +1,8 @@
-"""FedSR (Nguyen et al., NeurIPS 2022, as its code has it): z ~ N(h, s^2); CE(head(z)) + l2r mean |z| + cmi mean KL(c z || r(z|y)).
+"""FedSR (Nguyen et al., NeurIPS 2022, as its code has it): z ~ N(h, s^2); CE(head(z)) + l2r mean |z| + cmi
+mean KL(c z || r(z|y)).
 
-s = softplus(A h + a); r(z|y) is normal with mean m_y and standard deviation softplus(r_y). m, r and c stay with their clients.
+s = softplus(A h + a); r(z|y) is normal with mean m_y and standard deviation softplus(r_y). m, r and c stay
+with their clients.
 """
 
 import math
@@ -46,8 +48,13 @@ def test_merged() -> None:
 
 
 def test_what_features_tell_beyond_the_class_is_nothing_where_they_are_of_its_distribution() -> None:
-    """Class 0 has N(1, 2^2): h = 1 with s = 2 tells nothing; h = 3 with s = 1 tells ln 2 + (1 + 4) / 8 - 1/2 nats."""
+    """Class 0 has N(1, 2^2): h = 1 with s = 2 tells nothing; h = 3 with s = 1 tells ln 2 + (1 + 4) / 8 - 1/2
+    nats."""
     r = math.log(math.expm1(2.0))
-    w = {"fedsr.m": torch.tensor([[1.0], [9]]), "fedsr.r": torch.full((2, 1), r), "fedsr.c": torch.tensor(-1.0)}
+    w = {
+        "fedsr.m": torch.tensor([[1.0], [9]]),
+        "fedsr.r": torch.full((2, 1), r),
+        "fedsr.c": torch.tensor(-1.0),
+    }
     told = Engine().beyond(w, -torch.tensor([[1.0], [3]]), torch.tensor([[2.0], [1]]), torch.eye(2)[[0, 0]])
     torch.testing.assert_close(told, torch.tensor([0, math.log(2) + 5 / 8 - 0.5]))

@@ -1,14 +1,17 @@
-"""FLea (Xia et al., KDD 2024, eq. 3 to 5 and 8): training on mixtures of activations with those of other clients.
+"""FLea (Xia et al., KDD 2024, eq. 3 to 5 and 8): training on mixtures of activations with those of other
+clients.
 
     f: the activation after the first block;   f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(f~, y~) + lambda1 mean_i KL(p(f~_i) || p_t(f~_i)) + lambda2 nu(x, f) / sqrt(nu(x, x) nu(f, f))
     nu(a, b) = 1/n^2 sum_ij A_ij B_ij;   A, B: the double-centred matrices of Euclidean distances
-p_t: the received model, in evaluation mode and constant. beta ~ Beta(a, a) for each sample. After the merge those who
-answered send activations, by the merged model (`fused`: by the received one), of a fixed share of their samples; they
-are the next round's (fF, yF). Without any, f~ = f and y~ = y. A batch of one or two samples has no last term.
-As in the public code (`variant=official`), in its order of passes, all in training mode but p_t's:
+p_t: the received model, in evaluation mode and constant. beta ~ Beta(a, a) for each sample. After the merge
+those who answered send activations, by the merged model (`fused`: by the received one), of a fixed share of
+their samples; they are the next round's (fF, yF). Without any, f~ = f and y~ = y. A batch of one or two
+samples has no last term. As in the public code (`variant=official`), in its order of passes, all in training
+mode but p_t's:
     f = body(x);  z = model(x);  z~ = above(f~);  zF = above(fF)
-    L = CE(z, y) + CE(z~, y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 sqrt(last term);    lambda2 falls by 0.1 a round to 1
+    L = CE(z, y) + CE(z~, y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 sqrt(last term);    lambda2 falls by
+    0.1 a round to 1
 and where there is no fF, L = CE(z, y) + lambda1 / 2 KL(p_t(x) || p(x)) + lambda2 sqrt(last term).
 """
 
@@ -46,7 +49,9 @@ class FLea(FedAvg):
         row, self.beta_B = self.row[c.step][: len(x)], self.beta[c.step][: len(x)]
         self.fF = self.slice["features"][row]
         yF = torch.nn.functional.one_hot(self.slice["labels"][row], CLASSES).double()
-        self.y_mixed = torch.stack([beta * y_i + (1 - beta) * yF_i for beta, y_i, yF_i in zip(self.beta_B, y, yF)])
+        self.y_mixed = torch.stack(
+            [beta * y_i + (1 - beta) * yF_i for beta, y_i, yF_i in zip(self.beta_B, y, yF)]
+        )
         return x, y if self.variant == "official" else self.y_mixed
 
     def forward(self, c: Client, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,19 +118,24 @@ def centred_distances(x_BD: Tensor) -> Tensor:
     n = len(x_BD)
     zero = torch.zeros(()).double()
     E = torch.stack(
-        [torch.stack([(a - b).norm() if i != j else zero for j, b in enumerate(x_BD)]) for i, a in enumerate(x_BD)]
+        [
+            torch.stack([(a - b).norm() if i != j else zero for j, b in enumerate(x_BD)])
+            for i, a in enumerate(x_BD)
+        ]
     )
     J = torch.eye(n).double() - 1 / n
     return J @ E @ J
 
 
 CANCELLED = 1e-4
-"""The engine takes distances from |a|^2 + |b|^2 - 2 ab, whose float32 digits cancel where activations are close."""
+"""The engine takes distances from |a|^2 + |b|^2 - 2 ab, whose float32 digits cancel where activations are
+close."""
 
 
 @everywhere
 def test_flea(case: Case) -> None:
-    """M21: as its page says, only the teacher is in evaluation mode, and running statistics see the mixture."""
+    """M21: as its page says, only the teacher is in evaluation mode, and running statistics see the
+    mixture."""
     agree(case, FLea, atol=CANCELLED, alpha=0.4)
 
 
@@ -145,7 +155,8 @@ def test_activations_that_travel_with_the_update(case: Case) -> None:
 
 @everywhere
 def test_the_loss_of_the_public_code(case: Case) -> None:
-    """M20: every term of it in training mode, and running statistics that see the passes in the code's order."""
+    """M20: every term of it in training mode, and running statistics that see the passes in the code's
+    order."""
     agree(case, FLea, atol=CANCELLED, variant="official", alpha=0.4)
 
 

@@ -1,4 +1,5 @@
-"""FLOCO (Grinwald et al., NeurIPS 2024): CE with the head sum_m a_m theta_m, a anywhere on the simplex, later near a_k.
+"""FLOCO (Grinwald et al., NeurIPS 2024): CE with the head sum_m a_m theta_m, a anywhere on the simplex, later
+near a_k.
 
 a_k: principal components of how clients' endpoints moved, put on the simplex where they are least crowded.
 """
@@ -92,11 +93,14 @@ def test_floco() -> None:
 
 
 def test_the_nearest_point_of_a_simplex() -> None:
-    torch.testing.assert_close(nearest(torch.tensor([[0.5, 0.1, -2.0]]), 1.0), torch.tensor([[0.7, 0.3, 0.0]]))
+    torch.testing.assert_close(
+        nearest(torch.tensor([[0.5, 0.1, -2.0]]), 1.0), torch.tensor([[0.7, 0.3, 0.0]])
+    )
 
 
 def test_points_do_not_depend_on_the_signs_of_principal_components(monkeypatch) -> None:
-    """Libraries choose them at will; here the number of each component that is largest in size is positive."""
+    """Libraries choose them at will; here the number of each component that is largest in size is
+    positive."""
     moves_KN = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     ours, eigh = points(moves_KN, 3), torch.linalg.eigh
 

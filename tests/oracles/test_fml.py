@@ -1,7 +1,8 @@
 """FML (Shen et al. 2020, eq. 6 and 7), both models of one architecture.
 
     L_own = alpha CE(z_own, y) + (1 - alpha) KL(p || p_own);    L = beta CE(z, y) + (1 - beta) KL(p_own || p)
-Each descends its own loss with the other as a constant, at the same time. Clients answer with their own model.
+Each descends its own loss with the other as a constant, at the same time. Clients answer with their own
+model.
 """
 
 import pytest
@@ -23,7 +24,11 @@ class FML(Beside):
         z_own = logits_with(c.model, self.named(c), seen.x)
         p, p_own = seen.z.softmax(1), z_own.softmax(1)
         common = self.beta * cross_entropy(seen.z, seen.y) + (1 - self.beta) * divergence(p_own.detach(), p)
-        return common + self.alpha * cross_entropy(z_own, seen.y) + (1 - self.alpha) * divergence(p.detach(), p_own)
+        return (
+            common
+            + self.alpha * cross_entropy(z_own, seen.y)
+            + (1 - self.alpha) * divergence(p.detach(), p_own)
+        )
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:

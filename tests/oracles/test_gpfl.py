@@ -1,7 +1,8 @@
-"""GPFL (Zhang et al., ICCV 2023, eq. 1 to 8): CE(head(V(f, p))) + CE(cos(V(f, g), E)) + lam |V(f, g) - E_y|; the head stays.
+"""GPFL (Zhang et al., ICCV 2023, eq. 1 to 8): CE(head(V(f, p))) + CE(cos(V(f, g), E)) + lam |V(f, g) - E_y|;
+the head stays.
 
-V(f, u) = relu(f (gamma(u) + 1) + beta(u));  gamma, beta: LayerNorm(relu(linear)).   g, p: means of the received embeddings,
-of all classes alike and by the client's label shares; 0 in round 1.
+V(f, u) = relu(f (gamma(u) + 1) + beta(u));  gamma, beta: LayerNorm(relu(linear)).   g, p: means of the
+received embeddings, of all classes alike and by the client's label shares; 0 in round 1.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,9 @@
 """IFCA (Ghosh et al., NeurIPS 2020, algorithm 1 with model averaging).
 
-    j_k = argmin_j F_k(th_j);    th_k = local SGD from th_j;    th_j <- mean of th_k over the clients with j_k = j
-The models begin as th_0 and as th_0 with each tensor's numbers in another order. Nobody trains the mean of all replies.
+    j_k = argmin_j F_k(th_j);    th_k = local SGD from th_j;    th_j <- mean of th_k over the clients with j_k
+    = j
+The models begin as th_0 and as th_0 with each tensor's numbers in another order. Nobody trains the mean of
+all replies.
 """
 
 import torch
@@ -31,7 +33,9 @@ class IFCA(FedAvg):
 
     def nearest(self, k: int) -> int:
         rows = self.given.rows(k)
-        losses = [float(cross_entropy(self.evaluated(th, self.x[rows])[0], self.y[rows])) for th in self.models]
+        losses = [
+            float(cross_entropy(self.evaluated(th, self.x[rows])[0], self.y[rows])) for th in self.models
+        ]
         return losses.index(min(losses))
 
     def client(self, k: int) -> Client:
@@ -51,7 +55,9 @@ class IFCA(FedAvg):
         return self.weighted_mean(replies)
 
     def answers(self) -> dict[int, Tensor]:
-        own = {k: self.evaluated(self.models[self.nearest(k)], self.tests_of(k))[0] for k in range(self.clients)}
+        own = {
+            k: self.evaluated(self.models[self.nearest(k)], self.tests_of(k))[0] for k in range(self.clients)
+        }
         return own | super().answers()
 
 

@@ -1,7 +1,10 @@
-"""kNN-Per (Marfoq et al., ICML 2022, eq. 7 to 9): FedAvg, and at test time, for client k and an input with features h,
+"""kNN-Per (Marfoq et al., ICML 2022, eq. 7 to 9): FedAvg, and at test time, for client k and an input with
+features h,
 
-    p = share q + (1 - share) softmax(z),   q_c = sum_{i in kNN(h)} e^{-|h - h_i| / scale} 1[y_i = c] / sum_{i in kNN(h)} e^{-|h - h_i| / scale}
-The gaussian kernel of its code has |h - h_i|^2 / D instead of |h - h_i|. Client 0 has one sample, fewer than k.
+    p = share q + (1 - share) softmax(z),   q_c = sum_{i in kNN(h)} e^{-|h - h_i| / scale} 1[y_i = c] / sum_{i
+    in kNN(h)} e^{-|h - h_i| / scale}
+The gaussian kernel of its code has |h - h_i|^2 / D instead of |h - h_i|. Client 0 has one sample, fewer than
+k.
 """
 
 import pytest

@@ -1,4 +1,5 @@
-"""LG-FedAvg (Liang et al. 2020, algorithm 1): the global layers are averaged by size, the local representation stays.
+"""LG-FedAvg (Liang et al. 2020, algorithm 1): the global layers are averaged by size, the local
+representation stays.
 
 What stays has running statistics, too.
 """

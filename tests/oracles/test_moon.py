@@ -2,8 +2,8 @@
 
     l_con = -log( exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)) )
     l = l_sup + mu l_con;    z: the projection, Linear-ReLU-Linear on the features, which the head reads
-z_glob, z_prev: of the received model and of the client's own last one, in evaluation mode, without gradient. A client
-that takes part for the first time has no last model and no l_con.
+z_glob, z_prev: of the received model and of the client's own last one, in evaluation mode, without gradient.
+A client that takes part for the first time has no last model and no l_con.
 """
 
 import torch
@@ -29,7 +29,9 @@ class MOON(FedAvg):
         for name, block in body:
             model.add_module(name, block)
         if self.width:
-            model.add_module("projection", nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, self.width)))
+            model.add_module(
+                "projection", nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, self.width))
+            )
         model.add_module("head", nn.Linear(self.width or D, CLASSES))
         return model
 

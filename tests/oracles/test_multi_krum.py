@@ -1,7 +1,9 @@
 """Multi-Krum (Blanchard et al., NeurIPS 2017, section 4), on weights after local training.
 
-    s(k) = sum of ||w_k - w_j||^2 over the K - f - 2 clients j nearest to k;    the K - f lowest scores are averaged
-f = share K, rounded up and such that 2 f + 3 <= K; 1 of three or four. Running statistics of batch normalisation count in
+    s(k) = sum of ||w_k - w_j||^2 over the K - f - 2 clients j nearest to k;    the K - f lowest scores are
+    averaged
+f = share K, rounded up and such that 2 f + 3 <= K; 1 of three or four. Running statistics of batch
+normalisation count in
 no distance: of each coordinate's K values the f largest and the f smallest are left out, the others averaged.
 """
 

@@ -1,8 +1,9 @@
-"""NaiveMix (Yoon et al., ICLR 2021, section 3.2): mixes a client's inputs with averages of other clients' inputs.
+"""NaiveMix (Yoon et al., ICLR 2021, section 3.2): mixes a client's inputs with averages of other clients'
+inputs.
 
-Before round 1 every client shuffles its samples and sends the mean inputs and mean labels (x-, y-) of groups of M.
-Every step takes one such pair for its whole batch:    x~ = (1 - lam) x + lam x-,    y~ = (1 - lam) y + lam y-
-As in FLea's comparison (`per_batch`): lam ~ Beta(a, a) for each step, and a pair for each sample.
+Before round 1 every client shuffles its samples and sends the mean inputs and mean labels (x-, y-) of groups
+of M. Every step takes one such pair for its whole batch:    x~ = (1 - lam) x + lam x-,    y~ = (1 - lam) y +
+lam y- As in FLea's comparison (`per_batch`): lam ~ Beta(a, a) for each step, and a pair for each sample.
 """
 
 import torch

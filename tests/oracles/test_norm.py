@@ -1,4 +1,5 @@
-"""Conventional normalisation (the baseline "norm" of Yan et al., CVPR 2025): x <- (x - mean) / std per channel.
+"""Conventional normalisation (the baseline "norm" of Yan et al., CVPR 2025): x <- (x - mean) / std per
+channel.
 
 The same constants for everybody, in training and at test time.
 """

@@ -1,8 +1,10 @@
-"""Per-FedAvg (Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, algorithm 1, both practical forms), w <- w - lr G at every step:
+"""Per-FedAvg (Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, algorithm 1, both practical forms), w <- w - lr G at
+every step:
 
     u = w - alpha grad f(w; D),  v = grad f(u; D');   FO: G = v;
     HF: G = v - alpha [grad f(w + delta v; D'') - grad f(w - delta v; D'')] / (2 delta)
-D, D', D'' are the first, second and third part of the batch, as equal as they can be. Only the pass at w moves statistics.
+D, D', D'' are the first, second and third part of the batch, as equal as they can be. Only the pass at w
+moves statistics.
 """
 
 import copy
@@ -25,7 +27,8 @@ class PerFedAvg(FedAvg):
     steps = 1
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
-        """On D; the gradients of the other parts are taken in `gradient`, of a copy that keeps the statistics in place."""
+        """On D; the gradients of the other parts are taken in `gradient`, of a copy that keeps the statistics
+        in place."""
         self.x_step, self.y_step = seen.x, seen.y
         D = self.rows_of(0, len(seen.x))
         return cross_entropy(seen.z[D], seen.y[D])

@@ -1,7 +1,8 @@
-"""pFedHN (Shamsian et al., ICML 2021, algorithm 1): phi <- phi - a (d theta_k / d phi)^T (theta_k - theta~_k), for the mean of replies.
+"""pFedHN (Shamsian et al., ICML 2021, algorithm 1): phi <- phi - a (d theta_k / d phi)^T (theta_k -
+theta~_k), for the mean of replies.
 
-h is nn.Linear on an embedding, ReLU and nn.Linear between hidden layers, and nn.Linear for every tensor of the model; torch's
-SGD, with clipped gradients, trains it.
+h is nn.Linear on an embedding, ReLU and nn.Linear between hidden layers, and nn.Linear for every tensor of
+the model; torch's SGD, with clipped gradients, trains it.
 """
 
 import torch

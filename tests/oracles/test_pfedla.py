@@ -1,7 +1,8 @@
-"""pFedLA (Ma et al., CVPR 2022): theta_k sent = sum_j alpha_kj theta_j layer by layer, alpha by client k's own hypernetwork.
+"""pFedLA (Ma et al., CVPR 2022): theta_k sent = sum_j alpha_kj theta_j layer by layer, alpha by client k's
+own hypernetwork.
 
-Each client's hypernetwork is nn.Linear and ReLU three times on an embedding, then one nn.Linear with a ReLU for every layer of
-the model; torch's SGD moves it by what training changed.
+Each client's hypernetwork is nn.Linear and ReLU three times on an embedding, then one nn.Linear with a ReLU
+for every layer of the model; torch's SGD moves it by what training changed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class Hyper(nn.Module):
             a = torch.relu(layer(a))
         said = {n: torch.relu(layer(a)) for n, layer in zip(self.names, self.out)}
         return {
-            n: [x / o.sum() for x in o]
-            if o.sum() > 0
-            else [torch.tensor(float(j == k)).double() for j in range(len(o))]
+            n: (
+                [x / o.sum() for x in o]
+                if o.sum() > 0
+                else [torch.tensor(float(j == k)).double() for j in range(len(o))]
+            )
             for n, o in said.items()
         }
 
@@ -140,7 +143,8 @@ def net(bias: list[float]) -> Tree:
 
 
 def test_shares_are_what_the_network_says_above_0_and_a_clients_own_model_where_that_is_nothing() -> None:
-    """o = (1 + 2, 1): shares 3/4 and 1/4.   o = (1 - 4, 1): the second alone.   o = (-3, -1): client 1's own."""
+    """o = (1 + 2, 1): shares 3/4 and 1/4.   o = (1 - 4, 1): the second alone.   o = (-3, -1): client 1's
+    own."""
     shares = PFedLA(embed=1, hidden=1, layers=1).shares_of
     assert shares(net([2.0, 1.0]), 1)[LAYER].tolist() == [0.75, 0.25]
     assert shares(net([-4.0, 1.0]), 0)[LAYER].tolist() == [0, 1]
@@ -152,12 +156,17 @@ def test_each_layer_has_shares_of_its_own_which_its_weight_bias_and_statistics_h
     names = ["a.conv.weight", "a.conv.bias", "a.norm.running_mean", "head.weight"]
     assert layers_of(names) == ["a.conv", "a.norm", "head"]
     theta = {n: torch.tensor([[0.0], [4.0]]) for n in names}
-    share = {"a.conv": torch.tensor([0.5, 0.5]), "a.norm": torch.tensor([1.0, 0]), "head": torch.tensor([0, 1.0])}
+    share = {
+        "a.conv": torch.tensor([0.5, 0.5]),
+        "a.norm": torch.tensor([1.0, 0]),
+        "head": torch.tensor([0, 1.0]),
+    }
     assert [float(t) for t in mix_models(theta, share).values()] == [2, 2, 0, 4]
 
 
 def test_shares_move_towards_clients_that_lie_where_training_went() -> None:
-    """theta = 0 and 4, o = (2, 2): u = 2, and training ended at 3: d = -1.   du/do_j = (theta_j - u) / 4 = -+1/2.
+    """theta = 0 and 4, o = (2, 2): u = 2, and training ended at 3: d = -1.   du/do_j = (theta_j - u) / 4 =
+    -+1/2.
 
     So o's slope is (1/2, -1/2), and a step of rate 1 takes the biases from (1, 2) to (1/2, 5/2).
     """
@@ -174,6 +183,9 @@ def test_a_client_without_samples_sends_back_its_mixture() -> None:
     theta = {"head.weight": torch.tensor([[0.0], [4.0]])}
     s = {"theta": theta, "net": together([net([1.0, 2.0]), net([1.0, 2.0])])}
     fed = SimpleNamespace(shared=("head.weight",), sizes=np.array([1, 0]))
-    part, replies = PFedLA(embed=1, hidden=1, layers=1), Ups.of([Sent(0, 1.0, {"head.weight": torch.tensor([3.0])})], 1)
+    part, replies = (
+        PFedLA(embed=1, hidden=1, layers=1),
+        Ups.of([Sent(0, 1.0, {"head.weight": torch.tensor([3.0])})], 1),
+    )
     after = part.server(s, replies, fed)  # type: ignore[arg-type]
     assert after["theta"]["head.weight"].flatten().tolist() == [3, 2]

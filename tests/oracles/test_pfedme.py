@@ -1,6 +1,6 @@
-"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, algorithm 1): w <- w - lr lam (w - theta), theta after K steps of
-theta <- theta - rate (grad f(theta; batch) + lam (theta - w)) from w. Server: (1 - beta) w + beta mean by size, of
-everything but running statistics, which take the mean and follow the first of the K passes alone.
+"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, algorithm 1): w <- w - lr lam (w - theta), theta after K steps
+of theta <- theta - rate (grad f(theta; batch) + lam (theta - w)) from w. Server: (1 - beta) w + beta mean by
+size, of everything but running statistics, which take the mean and follow the first of the K passes alone.
 
 Client k is scored by theta, found from the server's w over its shuffled batches in evaluation mode.
 """

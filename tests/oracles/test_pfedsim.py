@@ -1,7 +1,8 @@
-"""pFedSim (Tan et al. 2023): after a warm-up by FedAvg, phi_kj = -ln(1 - cos of the heads), and the body is sum_j phi_kj theta_j.
+"""pFedSim (Tan et al. 2023): after a warm-up by FedAvg, phi_kj = -ln(1 - cos of the heads), and the body is
+sum_j phi_kj theta_j.
 
-The head that client k is sent is its own. After the warm-up the common model stays as it is, and a client that has not
-trained since is sent it.
+The head that client k is sent is its own. After the warm-up the common model stays as it is, and a client
+that has not trained since is sent it.
 """
 
 import math
@@ -31,7 +32,9 @@ class PFedSim(Dispatched):
         if k not in self.theta:
             return self.w
         phi = self.phi(k)
-        body = {n: sum(p * self.theta[j][n] for j, p in phi.items()) for n in self.w if not n.startswith("head.")}
+        body = {
+            n: sum(p * self.theta[j][n] for j, p in phi.items()) for n in self.w if not n.startswith("head.")
+        }
         return self.theta[k] | body  # type: ignore[return-value]
 
     def phi(self, k: int) -> dict[int, float]:
@@ -57,7 +60,8 @@ class PFedSim(Dispatched):
         self.note()
 
     def note(self) -> None:
-        """The engine's slice: zeros for a client without a model of its own, which is like no other and itself."""
+        """The engine's slice: zeros for a client without a model of its own, which is like no other and
+        itself."""
         K, nothing = range(self.clients), {n: torch.zeros_like(t) for n, t in self.w.items()}
         phi = torch.eye(self.clients).double()
         for k in K if self.theta else ():
@@ -77,7 +81,8 @@ def test_pfedsim() -> None:
 
 
 def test_bodies_are_mixed_of_clients_that_trained_since_the_warm_up_and_heads_are_not() -> None:
-    """Two clients with a = cos 60 degrees = 1/2: s = ln 2 beside 4 ln 10 to oneself; a third has nothing yet."""
+    """Two clients with a = cos 60 degrees = 1/2: s = ln 2 beside 4 ln 10 to oneself; a third has nothing
+    yet."""
     rows = torch.tensor([[[1.0, 0.0]], [[0.5, 0.75**0.5]], [[1.0, 0.0]]])
     phi = similarity(rows, torch.tensor([1.0, 1.0, 0.0]))
     other, itself = math.log(2), 4 * math.log(10)

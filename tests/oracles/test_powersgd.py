@@ -1,6 +1,8 @@
-"""PowerSGD (Vogels et al., NeurIPS 2019, algorithms 1 and 2) for each client alone, with a round's change in place of a gradient.
+"""PowerSGD (Vogels et al., NeurIPS 2019, algorithms 1 and 2) for each client alone, with a round's change in
+place of a gradient.
 
-M = (w_k - w) + e_k;    P = orthogonalise(M Q_k);    Q_k <- M^T P;    s_k = P Q_k^T;    e_k <- M - s_k;    w <- w + sum_k p_k s_k
+M = (w_k - w) + e_k;    P = orthogonalise(M Q_k);    Q_k <- M^T P;    s_k = P Q_k^T;    e_k <- M - s_k;    w
+<- w + sum_k p_k s_k
 """
 
 from dataclasses import replace
@@ -19,12 +21,18 @@ class PowerSGD(FedAvg):
     rank = 2
 
     def thin(self) -> list[str]:
-        shapes = {n: (len(self.w[n]), self.w[n].numel() // len(self.w[n])) for n in self.learned if self.w[n].dim() > 1}
+        shapes = {
+            n: (len(self.w[n]), self.w[n].numel() // len(self.w[n]))
+            for n in self.learned
+            if self.w[n].dim() > 1
+        }
         return [n for n, (m, k) in shapes.items() if self.rank * (m + k) < m * k]
 
     def arrive(self, c: Client) -> None:
         draw = self.given.generator("powersgd", "directions")
-        first = {n: torch.randn(self.w[n][0].numel(), self.rank, generator=draw).double() for n in self.thin()}
+        first = {
+            n: torch.randn(self.w[n][0].numel(), self.rank, generator=draw).double() for n in self.thin()
+        }
         new = {"q": first, "error": {n: torch.zeros_like(self.w[n]) for n in first}}
         self.private.setdefault(c.k, new)
 
@@ -42,7 +50,8 @@ class PowerSGD(FedAvg):
 
 
 def orthonormal(columns: Tensor) -> Tensor:
-    """By Gram and Schmidt, with the signs of LAPACK's QR (Householder), in which every R_ii has the sign of -x_i."""
+    """By Gram and Schmidt, with the signs of LAPACK's QR (Householder), in which every R_ii has the sign of
+    -x_i."""
     basis: list[Tensor] = []
     for j in range(columns.shape[1]):
         x = columns[:, j].clone()

@@ -1,7 +1,8 @@
-"""q-FedAvg (Li et al., ICLR 2020, algorithm 2), L = 1 / lr unless it is given, clients weighted by their share of the samples.
+"""q-FedAvg (Li et al., ICLR 2020, algorithm 2), L = 1 / lr unless it is given, clients weighted by their
+share of the samples.
 
-    Delta w_k = L (w_t - w_k);    Delta_k = F_k^q(w_t) Delta w_k;    h_k = q F_k^(q-1)(w_t) ||Delta w_k||^2 + L F_k^q(w_t)
-    w_{t+1} = w_t - sum_k p_k Delta_k / sum_k p_k h_k
+    Delta w_k = L (w_t - w_k);    Delta_k = F_k^q(w_t) Delta w_k;    h_k = q F_k^(q-1)(w_t) ||Delta w_k||^2 +
+    L F_k^q(w_t) w_{t+1} = w_t - sum_k p_k Delta_k / sum_k p_k h_k
 Running statistics of batch normalisation take the plain mean.
 """
 
@@ -26,7 +27,9 @@ class QFFL(FedAvg):
         for p_k, r in zip(self.shares_of_weight(replies), replies):
             F_k = self.loss_of(r.k)
             Dw = {n: L * (self.w[n] - r.w[n]) for n in self.learned}
-            h += p_k * (self.q * F_k ** (self.q - 1) * sum(float((d**2).sum()) for d in Dw.values()) + L * F_k**self.q)
+            h += p_k * (
+                self.q * F_k ** (self.q - 1) * sum(float((d**2).sum()) for d in Dw.values()) + L * F_k**self.q
+            )
             steps = {n: step + p_k * F_k**self.q * Dw[n] for n, step in steps.items()}
         return w | {n: self.w[n] - step / h for n, step in steps.items()}
 

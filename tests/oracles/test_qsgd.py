@@ -1,7 +1,8 @@
-"""QSGD (Alistarh et al., NeurIPS 2017, section 3.1), with a round's change in place of a gradient, as FedPAQ has it.
+"""QSGD (Alistarh et al., NeurIPS 2017, section 3.1), with a round's change in place of a gradient, as FedPAQ
+has it.
 
-Q(v_i) = |v| sign(v_i) xi_i;    with l <= s |v_i| / |v| < l + 1:  xi_i = (l + 1) / s with probability s |v_i| / |v| - l,
-else l / s;    w <- w + sum_k p_k Q(w_k - w);    |v| the norm of i's bucket
+Q(v_i) = |v| sign(v_i) xi_i;    with l <= s |v_i| / |v| < l + 1:  xi_i = (l + 1) / s with probability s |v_i|
+/ |v| - l, else l / s;    w <- w + sum_k p_k Q(w_k - w);    |v| the norm of i's bucket
 """
 
 import math

@@ -1,4 +1,5 @@
-"""Random-k with memory (Stich et al., NeurIPS 2018, algorithm 1), with a round's change in place of a gradient's step.
+"""Random-k with memory (Stich et al., NeurIPS 2018, algorithm 1), with a round's change in place of a
+gradient's step.
 
     v = (w_k - w) + e_k;    s_k = v at k random places, else 0;    e_k <- v - s_k;    w <- w + sum_k p_k s_k
 Without memory s_k is D / k times that, so that its mean over places is v.

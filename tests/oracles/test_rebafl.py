@@ -1,13 +1,17 @@
 """ReBaFL (Xu et al., arXiv 2303.06314): relaxed balanced softmax and feature augmentation.
 
-    q = (1 - eps) p_k + eps / C;  additive: (p_k + eps) / (1 + C eps)                            p_k: label shares (10)
-    L0 = -log( q_y exp(z_y) / sum_c q_c exp(z_c) )                                                                  (9)
-    h'_i = c_{k_i} + h_i - c_{y_i},  label k_i: the classes that have a prototype, one after the other             (15)
-    L1: as L0 for (h', k) with the label shares of the augmented batch;   L = L0 + mu L1                           (16)
-    c_c: the prototype received, else the mean feature of the client's class c under the received model            (18)
-    after training, with the trained model:  c_c = sum_k (sum of features of k's class c) / sum_k n_kc         (21, 23)
-h and c are constants in L1, unless `aug_grad`. L1 is left out as long as nothing was received, and at a client with a
-single class. Prototypes of classes that nobody reported are dropped, unless `keep_stale`.
+    q = (1 - eps) p_k + eps / C;  additive: (p_k + eps) / (1 + C eps)                            p_k: label
+    shares (10) L0 = -log( q_y exp(z_y) / sum_c q_c exp(z_c) )
+    (9) h'_i = c_{k_i} + h_i - c_{y_i},  label k_i: the classes that have a prototype, one after the other
+    (15)
+    L1: as L0 for (h', k) with the label shares of the augmented batch;   L = L0 + mu L1
+    (16)
+    c_c: the prototype received, else the mean feature of the client's class c under the received model
+    (18)
+    after training, with the trained model:  c_c = sum_k (sum of features of k's class c) / sum_k n_kc
+    (21, 23)
+h and c are constants in L1, unless `aug_grad`. L1 is left out as long as nothing was received, and at a
+client with a single class. Prototypes of classes that nobody reported are dropped, unless `keep_stale`.
 """
 
 from dataclasses import replace
@@ -32,7 +36,10 @@ class ReBaFL(FedAvg):
 
     def begin(self) -> None:
         if self.mu:
-            self.slice = {"prototypes": torch.zeros(CLASSES, self.D).double(), "known": torch.zeros(CLASSES).double()}
+            self.slice = {
+                "prototypes": torch.zeros(CLASSES, self.D).double(),
+                "known": torch.zeros(CLASSES).double(),
+            }
 
     def arrive(self, c: Client) -> None:
         if not self.mu:
@@ -79,7 +86,10 @@ class ReBaFL(FedAvg):
                 self.slice["prototypes"][j] = sum(s for s, _ in parts) / sum(n for _, n in parts)
                 self.slice["known"][j] = 1
             elif self.keep_stale:
-                self.slice["prototypes"][j], self.slice["known"][j] = before["prototypes"][j], before["known"][j]
+                self.slice["prototypes"][j], self.slice["known"][j] = (
+                    before["prototypes"][j],
+                    before["known"][j],
+                )
 
 
 class Unrelaxed(ReBaFL):
@@ -93,7 +103,8 @@ def balanced(z_BC: Tensor, y_BC: Tensor, q_C: Tensor) -> Tensor:
 
 
 SOME_CLASSES = ((2,), (0, 4), (1, 2, 4))
-"""Nobody who answers has class 3 in round 1, or all classes in round 2: clients must complete the prototypes."""
+"""Nobody who answers has class 3 in round 1, or all classes in round 2: clients must complete the
+prototypes."""
 
 
 @everywhere

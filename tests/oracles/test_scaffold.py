@@ -2,7 +2,8 @@
 
     y <- y - lr (g_k(y) - c_k + c), K steps;    c_k+ = c_k - c + (x - y) / (K lr)
     x <- x + 1/|S| sum_k (y_k - x);             c <- c + 1/N sum_k (c_k+ - c_k)
-With momentum rho the steps of y count K - s times over, as in FedNova: K becomes the sum of 1 + rho + ... + rho^(K-1-s).
+With momentum rho the steps of y count K - s times over, as in FedNova: K becomes the sum of 1 + rho + ... +
+rho^(K-1-s).
 """
 
 import torch

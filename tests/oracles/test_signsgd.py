@@ -1,4 +1,5 @@
-"""signSGD with majority vote (Bernstein et al., ICLR 2019, algorithm 1), with a round's change in place of a gradient.
+"""signSGD with majority vote (Bernstein et al., ICLR 2019, algorithm 1), with a round's change in place of a
+gradient.
 
     w <- w + lr sign(sum_k sign(w_k - w));    where a client's change is 0, a coin is its vote
 Running statistics of batch normalisation take the plain mean.

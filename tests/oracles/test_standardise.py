@@ -1,6 +1,7 @@
 """Standardise: x <- (x - mu) / sigma per channel, with the mean and the deviation over all clients' samples.
 
-The constants are those of the samples of all that reported, put together; a client sends its own two numbers a channel.
+The constants are those of the samples of all that reported, put together; a client sends its own two numbers
+a channel.
 """
 
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""SVD of changes (Wu et al. 2022, eq. 8 to 10): the least r singular values whose squares hold more than T(t) of all stand for M.
+"""SVD of changes (Wu et al. 2022, eq. 8 to 10): the least r singular values whose squares hold more than T(t)
+of all stand for M.
 
 T(t) = start + (end - start) t / rounds. A matrix that two thin ones would not make smaller arrives as it is.
 """
@@ -43,7 +44,8 @@ def test_svd() -> None:
 
 
 def test_what_is_sent() -> None:
-    """Squares 9, 4 and 1 of 14: one direction holds 64 %, two 93 %, which in a matrix of 3 rows is no smaller."""
+    """Squares 9, 4 and 1 of 14: one direction holds 64 %, two 93 %, which in a matrix of 3 rows is no
+    smaller."""
     M = torch.zeros(3, 40)
     M[0, 0], M[1, 1], M[2, 2] = 3.0, 2.0, 1.0
     assert [tuple(t.shape) for t in thin(M, 0.6)] == [(1, 3), (1, 40)]

@@ -1,6 +1,8 @@
-"""Top-k with memory (Stich et al., NeurIPS 2018, algorithm 1), with a round's change in place of a gradient's step.
+"""Top-k with memory (Stich et al., NeurIPS 2018, algorithm 1), with a round's change in place of a gradient's
+step.
 
-v = (w_k - w) + e_k;    s_k = v where |v| is among the k largest, else 0;    e_k <- v - s_k;    w <- w + sum_k p_k s_k
+v = (w_k - w) + e_k;    s_k = v where |v| is among the k largest, else 0;    e_k <- v - s_k;    w <- w + sum_k
+p_k s_k
 """
 
 import torch

@@ -1,6 +1,7 @@
 """Trimmed mean (Yin et al., ICML 2018, definition 2), of weights after local training.
 
-    w_i <- mean of w_ki without the ceil(beta K) largest and as many smallest (less than half), at each coordinate i
+    w_i <- mean of w_ki without the ceil(beta K) largest and as many smallest (less than half), at each
+    coordinate i
 Every client counts the same; running statistics of batch normalisation are treated as weights.
 """
 

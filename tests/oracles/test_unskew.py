@@ -1,4 +1,5 @@
-"""unskew: relaxed balanced softmax, FedDyn's terms and merge, FedRDN's inputs, and the client's own prior at test time.
+"""unskew: relaxed balanced softmax, FedDyn's terms and merge, FedRDN's inputs, and the client's own prior at
+test time.
 
     l = CE( z + log s_k, y ) - <g_k, w> + alpha/2 ||w - w_t||^2,      s_k = (1 - eps) p_k + eps a / C
     a = |P| / m    P: the clients that took part in the round before, of all m; in round 1 all

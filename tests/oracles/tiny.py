@@ -1,6 +1,8 @@
-"""What engine and oracles are given: a tiny federation, its models, how it trains, and everything that is random.
+"""What engine and oracles are given: a tiny federation, its models, how it trains, and everything that is
+random.
 
-Five clients hold 60 images in four classes, of 6x6 pixels unless a case says otherwise. Letters: N samples, B batch, C classes, E epochs.
+Five clients hold 60 images in four classes, of 6x6 pixels unless a case says otherwise. Letters: N samples, B
+batch, C classes, E epochs.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ CLASSES = 4
 TESTS = 6
 """Test samples of each client."""
 ATTENDANCE = ((0, 1, 3, 4), (1, 2, 3), (0, 1, 2, 4))
-"""Who answers in rounds 1, 2 and 3: everybody misses a round but client 1; client 2 comes late, 0 and 4 come back."""
+"""Who answers in rounds 1, 2 and 3: everybody misses a round but client 1; client 2 comes late, 0 and 4 come
+back."""
 
 Tree = dict[str, Any]
 Weights = dict[str, Tensor]
@@ -28,7 +31,8 @@ Weights = dict[str, Tensor]
 class Case:
     """How the tiny federation trains; engine and oracle are given the same.
 
-    sites: clients are the owners in `Samples`; else samples are dealt to them at random, and no test sample belongs to
+    sites: clients are the owners in `Samples`; else samples are dealt to them at random, and no test sample
+    belongs to
     anybody. overflowing: clients with pixels so large that float32 cannot hold their sum.
     """
 
@@ -98,9 +102,13 @@ def model_named(name: str, shape: tuple[int, int, int] = Case.shape) -> nn.Seque
         torch.manual_seed(5)
         blocks = nn.Sequential()
         if name == "mlp":
-            blocks.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 7), nn.Tanh()))
+            blocks.add_module(
+                "fc", nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 7), nn.Tanh())
+            )
         else:
-            conv = nn.Sequential(nn.Conv2d(channels, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Tanh(), nn.AvgPool2d(2))
+            conv = nn.Sequential(
+                nn.Conv2d(channels, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Tanh(), nn.AvgPool2d(2)
+            )
             blocks.add_module("conv", conv)
             blocks.add_module(
                 "fc", nn.Sequential(nn.Flatten(), nn.Linear(3 * (height // 2) * (width // 2), 7), nn.Tanh())
@@ -127,8 +135,8 @@ def weights_of(model: nn.Module) -> Weights:
 class Law:
     """How a random number is distributed, and how many a step needs.
 
-    name: "uniform" on [0, 1), "normal", "beta" (args a, b), "integers" below args[0], or "cycle": the numbers below
-    args[0] in shuffled order, again and again.
+    name: "uniform" on [0, 1), "normal", "beta" (args a, b), "integers" below args[0], or "cycle": the numbers
+    below args[0] in shuffled order, again and again.
     """
 
     name: str
@@ -157,7 +165,8 @@ class Given(Protocol):
         ...
 
     def noise(self, t: int, k: int, steps: int, what: tuple[str, str], law: Law) -> Tensor:
-        """Random numbers of client k in round t, what: (part, name); [steps, B, *shape] or [steps, *shape]."""
+        """Random numbers of client k in round t, what: (part, name); [steps, B, *shape] or [steps,
+        *shape]."""
         ...
 
     def sample(self, k: int, count: int, purpose: str, replace: bool = False) -> Tensor:

@@ -15,7 +15,8 @@ from tests.oracles.tiny import Tree, Weights, weights_of
 
 @dataclass
 class Client:
-    """A client at work. model: what it trains; extra: weights trained beside it; start: the weights it began with.
+    """A client at work. model: what it trains; extra: weights trained beside it; start: the weights it began
+    with.
 
     step counts from 0 to `steps` - 1; rows: the samples of this step.
     """
@@ -69,7 +70,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What must agree after a round. slices: part -> leaves; private: client -> part -> leaves; answers: client -> logits.
+    """What must agree after a round. slices: part -> leaves; private: client -> part -> leaves; answers:
+    client -> logits.
 
     loss: the mean of the clients' training losses, NaN with nobody there.
     """

@@ -1,10 +1,12 @@
-"""Our epsilon on random settings, between figures of dp-accounting: never below the truth, never above what is known to be enough.
+"""Our epsilon on random settings, between figures of dp-accounting: never below the truth, never above what
+is known to be enough.
 
     make epsilon                                           200 settings, some minutes
     python -m tests.privacy.random_settings --many 20 --seed 3    others
 
-Of every setting: the tight figure, by privacy loss distributions at a tenth of our step, all losses rounded down, so that it
-is no more than the truth; the loose one, by Renyi divergences, which is no less; and without sampling the exact one.
+Of every setting: the tight figure, by privacy loss distributions at a tenth of our step, all losses rounded
+down, so that it is no more than the truth; the loose one, by Renyi divergences, which is no less; and without
+sampling the exact one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from unskew.privacy import accounting
 from unskew.privacy.accounting import compose_gaussian, gaussian_epsilon
 
 LOOSE = 1.02
-"""How far above the figure of Renyi divergences ours may be: they are too high by more than this themselves."""
+"""How far above the figure of Renyi divergences ours may be: they are too high by more than this
+themselves."""
 
 
 ORDERS = (*range(2, 9), 10, 12, 14, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -98,7 +101,9 @@ def wrong(s: Setting, told: Callable[[Setting], float] = ours, finer: float = 10
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--many", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -111,7 +116,10 @@ def main() -> int:
             above.append(ours(setting) / tight(setting) - 1)
     print(f"{options.many} settings, {len(faults)} wrong, {time.perf_counter() - began:.0f} s")
     median, most = (f"{100 * figure:.2g} %" for figure in (np.median(above), max(above)))
-    print(f"where epsilon is 0.01 to {LITTLE:g}, it is above the tight figure by {median} (median), {most} (most)")
+    print(
+        f"where epsilon is 0.01 to {LITTLE:g}, it is above the tight figure by {median} (median), {most}"
+        " (most)"
+    )
     return int(bool(faults))
 
 

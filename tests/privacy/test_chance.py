@@ -47,7 +47,8 @@ def test_cohorts_of_the_operating_system_are_new_each_time():
 
 
 def test_poisson_cohorts_have_the_sizes_of_independent_draws():
-    """Cohorts of one size would be draws without replacement, for which the accountant's figure is another."""
+    """Cohorts of one size would be draws without replacement, for which the accountant's figure is
+    another."""
     who = Availability.parse("poisson:0.3")
     cohorts = [who.who(t, 100, SeededSource(0).cohort).answered for t in range(300)]
     sizes = np.array([len(c) for c in cohorts])

@@ -1,4 +1,5 @@
-"""Client-level differential privacy: what is clipped, how much noise there is, who is sampled, and when the run ends."""
+"""Client-level differential privacy: what is clipped, how much noise there is, who is sampled, and when the
+run ends."""
 
 from __future__ import annotations
 
@@ -90,12 +91,16 @@ def test_sums_that_are_shared_count_in_the_same_norm():
     assert float(both[0] / both[5]) == pytest.approx(0.6 / 8.0, rel=1e-4)
     scaled = dp.DP(epsilon=0, noise_multiplier=2.0, scale=0.1)
     replies, _ = released(scaled, [reply(0, [0.6, 0.0], sums=[8.0, 0.0])], declared=SUMS)
-    assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(8.0)  # 0.6^2 + 0.8^2 is just 1
+    assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(
+        8.0
+    )  # 0.6^2 + 0.8^2 is just 1
 
 
 def test_every_client_counts_the_same_whatever_it_says_of_its_size():
     """A mean weighted by samples would multiply the sensitivity."""
-    small, large = (released(PART, [reply(0, [0.5, 0.0]), reply(1, [0.0, 0.5], size=n)])[0] for n in (1.0, 1e9))
+    small, large = (
+        released(PART, [reply(0, [0.5, 0.0]), reply(1, [0.0, 0.5], size=n)])[0] for n in (1.0, 1e9)
+    )
     assert torch.equal(moved(small), moved(large))
 
 
@@ -206,7 +211,9 @@ def test_a_delta_of_one_client_in_all_is_refused():
 
 
 def test_a_budget_without_room_for_one_round_is_refused():
-    assert "its first round would cost epsilon 4.377, above 3" in refusal("dp(epsilon=3, noise_multiplier=1.0)")
+    assert "its first round would cost epsilon 4.377, above 3" in refusal(
+        "dp(epsilon=3, noise_multiplier=1.0)"
+    )
 
 
 def test_neither_epsilon_nor_noise_is_refused():
@@ -233,12 +240,18 @@ def test_what_noise_cannot_protect_is_refused_by_name(beside, why):
 def test_every_method_with_an_exchange_of_its_own_is_refused_and_told_what_to_switch_off():
     """Nothing that leaves a client outside training may go out beside a guarantee that does not count it."""
     parts = {name: registry.parse(name).parts for name in registry.names()}
-    told = {name: protection_problem(own[0], FED) or "" for name, own in parts.items() if own and own[0].trips}
+    told = {
+        name: protection_problem(own[0], FED) or "" for name, own in parts.items() if own and own[0].trips
+    }
     assert {"unskew", "flea", "fedmix", "ccvr", "fedrdn"} <= told.keys()
-    assert [name for name, text in told.items() if not text.startswith(("it exchanges more", "it reads each"))] == []
+    assert [
+        name for name, text in told.items() if not text.startswith(("it exchanges more", "it reads each"))
+    ] == []
     assert told["unskew"].endswith("gets no noise; unskew(statistics=False) does without")
     assert told["flea"].endswith("gets no noise")  # fused or not, it exchanges activations
-    conformance.loop_for(registry.parse("unskew(statistics=False)+dp(epsilon=0, noise_multiplier=1.0)")).trainer.close()
+    conformance.loop_for(
+        registry.parse("unskew(statistics=False)+dp(epsilon=0, noise_multiplier=1.0)")
+    ).trainer.close()
 
 
 @dataclass(frozen=True)
@@ -266,7 +279,9 @@ def test_running_statistics_are_refused_unless_they_stay():
 
 @pytest.mark.parametrize("beside", ["rebafl", "scaffold", "fedprox", "fedavgm", "feddyn", "fedproto"])
 def test_it_goes_with_what_reads_sums(beside):
-    weights, loop = train(f"{beside}+dp(epsilon=0, noise_multiplier=1.0, scale=0.01)", availability="poisson:0.6")
+    weights, loop = train(
+        f"{beside}+dp(epsilon=0, noise_multiplier=1.0, scale=0.01)", availability="poisson:0.6"
+    )
     assert all(bool(t.isfinite().all()) for t in weights[-1].values())
     assert {e["code"] for e in loop.record.rows["events"]} == {"round"}
 
@@ -283,7 +298,8 @@ def test_it_goes_with_what_reads_sums(beside):
     ],
 )
 def test_sums_that_nobody_has_scaled_are_told_before_the_first_round(text, sums):
-    """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away, and nobody knows why."""
+    """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away, and
+    nobody knows why."""
     loop = conformance.loop_for(registry.parse(text), rounds=1)
     loop.begin()
     loop.trainer.close()

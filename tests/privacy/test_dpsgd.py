@@ -1,4 +1,5 @@
-"""Sample-level differential privacy: what bounds a sample, how samples are drawn, and what may stand beside it."""
+"""Sample-level differential privacy: what bounds a sample, how samples are drawn, and what may stand beside
+it."""
 
 from __future__ import annotations
 
@@ -41,12 +42,15 @@ def test_a_gradient_that_is_not_finite_counts_as_none(bad):
 
 
 def test_a_small_gradient_and_none_stay_as_they_are():
-    assert DPSGD().sample_grad({"a": torch.tensor([0.3, 0.4])}, None)["a"].tolist() == pytest.approx([0.3, 0.4])
+    assert DPSGD().sample_grad({"a": torch.tensor([0.3, 0.4])}, None)["a"].tolist() == pytest.approx(
+        [0.3, 0.4]
+    )
     assert DPSGD().sample_grad({"a": torch.zeros(2)}, None)["a"].tolist() == [0.0, 0.0]
 
 
 def test_every_sample_is_drawn_by_itself():
-    """Batches of one size would be drawn without replacement, for which the accountant's figure is another."""
+    """Batches of one size would be drawn without replacement, for which the accountant's figure is
+    another."""
     rows = np.arange(50, 150)
     drawn = poisson_rows(rows, 2000, 20, np.random.default_rng(0))
     sizes = np.array([len(batch) for batch in drawn])
@@ -74,7 +78,9 @@ def test_epsilon_is_that_of_the_client_that_is_protected_least():
     loop.trainer.close()
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
     each = [
-        epsilon_after(3 * 2 * -(-n // 16), min(1.0, 16 / n), 2.0, 1e-5) for n in (int(n) for n in loop.fed.sizes) if n
+        epsilon_after(3 * 2 * -(-n // 16), min(1.0, 16 / n), 2.0, 1e-5)
+        for n in (int(n) for n in loop.fed.sizes)
+        if n
     ]
     assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
     assert "17 samples" in told.release
@@ -90,7 +96,9 @@ def test_what_could_read_samples_in_another_way_is_refused_by_name(beside):
 
 
 def test_batch_normalisation_is_refused_in_a_sentence():
-    with pytest.raises(UsageError, match="E108 'dpsgd' cannot run here: batch normalisation mixes the samples"):
+    with pytest.raises(
+        UsageError, match="E108 'dpsgd' cannot run here: batch normalisation mixes the samples"
+    ):
         conformance.loop_for(registry.parse("dpsgd"), model="cnn_small(batch_norm=True)")
 
 
@@ -149,7 +157,8 @@ READS = {
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("hook", ["loss", "grad"])
 def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
-    """Zeros would make another method of a loss that balances classes, and a gradient would tell the true ones."""
+    """Zeros would make another method of a loss that balances classes, and a gradient would tell the true
+    ones."""
 
     @dataclass(frozen=True)
     class Curious(Part):
@@ -177,7 +186,8 @@ class Tenfold(Part):
 
 
 def test_noise_is_added_before_any_other_part_changes_the_sum():
-    """`tenfold+dpsgd` multiplied a sum of clipped gradients by ten before it got the noise that epsilon was computed from."""
+    """`tenfold+dpsgd` multiplied a sum of clipped gradients by ten before it got the noise that epsilon was
+    computed from."""
     orders = (Tenfold(), DPSGD()), (DPSGD(), Tenfold())
     first, second = (conformance.train_run(Method(*parts), rounds=1).digest for parts in orders)
     assert first == second

@@ -1,8 +1,10 @@
-"""What the last bits of noisy sums tell: no released number may exclude one of two neighbouring sets (Mironov, CCS 2012).
+"""What the last bits of noisy sums tell: no released number may exclude one of two neighbouring sets
+(Mironov, CCS 2012).
 
-Two sets of 16 samples differ in one sample: some of its inputs are not zero, those of everybody else are. Without that
-sample the gradient of the first layer's weights of these inputs is a sum of zeros. An attacker who knows the initial weights
-asks for every such weight whether noise exists that leads to the released value from either sum.
+Two sets of 16 samples differ in one sample: some of its inputs are not zero, those of everybody else are.
+Without that sample the gradient of the first layer's weights of these inputs is a sum of zeros. An attacker
+who knows the initial weights asks for every such weight whether noise exists that leads to the released value
+from either sum.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ FIRST = "fc1.0.weight"
 
 
 class Chosen(SeededSource):
-    """Noise that the test chooses. numbers: by client, [units, own inputs] of the first layer; all other noise is 0."""
+    """Noise that the test chooses. numbers: by client, [units, own inputs] of the first layer; all other
+    noise is 0."""
 
     def __init__(self, numbers: torch.Tensor):
         super().__init__(0)
@@ -54,18 +57,23 @@ class Chosen(SeededSource):
 
 
 def run_of(noise, lr, lanes="40"):
-    """A run of 2 DRAWS clients: client k has the one sample, client k + DRAWS the same samples with its own inputs at zero."""
+    """A run of 2 DRAWS clients: client k has the one sample, client k + DRAWS the same samples with its own
+    inputs at zero."""
     rng, n = np.random.default_rng(11), 2 * DRAWS * BATCH
     x = np.tile(rng.random((n // 2, 1, 8, 8), dtype=np.float32), (2, 1, 1, 1))
     y, rows = np.tile(rng.integers(0, 3, n // 2), 2), np.arange(n).reshape(-1, BATCH)
     dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="rounding")
     built = data.build(dataset, "iid", 2 * DRAWS, rng, np.random.default_rng(8))
     built = dataclasses.replace(built, x=x, y=y, train=Index.of(list(rows)))
-    chosen = short_settings(clients=2 * DRAWS, rounds=1, batch=BATCH, model="mlp(hidden=[6])", lr=lr, lanes=lanes)
+    chosen = short_settings(
+        clients=2 * DRAWS, rounds=1, batch=BATCH, model="mlp(hidden=[6])", lr=lr, lanes=lanes
+    )
     loop = loop_of(resolve(chosen, built, registry.parse(f"dpsgd(clip=1.0, noise_multiplier={noise})")))
     inputs = loop.trainer.samples.x.clone()
     inputs.view(n, INPUTS)[:, :OWN] = 0
-    inputs.view(n, INPUTS)[rows[:DRAWS, 0], :OWN] = torch.from_numpy(rng.random((DRAWS, OWN), dtype=np.float32)) + 0.5
+    inputs.view(n, INPUTS)[rows[:DRAWS, 0], :OWN] = (
+        torch.from_numpy(rng.random((DRAWS, OWN), dtype=np.float32)) + 0.5
+    )
     loop.trainer.samples = dataclasses.replace(loop.trainer.samples, x=inputs)
     return loop
 
@@ -80,8 +88,8 @@ def released(loop, start, chance):
 def impossible(loop, start, seen, mean, unit):
     """Which of the values `seen` no noise leads to from the sets that the clients hold.
 
-    mean: what these send without noise. unit: how far noise of 1 moves a weight. Tried is noise around what real numbers ask
-    for, twice as densely as float32 has it.
+    mean: what these send without noise. unit: how far noise of 1 moves a weight. Tried is noise around what
+    real numbers ask for, twice as densely as float32 has it.
     """
     z = (mean.double() - seen.double()) / unit
     between = torch.from_numpy(np.spacing(np.abs(seen.numpy()))).double() / unit
@@ -94,7 +102,8 @@ def impossible(loop, start, seen, mean, unit):
 
 @pytest.mark.parametrize(("noise", "lr"), [(1.4, 0.5), (1.2, 0.05)])
 def test_every_released_weight_could_come_from_either_set(noise, lr):
-    """Noise in float32 on a sum in float32 betrayed one weight in 70 at the first setting, one in 1,000 at the other."""
+    """Noise in float32 on a sum in float32 betrayed one weight in 70 at the first setting, one in 1,000 at
+    the other."""
     loop = run_of(noise, lr)
     try:
         start = loop.down(loop.begin(), 1)

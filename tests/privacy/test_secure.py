@@ -1,5 +1,5 @@
-"""Secure aggregation in a simulation: the sums are those of a naive count, nothing else reaches the server, and what cannot
-be summed is refused by name."""
+"""Secure aggregation in a simulation: the sums are those of a naive count, nothing else reaches the server,
+and what cannot be summed is refused by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ THERE = int((conformance.small_federation().sizes > 0).sum())
 
 
 def run(method="fedavg", **changes):
-    return unskew.run(method, conformance.small_federation(), **{**QUICK, "secure_aggregation": "on", **changes})
+    return unskew.run(
+        method, conformance.small_federation(), **{**QUICK, "secure_aggregation": "on", **changes}
+    )
 
 
 @functools.cache
@@ -62,7 +64,9 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
     moved = [Fraction(float(r.weights["a"][0])) - Fraction(float(w["a"][0])) for r in sent]
     want = Fraction(float(w["a"][0])) + summed([m * Fraction(p) for m, p in zip(moved, p_K)])
     assert [r.client for r in answer] == [1, 2, 5]
-    assert all(float(r.weights["a"][0]) == float(torch.tensor(float(want), dtype=torch.float32)) for r in answer)
+    assert all(
+        float(r.weights["a"][0]) == float(torch.tensor(float(want), dtype=torch.float32)) for r in answer
+    )
     shared = summed([Fraction(float(r.shares["p"]["s"])) for r in sent]) / 3
     assert float(answer[0].shares["p"]["s"]) == float(torch.tensor(float(shared), dtype=torch.float32))
 
@@ -70,7 +74,9 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
 def test_a_sums_loss_is_the_mean_and_its_cut_numbers_are_counted_in_every_tensor():
     """Of the first client a number of either tensor is cut to 1, of the second none."""
     w = {"a": torch.zeros(2), "b": torch.zeros(1)}
-    numbers = FixedPoint(gate.Spec({"a": (2,), "b": (1,)}, {}, dict.fromkeys("ab", torch.float32)), 1.0, 20, 64)
+    numbers = FixedPoint(
+        gate.Spec({"a": (2,), "b": (1,)}, {}, dict.fromkeys("ab", torch.float32)), 1.0, 20, 64
+    )
     sent = [
         Reply(0, 1.0, {"a": torch.tensor([5.0, 0.5]), "b": torch.tensor([-3.0])}, loss=0.5),
         Reply(1, 1.0, {"a": torch.tensor([0.25, 1.0]), "b": torch.tensor([0.0])}, loss=0.75),
@@ -81,7 +87,8 @@ def test_a_sums_loss_is_the_mean_and_its_cut_numbers_are_counted_in_every_tensor
 
 
 def test_how_many_sites_open_a_sum_is_no_matter_of_rounding():
-    """0.56 of 25 sites are 14, though 0.56 * 25 is a little more in floats; it is never fewer than three, or half of them."""
+    """0.56 of 25 sites are 14, though 0.56 * 25 is a little more in floats; it is never fewer than three, or
+    half of them."""
     assert [SecureAggregation(threshold=0.56).needed(sites) for sites in (25, 26, 3, 4)] == [14, 15, 3, 3]
     assert SecureAggregation(threshold=1.0).needed(7) == 7
 
@@ -89,7 +96,9 @@ def test_how_many_sites_open_a_sum_is_no_matter_of_rounding():
 def test_weights_are_clients_parts_of_the_mean_as_the_merge_has_them():
     sent = [Reply(k, n, {}) for k, n in enumerate((3.0, 40.0, 8.0))]
     for weighting in ("size", "equal"):
-        assert shares_of_weight([3, 40, 8], weighting, 0.5) == Ups.of(sent, 1, weighting, 0.5).shares_of_weight()
+        assert (
+            shares_of_weight([3, 40, 8], weighting, 0.5) == Ups.of(sent, 1, weighting, 0.5).shares_of_weight()
+        )
 
 
 @pytest.mark.parametrize(
@@ -105,8 +114,8 @@ def test_weights_are_clients_parts_of_the_mean_as_the_merge_has_them():
     ],
 )
 def test_no_sum_of_honest_numbers_leaves_its_range(text, clients):
-    """Where all of them are cut, of four or of 64 clients, the sum was the first number out of range: its sign turned, and
-    nobody noticed."""
+    """Where all of them are cut, of four or of 64 clients, the sum was the first number out of range: its
+    sign turned, and nobody noticed."""
     secure = parse(text)
     assert secure
     numbers = FixedPoint(
@@ -194,7 +203,9 @@ def test_a_part_that_reads_more_than_the_sums_it_declares_fails_its_check():
     """FedFA said that its statistics were read as sums, and took their variance over clients."""
     with pytest.raises(CheckFailed, match="declare what is read apart as reads='each'"):
         conformance.reads_sums_where_it_says_so(Subject(Spread()))
-    assert "largest difference" in conformance.reads_sums_where_it_says_so(Subject(registry.parse("scaffold").parts[0]))
+    assert "largest difference" in conformance.reads_sums_where_it_says_so(
+        Subject(registry.parse("scaffold").parts[0])
+    )
 
 
 def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
@@ -289,9 +300,25 @@ def test_the_ledger_and_the_report_say_only_in_the_sum(tmp_path, monkeypatch):
 def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"E134 'diversity' is measured on single replies"):
         run(measure="diversity")
-    assert comparison_settings(Settings(method="centralised", secure_aggregation="on")).secure_aggregation == "off"
+    assert (
+        comparison_settings(Settings(method="centralised", secure_aggregation="on")).secure_aggregation
+        == "off"
+    )
     monkeypatch.chdir(tmp_path)
-    ran = ["run", "fedavg", "--data", "digits", "--clients", "4", "--samples", "20", "--rounds", "1", "--model", "mlp"]
+    ran = [
+        "run",
+        "fedavg",
+        "--data",
+        "digits",
+        "--clients",
+        "4",
+        "--samples",
+        "20",
+        "--rounds",
+        "1",
+        "--model",
+        "mlp",
+    ]
     assert call(*ran, "--secure-aggregation", "on", "--name", "s", cwd=tmp_path).code == 0
     assert "E151" in call("attack", "runs/s", "gradient", cwd=tmp_path).err
     attacked = call("attack", "runs/s", "membership", "--set", "shadows=2", cwd=tmp_path)

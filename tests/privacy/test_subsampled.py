@@ -1,4 +1,5 @@
-"""Epsilon of Gaussian noise on sums over Poisson samples, against figures that dp-accounting 0.6 gave beforehand."""
+"""Epsilon of Gaussian noise on sums over Poisson samples, against figures that dp-accounting 0.6 gave
+beforehand."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TABLE = [
     (1.0, 4.0, 50, 1e-5, 8.5959, 9.2350),
     (0.2, 2.0, 200, 1e-5, 7.3723, 8.0285),
 ]
-"""q, sigma, releases, delta; epsilon by privacy loss distributions at a tenth of our interval, and by Renyi divergences."""
+"""q, sigma, releases, delta; epsilon by privacy loss distributions at a tenth of our interval, and by Renyi
+divergences."""
 
 
 @pytest.mark.parametrize(("q", "sigma", "times", "delta", "pld", "renyi"), TABLE)
@@ -33,7 +35,8 @@ def test_ours_lies_between_the_tight_figure_and_the_loose_one(q, sigma, times, d
 
 
 def test_it_lies_there_for_random_settings():
-    """A dozen of those that `make epsilon` tries; small losses in thousands were once rounded up to four times their sum."""
+    """A dozen of those that `make epsilon` tries; small losses in thousands were once rounded up to four
+    times their sum."""
     drawn = settings.drawn(12, seed=4, least_noise=2.0)
     assert [fault for setting in drawn if (fault := settings.wrong(setting, finer=2))] == []
     assert {s.q == 1 for s in settings.drawn(200, 0)} == {True, False}

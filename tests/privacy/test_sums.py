@@ -1,4 +1,5 @@
-"""Sums over a client's samples with noise of its own: what bounds a sample, what is counted, and what may ask for them."""
+"""Sums over a client's samples with noise of its own: what bounds a sample, what is counted, and what may ask
+for them."""
 
 from __future__ import annotations
 
@@ -125,7 +126,9 @@ def test_sums_without_a_clip_that_bites_are_those_of_total(loop_of):
     plain, k = loop_of("fedproto"), 0
     start = plain.down(plain.begin(), 1)
     with plain.trainer.evaluating():
-        expected_CD, n_C = plain.trainer.client(k, start, "fedproto", start.weights, {}).class_sums(start.weights)
+        expected_CD, n_C = plain.trainer.client(k, start, "fedproto", start.weights, {}).class_sums(
+            start.weights
+        )
 
     def sums(b):
         y_BC = b.y * b.weight[:, None]
@@ -150,7 +153,11 @@ def test_no_two_sums_have_the_same_noise(loop_of):
 
     def noise_of(part, place, k, t, times=1):
         c = with_sums(
-            trainer, trainer.client(k, start, part, start.weights, {}), k, replace(start, t=t), Release(part, place, 2)
+            trainer,
+            trainer.client(k, start, part, start.weights, {}),
+            k,
+            replace(start, t=t),
+            Release(part, place, 2),
         )
         for _ in range(times):
             seen.append(tuple(c.total(lambda b: {"zero": torch.zeros(4)})["zero"].tolist()))
@@ -173,7 +180,9 @@ def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again(loo
     trainer, start = loop.trainer, loop.down(loop.begin(), 1)
 
     def drawn():
-        c = with_sums(trainer, trainer.client(0, start, "x", start.weights, {}), 0, start, Release("x", "finish", 1))
+        c = with_sums(
+            trainer, trainer.client(0, start, "x", start.weights, {}), 0, start, Release("x", "finish", 1)
+        )
         return c.total(lambda b: {"zero": torch.zeros(20_000)})["zero"]
 
     first, again = drawn(), drawn()
@@ -231,14 +240,22 @@ def test_one_kind_alone_costs_what_it_did_before():
 
 @pytest.mark.parametrize(
     ("text", "sums"),
-    [("dpsgd", 0), ("fedrdn+dpsgd", 1), ("fedproto+dpsgd", 7), ("ccvr+dpsgd", 2), ("fedrdn+fedproto+ccvr+dpsgd", 10)],
+    [
+        ("dpsgd", 0),
+        ("fedrdn+dpsgd", 1),
+        ("fedproto+dpsgd", 7),
+        ("ccvr+dpsgd", 2),
+        ("fedrdn+fedproto+ccvr+dpsgd", 10),
+    ],
 )
 def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
     loop = loop_of(text.replace("dpsgd", "dpsgd(noise_multiplier=2.0, sums_noise=5.0)"), rounds=7)
     assert loop.fed.sums == sums
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
     sizes = [int(n) for n in loop.fed.sizes if n]
-    each = [sampled_epsilon(((7 * -(-n // 16), min(1.0, 16 / n), 2.0), (sums, 1.0, 5.0)), 1e-5) for n in sizes]
+    each = [
+        sampled_epsilon(((7 * -(-n // 16), min(1.0, 16 / n), 2.0), (sums, 1.0, 5.0)), 1e-5) for n in sizes
+    ]
     assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
     said = f"{sums} sums over its samples, each" if sums > 1 else "a sum over its samples"
     assert (f"{said} with noise 5 x clip 1" in told.release) == bool(sums)
@@ -247,14 +264,27 @@ def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
 def test_trips_count_as_often_as_they_are_due():
     part = SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t < T, None, None, None, sums=2),))
     assert sums_released([part], 5) == 10
-    assert sums_released([SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t == T, None, None, None),))], 5) == 0
+    assert (
+        sums_released([SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t == T, None, None, None),))], 5)
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["fedrdn+dpsgd", "fedrdn(variant=official)+dpsgd", "fedrdn_v+dpsgd", "fedproto+dpsgd", "fedproto(aggregate_weights=False)+dpsgd",
-     "fedgh+dpsgd", "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])+dpsgd", "fedrdn+fedproto+fedprox+dpsgd", "ccvr+dpsgd", "fedsr+dpsgd"],
-)  # fmt: skip
+    [
+        "fedrdn+dpsgd",
+        "fedrdn(variant=official)+dpsgd",
+        "fedrdn_v+dpsgd",
+        "fedproto+dpsgd",
+        "fedproto(aggregate_weights=False)+dpsgd",
+        "fedgh+dpsgd",
+        "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])+dpsgd",
+        "fedrdn+fedproto+fedprox+dpsgd",
+        "ccvr+dpsgd",
+        "fedsr+dpsgd",
+    ],
+)
 def test_what_shares_sums_trains_beside_it_with_finite_weights(text):
     """Also where a client's count is noise alone."""
     conformance.train_run(registry.parse(text), scored=True, rounds=2)
@@ -278,7 +308,10 @@ def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
     assert code == "E326"
     assert "5 of 7 clients have no more than 30 samples" in text
     (trip,), start = FedRDN().trips, loop.down(loop.begin(), 0)
-    sent = {r.client: r.shares["fedrdn"] for r in loop.trainer.visit(trip, loop.method.parts[0], start, range(8), {})}
+    sent = {
+        r.client: r.shares["fedrdn"]
+        for r in loop.trainer.visit(trip, loop.method.parts[0], start, range(8), {})
+    }
     assert sent[1]["mu"].tolist() == [0.0] * 3
     assert sent[1]["sigma"].tolist() == [1.0] * 3
     assert not [r for r in loop_of("fedrdn+dpsgd(sums_noise=0.1)").run.remarks if "30 samples" in r[1]]
@@ -306,7 +339,11 @@ def test_deviations_are_no_smaller_than_their_noise():
 
 
 def test_noise_does_not_leave_the_bounds_that_shares_declare():
-    shares = {"n": Share((2,), low=0, high=5), "v": Share((2,), norm=1.0), "i": Share((1,), dtype=torch.int64)}
+    shares = {
+        "n": Share((2,), low=0, high=5),
+        "v": Share((2,), norm=1.0),
+        "i": Share((1,), dtype=torch.int64),
+    }
     tree = {"n": torch.tensor([-3.0, 9.0]), "v": torch.tensor([3.0, 4.0]), "i": torch.tensor([7])}
     bounded = clip_to_bounds(tree, shares)
     assert bounded["n"].tolist() == [0.0, 5.0]
@@ -326,7 +363,11 @@ def with_trip(client, sums=1):
         def trips(self):
             return (
                 Trip(
-                    lambda t, T: t == 0, client, lambda w, s, ups, fed: (w, s), lambda fed: {"v": Share(())}, sums=sums
+                    lambda t, T: t == 0,
+                    client,
+                    lambda w, s, ups, fed: (w, s),
+                    lambda fed: {"v": Share(())},
+                    sums=sums,
                 ),
             )
 
@@ -343,7 +384,8 @@ READS = {
 @pytest.mark.parametrize("read", READS)
 def test_a_part_that_says_sums_only_and_reads_samples_is_stopped_in_a_sentence(read):
     with pytest.raises(
-        UsageError, match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers"
+        UsageError,
+        match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers",
     ):
         conformance.train_run(with_trip(READS[read]), rounds=1)
 
@@ -362,7 +404,8 @@ def test_the_same_in_finish(read):
             return READS[read](w, c), {}
 
     with pytest.raises(
-        UsageError, match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers"
+        UsageError,
+        match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers",
     ):
         conformance.train_run(Method(Asking(), DPSGD()), rounds=1)
 
@@ -373,7 +416,8 @@ def test_a_sum_more_than_declared_is_refused_because_epsilon_does_not_count_it()
 
     conformance.train_run(with_trip(twice, sums=2), rounds=1)
     with pytest.raises(
-        UsageError, match="E108 'asking' asks for more sums over samples than the 1 of 'trip 0' that it declares"
+        UsageError,
+        match="E108 'asking' asks for more sums over samples than the 1 of 'trip 0' that it declares",
     ):
         conformance.train_run(with_trip(twice, sums=1), rounds=1)
 
@@ -408,8 +452,17 @@ def test_a_loss_that_mixes_samples_is_refused_because_none_are_mixed_here(name):
         conformance.loop_for(registry.parse(f"{name}+dpsgd"))
 
 
-ALONE = ("fedprox", "fedntd", "fedsr", "fedproto", "fedrdn", "standardise", "fedrdn(variant=official)", "fedgen_images",
-         "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])")  # fmt: skip
+ALONE = (
+    "fedprox",
+    "fedntd",
+    "fedsr",
+    "fedproto",
+    "fedrdn",
+    "standardise",
+    "fedrdn(variant=official)",
+    "fedgen_images",
+    "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])",
+)
 
 
 def test_the_list_of_what_sees_one_sample_at_a_time_is_whole():
@@ -432,17 +485,31 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
     noise = {p: {n: (draw(law, 1, 6, 0, p, n)[0], law) for n, law in own.items()} for p, own in laws.items()}
     kernels = Kernels(folded=False)
     loss = ClientLoss(trainer, LaneViews(trainer, start), kernels)
-    lane = {"id": torch.tensor(4), "n": torch.tensor(33.0), "counts": torch.ones(3), "steps": torch.tensor(3.0),
-            "step": torch.tensor(0), "sent": {}, "kept": {}, "mine": {}, "round": {}}  # fmt: skip
+    lane = {
+        "id": torch.tensor(4),
+        "n": torch.tensor(33.0),
+        "counts": torch.ones(3),
+        "steps": torch.tensor(3.0),
+        "step": torch.tensor(0),
+        "sent": {},
+        "kept": {},
+        "mine": {},
+        "round": {},
+    }
     w = {n: t + 0.01 for n, t in start.weights.items()}
 
     def at(i):
-        chosen = {p: {n: t[i] if law.per_sample else t for n, (t, law) in own.items()} for p, own in noise.items()}
+        chosen = {
+            p: {n: t[i] if law.per_sample else t for n, (t, law) in own.items()} for p, own in noise.items()
+        }
         given = StepInputs(trainer.samples.y[rows[i]], torch.ones(len(rows[i])), chosen, (), lane)
         leaves = {n: t.clone().requires_grad_() for n, t in w.items()}
         with use_kernels(trainer.net, kernels):
             value = loss(leaves, trainer.samples.x[rows[i]], given)
-        return [value.detach(), *torch.autograd.grad(value, [leaves[n] for n in trainer.learnt], allow_unused=True)]
+        return [
+            value.detach(),
+            *torch.autograd.grad(value, [leaves[n] for n in trainer.learnt], allow_unused=True),
+        ]
 
     whole, each = at(slice(0, 6)), [at(slice(i, i + 1)) for i in range(6)]
     for t, *of_samples in zip(whole, *each):

@@ -1,4 +1,5 @@
-"""FAKE run folders, for tests of the report and for looking at its page: the files of a run, with invented numbers."""
+"""FAKE run folders, for tests of the report and for looking at its page: the files of a run, with invented
+numbers."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def fake_run(
 ) -> Path:
     """A run folder with every file of the contract but the weights; returns it.
 
-    away: share of clients that do not answer. per_client: rows of every client in every round, not the last alone.
-    Other arguments become settings in its config.yaml.
+    away: share of clients that do not answer. per_client: rows of every client in every round, not the last
+    alone. Other arguments become settings in its config.yaml.
     """
     at.mkdir(parents=True)
     law = np.random.default_rng([seed, clients, classes])
@@ -51,7 +52,15 @@ def fake_run(
         "clients": clients,
         "availability": f"bernoulli:{away}",
     }
-    settings |= {"rounds": rounds, "epochs": 5, "batch": 32, "optimiser": "sgd", "lr": 0.05, "seed": seed, **config}
+    settings |= {
+        "rounds": rounds,
+        "epochs": 5,
+        "batch": 32,
+        "optimiser": "sgd",
+        "lr": 0.05,
+        "seed": seed,
+        **config,
+    }
     (at / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     test = np.maximum(labels.sum(1) // 4, 2)
     federation = {
@@ -184,10 +193,19 @@ def _ledger(method: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append({**up, "share": "w", "bytes": weights, "reads": "sum", "guarantee": "none"})
         if method == "flea":
             sizes = [1_000 + 37 * k for k in e["answered"]]
-            found.append({**up, "share": "flea/features", "bytes": sizes, "reads": "each", "guarantee": "empirical"})
+            found.append(
+                {**up, "share": "flea/features", "bytes": sizes, "reads": "each", "guarantee": "empirical"}
+            )
         if method == "rebafl":
             found.append(
-                {**up, "share": "rebafl/counts", "bytes": 40, "reads": "sum", "guarantee": "dp", "shape": [10]}
+                {
+                    **up,
+                    "share": "rebafl/counts",
+                    "bytes": 40,
+                    "reads": "sum",
+                    "guarantee": "dp",
+                    "shape": [10],
+                }
             )
     return found
 

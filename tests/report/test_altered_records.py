@@ -56,12 +56,15 @@ def test_a_page_or_a_figure_with_another_score_says_so(comparison, command):
     for folder in (run, comparison):
         called = call(command, str(folder))
         assert called.code == 0, called.text
-        assert called.err.startswith(f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it"), (
-            called.text
-        )
+        assert called.err.startswith(
+            f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it"
+        ), called.text
         assert called.err.count("\n") == 1
         if command == "report":
-            assert "so these figures may be wrong; copy the folder again." in (folder / "report.html").read_text()
+            assert (
+                "so these figures may be wrong; copy the folder again."
+                in (folder / "report.html").read_text()
+            )
 
 
 @pytest.mark.parametrize("how", ["changed", "cut", "gone"])
@@ -77,7 +80,10 @@ def test_a_comparison_does_not_print_what_a_run_did_not_write(comparison, how):
         file.unlink()
     called = call("resume", str(comparison))
     assert called.code == 2
-    text = f"E208 fedavg, seed 0: {file} is missing, or not as the run wrote it. Put it back, or remove {file.parent}"
+    text = (
+        f"E208 fedavg, seed 0: {file} is missing, or not as the run wrote it. Put it back, or remove"
+        f" {file.parent}"
+    )
     assert called.err.startswith(text), called.text
     cells = plan.plan_cells(comparison, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS})
     with pytest.raises(StateError, match="E208"):

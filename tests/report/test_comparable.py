@@ -1,4 +1,5 @@
-"""What a page says of runs that are no fair comparison: a headline led by the untold difference would be believed."""
+"""What a page says of runs that are no fair comparison: a headline led by the untold difference would be
+believed."""
 
 from __future__ import annotations
 
@@ -45,11 +46,13 @@ def test_scores_on_other_samples_cannot_be_compared():
 def test_methods_that_trained_otherwise_are_told_apart_by_more_than_the_method():
     """40 rounds led 4 rounds by 20 points "after 4 rounds", and the page warned of nothing."""
     assert doubts(made("a"), made("b", rounds=40, lr=0.5, availability="bernoulli:0.5")) == [
-        "Not only the methods of these runs differ (availability bernoulli:0.5, full; rounds 1, 40; lr 0.05, 0.5), so a gap "
-        "between scores need not be the methods'."
+        "Not only the methods of these runs differ (availability bernoulli:0.5, full; rounds 1, 40; lr 0.05,"
+        " 0.5), so a gap between scores need not be the methods'."
     ]
     assert doubts(made("a"), made("b", model="mlp")) != []
-    assert doubts(made("a"), made("b", lr=FIELDS["lr"].default)) == []  # a run of before there was the setting
+    assert (
+        doubts(made("a"), made("b", lr=FIELDS["lr"].default)) == []
+    )  # a run of before there was the setting
     assert doubts(made("a"), made("local", rounds=40)) == []  # a reference
 
 
@@ -66,9 +69,12 @@ def test_data_that_changed_under_the_same_name_are_seen():
     before = {"clients": 2, "sizes": {"train": [3, 4]}, "labels": [[3, 0], [0, 4]]}
     after = {**before, "labels": [[2, 1], [0, 4]]}
     assert doubts(made("a", federation=before), made("b", federation=after)) == [
-        "Runs of equal settings hold different samples (a seed 0, b seed 0), so their scores cannot be compared."
+        "Runs of equal settings hold different samples (a seed 0, b seed 0), so their scores cannot be"
+        " compared."
     ]
-    assert doubts(made("a", 0, federation=before), made("a", 1, federation=after)) == []  # seeds deal samples out anew
+    assert (
+        doubts(made("a", 0, federation=before), made("a", 1, federation=after)) == []
+    )  # seeds deal samples out anew
     pooled = {"clients": 1, "sizes": {"train": [7]}}
     assert doubts(made("a", federation=before), made("centralised", federation=pooled)) == []
 
@@ -90,11 +96,14 @@ def test_seeds_without_a_pair_are_said():
     assert page.result_sentence(context_of(runs, "x")).endswith(end)
     rows = summary_table([*runs[:3], made("b", 1, [0.2])])
     assert "\nb and a are paired in 1 of 2 seeds.\n" in tables.note(rows) + "\n"
-    assert "paired in" not in tables.note(summary_table([*runs[:2], made("b", 0, [0.1]), made("b", 1, [0.1])]))
+    assert "paired in" not in tables.note(
+        summary_table([*runs[:2], made("b", 0, [0.1]), made("b", 1, [0.1])])
+    )
 
 
 def test_the_note_counts_each_methods_own_seeds():
-    """A comparison asked for with fewer seeds in a folder that holds more said "over 3 seeds" of all of its rows."""
+    """A comparison asked for with fewer seeds in a folder that holds more said "over 3 seeds" of all of its
+    rows."""
     runs = [*(made("a", s, [0.5]) for s in range(3)), *(made("b", s, [0.1]) for s in range(2))]
     assert "deviation over different numbers of seeds: a 3, b 2. With" in tables.note(summary_table(runs))
     assert "deviation over 2 seeds. With" in tables.note(summary_table(runs[:2]))
@@ -103,7 +112,9 @@ def test_the_note_counts_each_methods_own_seeds():
 def test_a_seed_without_a_score_is_said_where_a_mean_leaves_it_out():
     nan = float("nan")
     runs = [made("a", s, [v]) for s, v in enumerate((0.5, 0.6, nan))]
-    assert "\na has a final score in 2 of 3 seeds, and its means are over these." in tables.note(summary_table(runs))
+    assert "\na has a final score in 2 of 3 seeds, and its means are over these." in tables.note(
+        summary_table(runs)
+    )
     assert "final score" not in tables.note(summary_table(runs[:2]))
 
 

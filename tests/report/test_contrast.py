@@ -1,4 +1,5 @@
-"""Numbers on the cells of maps can be read: WCAG 2 asks for a contrast of 4.5 between small text and what is behind it."""
+"""Numbers on the cells of maps can be read: WCAG 2 asks for a contrast of 4.5 between small text and what is
+behind it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def style():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_on_every_shade_can_be_read(style, theme):
     light, _, rest = style.partition("@media screen and (prefers-color-scheme: dark)")
-    variables = dict(re.findall(r"--([\w-]+): (#\w+);", rest.partition("\n}\n")[0] if theme == "dark" else light))
+    variables = dict(
+        re.findall(r"--([\w-]+): (#\w+);", rest.partition("\n}\n")[0] if theme == "dark" else light)
+    )
     opacity = dict(re.findall(r"svg \.q(\d) \{ fill: var\(--map\); fill-opacity: ([\d.]+);", style))
     assert len(opacity) == SHADES
     for shade, alpha in opacity.items():
@@ -60,7 +63,8 @@ def test_the_measure_of_contrast_is_the_standard_one():
     [
         partition_map(
             {
-                "labels": [[n * n for n in range(1, 9)]] * 2,  # the root of the share of the largest: all eight shades
+                "labels": [[n * n for n in range(1, 9)]]
+                * 2,  # the root of the share of the largest: all eight shades
                 "classes": list("abcdefgh"),
                 "names": ["x", "y"],
             }
@@ -74,6 +78,8 @@ def test_text_has_the_colour_for_the_shade_behind_it(drawn):
     counts = re.findall(COUNT, drawn)
     assert len(counts) == len(boxes) == 16
     for shade, x, y in counts:
-        behind = {q for q, left, top, w, h in boxes if left < float(x) < left + w and top < float(y) < top + h}
+        behind = {
+            q for q, left, top, w, h in boxes if left < float(x) < left + w and top < float(y) < top + h
+        }
         assert behind == {shade}
     assert {shade for shade, *_ in boxes} == set("12345678")

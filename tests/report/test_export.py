@@ -1,4 +1,5 @@
-"""Pictures and table as files for a paper: nothing of the page is needed to see them as the page shows them."""
+"""Pictures and table as files for a paper: nothing of the page is needed to see them as the page shows
+them."""
 
 from __future__ import annotations
 
@@ -43,21 +44,33 @@ def test_every_picture_of_the_page_and_the_table_are_written(written):
 
 def test_a_picture_carries_its_looks_and_needs_nothing_of_the_page(written):
     for root in trees(written).values():
-        assert (root.tag, root.get("width"), root.get("font-family")) == (f"{SVG}svg", "85mm", "Times New Roman")
+        assert (root.tag, root.get("width"), root.get("font-family")) == (
+            f"{SVG}svg",
+            "85mm",
+            "Times New Roman",
+        )
         assert root.get("viewBox").startswith("0 0 380 ")
         assert root[0].tag == f"{SVG}title"
         for element in root.iter():
-            assert not [n for n in element.attrib if n in ("class", "role") or n.startswith(("data-", "--", "aria-"))]
+            assert not [
+                n for n in element.attrib if n in ("class", "role") or n.startswith(("data-", "--", "aria-"))
+            ]
             assert not [v for v in element.attrib.values() if "var(" in v]
         assert not root.findall(f".//{SVG}text//{SVG}title")
-        assert all(text.get("fill", "").startswith("#") and text.get("font-size") for text in root.iter(f"{SVG}text"))
+        assert all(
+            text.get("fill", "").startswith("#") and text.get("font-size") for text in root.iter(f"{SVG}text")
+        )
 
 
 def test_shapes_have_the_colours_that_the_page_has_for_paper(written):
     style, curves = Style.of_page(), trees(written)["rounds-1"]
-    lines = {e.get("stroke") for e in curves.iter() if e.get("fill") == "none" and e.get("stroke-width") == "2"}
+    lines = {
+        e.get("stroke") for e in curves.iter() if e.get("fill") == "none" and e.get("stroke-width") == "2"
+    }
     assert {style.colours["--c0"], style.colours["--c1"]} <= lines
-    assert style.colours["--ink"] == "#16202c", "of the light page, and not of the dark one or the printed one"
+    assert style.colours["--ink"] == "#16202c", (
+        "of the light page, and not of the dark one or the printed one"
+    )
     grid = [e for e in curves.iter() if e.get("stroke") == style.colours["--hair"]]
     assert grid
     assert all(e.get("fill") == "none" for e in grid)
@@ -70,16 +83,24 @@ def picture(body: str) -> ElementTree.Element:
 
 
 def test_outlines_of_text_stand_below_it_for_programs_that_draw_them_above():
-    texts = list(picture('<text class="value" x="1" y="2">7 <tspan class="value">8</tspan></text>').iter(f"{SVG}text"))
+    texts = list(
+        picture('<text class="value" x="1" y="2">7 <tspan class="value">8</tspan></text>').iter(f"{SVG}text")
+    )
     below, above = texts
-    assert (below.get("stroke"), below.get("fill"), below.get("stroke-width")) == ("#ffffff", "#ffffff", "3px")
+    assert (below.get("stroke"), below.get("fill"), below.get("stroke-width")) == (
+        "#ffffff",
+        "#ffffff",
+        "3px",
+    )
     assert above.get("fill") == "#16202c"
     assert not [n for part in above.iter() for n in part.attrib if n.startswith("stroke")]
     assert "".join(below.itertext()) == "".join(above.itertext()) == "7 8"
 
 
 def test_a_rule_of_more_classes_outweighs_one_of_fewer_and_a_colour_is_inherited():
-    root = picture('<g class="m1"><path class="curve"/></g><circle class="ring grey"/><text class="note">n</text>')
+    root = picture(
+        '<g class="m1"><path class="curve"/></g><circle class="ring grey"/><text class="note">n</text>'
+    )
     (path,), (ring,) = root.iter(f"{SVG}path"), root.iter(f"{SVG}circle")
     assert path.get("stroke") == Style.of_page().colours["--c1"]
     assert ring.get("stroke") == Style.of_page().colours["--cref"]
@@ -107,7 +128,9 @@ def test_the_command_says_what_it_wrote_and_pdf_without_its_library_is_one_sente
 
 def test_pdf_files_are_pdf(tmp_path):
     pytest.importorskip(
-        "cairosvg", reason="CairoSVG is not installed: pip install 'unskew[figures]'", exc_type=(ImportError, OSError)
+        "cairosvg",
+        reason="CairoSVG is not installed: pip install 'unskew[figures]'",
+        exc_type=(ImportError, OSError),
     )
     path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
     written = paper_figures.write_figures([path], tmp_path / "out", "pdf")
@@ -115,7 +138,8 @@ def test_pdf_files_are_pdf(tmp_path):
 
 
 def test_a_comparisons_own_target_stays_its_target(tmp_path):
-    """The table on the terminal had it, and the page, figures and LaTeX that were made afterwards had 95 % of the best."""
+    """The table on the terminal had it, and the page, figures and LaTeX that were made afterwards had 95 % of
+    the best."""
     path = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=4, rounds=12)
     plan = path / "compare.yaml"
     plan.write_text(plan.read_text() + "target: 0.375\n")

@@ -48,14 +48,18 @@ def flat(name, level, T=20, end=None):
 def texts(drawn, kind):
     return [
         (float(x), float(y), w)
-        for x, y, w in re.findall(rf'<text class="{kind}[^"]*" x="([-\d.]+)" y="([-\d.]+)"[^>]*>([^<]*)', drawn)
+        for x, y, w in re.findall(
+            rf'<text class="{kind}[^"]*" x="([-\d.]+)" y="([-\d.]+)"[^>]*>([^<]*)', drawn
+        )
     ]
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("n", [1, 5, 30])
 def test_names_at_the_ends_of_curves_never_overlap(n, width):
-    drawn = curves([flat(f"method {i}", 0.8 + 0.001 * i) for i in range(n)], "round", "accuracy, %", width=width)
+    drawn = curves(
+        [flat(f"method {i}", 0.8 + 0.001 * i) for i in range(n)], "round", "accuracy, %", width=width
+    )
     ET.fromstring(drawn)
     found = texts(drawn, "end")
     assert len(found) == n
@@ -76,7 +80,9 @@ def test_a_curve_that_ends_early_is_named_there_if_there_is_room():
 
 
 def test_long_runs_are_thinned_but_end_where_they_end():
-    drawn = curves([Line("m", "m0", np.arange(5000), np.linspace(0.1, 0.876, 5000), np.zeros(5000))], "round", "%")
+    drawn = curves(
+        [Line("m", "m0", np.arange(5000), np.linspace(0.1, 0.876, 5000), np.zeros(5000))], "round", "%"
+    )
     assert len(re.search(r'points="([^"]*)"', drawn)[1].split()) == POINTS
     assert ">87.6</tspan>" in drawn
     assert "<polygon" not in drawn  # one seed has no band
@@ -85,9 +91,15 @@ def test_long_runs_are_thinned_but_end_where_they_end():
 def test_bytes_have_a_logarithmic_axis_with_units():
     x = np.geomspace(2e5, 3e8, 10)
     drawn = curves(
-        [Line("m", "m0", x, np.linspace(0, 1, 10), np.zeros(10))], "bytes", "%", log_x=True, unit=lambda v: f"{v:.0f} B"
+        [Line("m", "m0", x, np.linspace(0, 1, 10), np.zeros(10))],
+        "bytes",
+        "%",
+        log_x=True,
+        unit=lambda v: f"{v:.0f} B",
     )
-    steps = np.diff([float(p.split(",")[0]) for p in re.search(r'<polyline[^>]*points="([^"]*)"', drawn)[1].split()])
+    steps = np.diff(
+        [float(p.split(",")[0]) for p in re.search(r'<polyline[^>]*points="([^"]*)"', drawn)[1].split()]
+    )
     assert np.allclose(steps, steps[0], atol=0.2)
 
 
@@ -102,7 +114,9 @@ def test_the_partition_map_fits_its_frame(K, C, width):
     assert sum(d.count("M") for d in cells) == np.count_nonzero(np.array(fed["labels"])[:shown])
     height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', drawn)[1])
     boxes = [
-        tuple(map(float, b)) for d in cells for b in re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)", d)
+        tuple(map(float, b))
+        for d in cells
+        for b in re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)", d)
     ]
     assert max(x + w for x, _, w, _ in boxes) <= width
     assert max(y + h for _, y, _, h in boxes) <= height
@@ -112,7 +126,10 @@ def test_the_partition_map_fits_its_frame(K, C, width):
 
 def test_more_samples_are_darker():
     fed = {"labels": [[1, 100], [50, 0]], "classes": ["a", "b"], "names": ["x", "y"], "clients": 2}
-    shade = {words: int(q) for q, words in zip(re.findall(r'class="q(\d)" d=', partition_map(fed)), ("1", "50", "100"))}
+    shade = {
+        words: int(q)
+        for q, words in zip(re.findall(r'class="q(\d)" d=', partition_map(fed)), ("1", "50", "100"))
+    }
     assert shade["1"] < shade["50"] < shade["100"] == 8
 
 
@@ -159,7 +176,8 @@ def test_attendance_tells_absent_from_not_asked():
     rows = [Attendance(1, [0, 1], [0]), Attendance(2, [2], [2])]
     drawn = attendance(rows, 3)
     answered, absent = (
-        sum(d.count("M") for d in re.findall(rf'<path class="{k}" d="([^"]*)"', drawn)) for k in ("answered", "absent")
+        sum(d.count("M") for d in re.findall(rf'<path class="{k}" d="([^"]*)"', drawn))
+        for k in ("answered", "absent")
     )
     assert answered == 2 + 2  # a bar per round, a cell per answer
     assert absent == 1 + 1

@@ -26,9 +26,14 @@ def row(t, scope, metric, value, client=None):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two methods, two seeds: AUROC at two clients of twenty; in the run of fedprox with seed 1 it ends in round 39."""
+    """Two methods, two seeds: AUROC at two clients of twenty; in the run of fedprox with seed 1 it ends in
+    round 39."""
     path = fake_comparison(
-        tmp_path_factory.mktemp("further") / "c", ["fedavg", "fedprox"], 2, rounds=LAST, metrics="auroc,cost.py:cost"
+        tmp_path_factory.mktemp("further") / "c",
+        ["fedavg", "fedprox"],
+        2,
+        rounds=LAST,
+        metrics="auroc,cost.py:cost",
     )
     for run in sorted(path.glob("*--s*")):
         wild = run.name == "fedprox--s1"
@@ -42,7 +47,8 @@ def runs(tmp_path_factory):
 
 
 def test_json_has_every_metric_by_scope(runs):
-    """A mean over seeds of means over the last ten rounds; over how many clients; and no scope that nobody has."""
+    """A mean over seeds of means over the last ten rounds; over how many clients; and no scope that nobody
+    has."""
     one, other = json.loads(json.dumps(tables.as_json(summary.summary_table(runs)), allow_nan=False))
     of = one["further"][AUROC]
     assert set(of) == {"global", "global@client"}
@@ -55,7 +61,11 @@ def test_json_has_every_metric_by_scope(runs):
 def test_csv_has_a_column_for_each(runs):
     rows = list(csv.DictReader(io.StringIO(tables.as_csv(summary.summary_table(runs)))))
     assert float(rows[0]["auroc global"]) == pytest.approx(0.855)
-    assert [rows[1][f"auroc global@client{part}"] for part in ("", "_defined", "_clients")] == ["0.75", "2", "20"]
+    assert [rows[1][f"auroc global@client{part}"] for part in ("", "_defined", "_clients")] == [
+        "0.75",
+        "2",
+        "20",
+    ]
     assert rows[0]["own-lower:cost global_std"].startswith("0.707")
     assert rows[0]["auroc global_defined"] == ""
     assert list(rows[0]).index("by_last") < list(rows[0]).index("auroc global")
@@ -63,7 +73,9 @@ def test_csv_has_a_column_for_each(runs):
 
 def test_the_terminal_and_the_page_say_them_too(runs):
     text = tables.plain(summary.summary_table(runs))
-    assert "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)\n" in text
+    assert (
+        "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)\n" in text
+    )
     assert "\ncost, fedprox: global 12.5 ± 0.71" in text
     html = page.page(runs, "c")
     assert "75.0 ± 0.0 (2/20)" in html
@@ -81,7 +93,8 @@ def test_a_value_of_an_earlier_round_is_no_last_value():
     """Predictions were not finite in round 2, so that AUROC was defined in round 1 for the last time."""
     record = Record()
     record.add(
-        "metrics", [row(1, "global", AUROC, 0.9), row(1, "global", "accuracy", 0.8), row(2, "global", "accuracy", 0.1)]
+        "metrics",
+        [row(1, "global", AUROC, 0.9), row(1, "global", "accuracy", 0.8), row(2, "global", "accuracy", 0.1)],
     )
     record.add("metrics", [row(2, "global@client", AUROC, 0.5), row(2, "global@client", AUROC, 0.5, 3)])
     record.add("metrics", [row(3, "train", "loss", 1.0)])

@@ -23,7 +23,12 @@ PIXELS = [[900, 100], [950, 50], [930, 70]]
 def comparison(tmp_path_factory):
     """Fake runs of three clients, told as runs on masks."""
     at = fake_comparison(
-        tmp_path_factory.mktemp("masks") / "eyes", ["fedavg", "flea", "local"], seeds=2, clients=3, rounds=6, classes=2
+        tmp_path_factory.mktemp("masks") / "eyes",
+        ["fedavg", "flea", "local"],
+        seeds=2,
+        clients=3,
+        rounds=6,
+        classes=2,
     )
     for run in at.glob("*--s*"):
         path = run / "federation.json"
@@ -34,7 +39,9 @@ def comparison(tmp_path_factory):
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         for row in rows:
             row["metric"] = {"accuracy": "dice", "macro_f1": "dice_both"}.get(row["metric"], row["metric"])
-        (run / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows if r["metric"] != "worst_class"))
+        (run / "metrics.jsonl").write_text(
+            "".join(json.dumps(r) + "\n" for r in rows if r["metric"] != "worst_class")
+        )
     return at
 
 

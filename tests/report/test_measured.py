@@ -1,4 +1,5 @@
-"""Measures in the report: their table, their series in their own unit, matrices and planes; names stay text."""
+"""Measures in the report: their table, their series in their own unit, matrices and planes; names stay
+text."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ PICTURES = {
     "tsne": {
         "names": [EVIL, "b"],
         **{
-            k: {"client": [0, 0, 1], "label": [0, 1, 1], "xy": [[0, 1], [2.5, 3], [-4, 0]]} for k in ("local", "global")
+            k: {"client": [0, 0, 1], "label": [0, 1, 1], "xy": [[0, 1], [2.5, 3], [-4, 0]]}
+            for k in ("local", "global")
         },
     },
 }
@@ -46,10 +48,12 @@ def run(tmp_path):
         for t in range(1, 7):
             for metric, value in (("diversity", 12.5 / t), ("exposure", 0.1 * t)):
                 file.write(
-                    json.dumps({"t": t, "scope": "measure", "client": None, "metric": metric, "value": value}) + "\n"
+                    json.dumps({"t": t, "scope": "measure", "client": None, "metric": metric, "value": value})
+                    + "\n"
                 )
         file.write(
-            json.dumps({"t": 6, "scope": "measure", "client": None, "metric": "cross_site", "value": 0.345}) + "\n"
+            json.dumps({"t": 6, "scope": "measure", "client": None, "metric": "cross_site", "value": 0.345})
+            + "\n"
         )
     (at / "measures.json").write_text(json.dumps(PICTURES))
     return at
@@ -80,7 +84,13 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
 def test_a_measure_that_is_undefined_in_the_last_round_has_no_last_value(run):
     with open(run / "metrics.jsonl", "a") as file:
         for t in (4, 5):
-            row = {"t": t, "scope": "measure", "client": None, "metric": "separation_test_local", "value": 3.21}
+            row = {
+                "t": t,
+                "scope": "measure",
+                "client": None,
+                "metric": "separation_test_local",
+                "value": 3.21,
+            }
             file.write(json.dumps(row) + "\n")
     html = build(context_of([read_run(run)], "x")).html
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html)

@@ -1,4 +1,5 @@
-"""The page of a method: every setting with its default, range and meaning, every hook, and what leaves a client."""
+"""The page of a method: every setting with its default, range and meaning, every hook, and what leaves a
+client."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def test_a_page_says_what_the_method_is_called_in_python_and_where_its_code_is(t
     own = tmp_path / "unskew" / "pulled.py"  # a folder that is called like the package
     own.parent.mkdir()
     own.write_text(
-        "from dataclasses import dataclass\n\nfrom unskew import Part\n\n\n@dataclass(frozen=True)\nclass Pulled(Part):\n    name = 'pulled'\n\n    def loss(self, w, out, b, c):\n        return 0.0\n"
+        "from dataclasses import dataclass\n\nfrom unskew import Part\n\n\n@dataclass(frozen=True)\nclass"
+        " Pulled(Part):\n    name = 'pulled'\n\n    def loss(self, w, out, b, c):\n        return 0.0\n"
     )
     text = page_of(str(own))
     assert "In Python" not in text

@@ -1,4 +1,5 @@
-"""Pages of runs as nobody wishes them: scores that are no numbers, hundreds of classes, names full of control characters."""
+"""Pages of runs as nobody wishes them: scores that are no numbers, hundreds of classes, names full of control
+characters."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ def test_scores_of_training_that_diverged_are_a_page_all_the_same(tmp_path, late
         ET.fromstring(picture)
         assert not re.search(r'(?:d|points|x|y|cx|cy)="[^"]*(?:nan|inf)', picture)
     for held in re.findall(r"data-(?:plot|dots|grid)='([^']*)'", page):
-        json.loads(held.replace("&amp;", "&").replace("&lt;", "<").replace("&#39;", "'"), parse_constant=pytest.fail)
+        json.loads(
+            held.replace("&amp;", "&").replace("&lt;", "<").replace("&#39;", "'"), parse_constant=pytest.fail
+        )
     assert "± nan" not in page
     assert not [w for w in recwarn if w.category is RuntimeWarning]
     assert write_figures([at], tmp_path / "figures")
@@ -112,22 +115,31 @@ def test_an_infinite_value_stands_at_the_end_of_the_axis():
     scale = Scale(0.0, 10.0, 100.0, 200.0)
     assert [float(scale(v)) for v in (-INF, 0.0, 5.0, INF)] == [100, 100, 150, 200]
     assert scale(np.array([INF, 10.0, -INF])).tolist() == [200, 200, 100]
-    assert (ends_of([3.0, INF, NAN, -2.0]), ends_of([INF]), ends_of([])) == ((-2.0, 3.0), (0.0, 1.0), (0.0, 1.0))
+    assert (ends_of([3.0, INF, NAN, -2.0]), ends_of([INF]), ends_of([])) == (
+        (-2.0, 3.0),
+        (0.0, 1.0),
+        (0.0, 1.0),
+    )
 
 
 def test_a_curve_leaves_out_rounds_without_a_number():
-    drawn = Line("a", "m0", np.arange(4), np.array([0.5, NAN, 0.75, NAN]), np.array([NAN, NAN, 0.1, 0.1])).thinned()
+    drawn = Line(
+        "a", "m0", np.arange(4), np.array([0.5, NAN, 0.75, NAN]), np.array([NAN, NAN, 0.1, 0.1])
+    ).thinned()
     assert (drawn.x.tolist(), drawn.y.tolist(), drawn.band.tolist()) == ([0, 2], [0.5, 0.75], [0.0, 0.1])
     one = mean_line("a", "m0", [(np.array([1]), np.array([INF])), (np.array([1]), np.array([0.5]))])
     assert one is not None
     assert one.thinned().band.tolist() == [0.0]
-    assert curves([Line("a", "m0", np.array([1]), np.array([NAN]), np.zeros(1))], "round", "accuracy, %") == ""
+    assert (
+        curves([Line("a", "m0", np.array([1]), np.array([NAN]), np.zeros(1))], "round", "accuracy, %") == ""
+    )
 
 
 @pytest.mark.parametrize("C", [12, 40, 300, 1000])
 @pytest.mark.parametrize("width", [940, 380])
 def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C, width):
-    """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its name."""
+    """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its
+    name."""
     counts = [[1 if i == j else 0 for j in range(C)] for i in range(C)]
     drawn = confusion(counts, [f"class {c}" for c in range(C)], "x", width=width)
     boxes = re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)h(--?[\d.e+-]+)z", drawn)
@@ -158,7 +170,9 @@ def test_names_of_many_sites_do_not_overlap():
         drawn = cross_site({"names": [f"site {k}" for k in range(K)], "score": [[0.5] * K]}, width=380)
         across = [
             (float(x), len(words))
-            for x, y, words in re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
+            for x, y, words in re.findall(
+                r'<text class="tick" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn
+            )
             if y == "34.0"
         ]
         assert all(b[0] - a[0] >= 3.4 * (a[1] + b[1]) - 0.1 for a, b in itertools.pairwise(across))
@@ -176,7 +190,9 @@ def test_a_client_without_test_samples_has_no_calibration(tmp_path):
         {"name": "b", "n": 3, "ece": 0.25, "overconfidence": 0.1},
     ]
     bins = {"count": [3], "confidence": [0.5], "accuracy": [0.25]}
-    (at / "measures.json").write_text(json.dumps({"calibration": {"bins": bins, "ece": 0.25, "sites": sites}}))
+    (at / "measures.json").write_text(
+        json.dumps({"calibration": {"bins": bins, "ece": 0.25, "sites": sites}})
+    )
     html = calibration.build(context_of([read_run(at)], "x")).html
     assert re.findall(r"<td>([^<]*)</td>", html) == ["–", "25.0 (n = 3)"]
 
@@ -203,7 +219,9 @@ def test_an_attack_that_finds_nothing_at_one_percent_is_said_to():
     assert "a catches 0.0% at 1 %; b catches 25.0% at 1 %" in roc([nothing, some])
 
 
-@pytest.mark.parametrize("bad", ["\x00", "\x0b", "\x1b[2J", "\x7f", "\x9b", "\u202e", "\u2066", "\uffff", "\ud800"])
+@pytest.mark.parametrize(
+    "bad", ["\x00", "\x0b", "\x1b[2J", "\x7f", "\x9b", "\u202e", "\u2066", "\uffff", "\ud800"]
+)
 def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad):
     for drawn in (text(0, 0, f"a{bad}b"), tooltip(f"a{bad}b")):
         words = ET.fromstring(drawn).text
@@ -223,15 +241,31 @@ def test_figures_of_names_with_control_characters(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "digits_", "written"),
-    [(57331.4, 4, "57,331"), (5733.2, 4, "5733"), (123.4, 2, "123"), (99.6, 2, "100"), (9999.6, 4, "10,000"), (0.0123456, 3, "0.0123"),
-     (-1234.6, 3, "-1,235"), (2e9, 3, "2e+09"), (0.0, 3, "0"), (INF, 3, "inf"), (1e9 - 1, 2, "999,999,999")],
-)  # fmt: skip
+    [
+        (57331.4, 4, "57,331"),
+        (5733.2, 4, "5733"),
+        (123.4, 2, "123"),
+        (99.6, 2, "100"),
+        (9999.6, 4, "10,000"),
+        (0.0123456, 3, "0.0123"),
+        (-1234.6, 3, "-1,235"),
+        (2e9, 3, "2e+09"),
+        (0.0, 3, "0"),
+        (INF, 3, "inf"),
+        (1e9 - 1, 2, "999,999,999"),
+    ],
+)
 def test_numbers_of_a_usual_size_have_no_exponent(value, digits_, written):
     assert significant(value, digits_) == written
 
 
 def test_a_sign_is_written_but_not_of_nothing():
-    assert [significant(v, 3, signed=True) for v in (-0.0, 0.0, 1.5, -1234.0)] == ["+0", "+0", "+1.5", "-1,234"]
+    assert [significant(v, 3, signed=True) for v in (-0.0, 0.0, 1.5, -1234.0)] == [
+        "+0",
+        "+0",
+        "+1.5",
+        "-1,234",
+    ]
 
 
 def test_a_table_of_large_numbers_can_be_read():
@@ -246,11 +280,15 @@ def test_a_table_of_large_numbers_can_be_read():
 def test_a_few_of_many_are_neither_none_nor_all():
     all_, but_one = list(range(1000)), list(range(999))
     told = attendance.sentence(
-        changed(run("a", 5), config={}, federation={**FEDERATION, "clients": 1000}, events=rounds((all_, but_one))),
+        changed(
+            run("a", 5), config={}, federation={**FEDERATION, "clients": 1000}, events=rounds((all_, but_one))
+        ),
         same=False,
     )
     assert told == "Less than 1 % of the requests went unanswered."
-    few = changed(run("a", 5), config={}, federation={**FEDERATION, "clients": 1000}, events=rounds((all_, [0])))
+    few = changed(
+        run("a", 5), config={}, federation={**FEDERATION, "clients": 1000}, events=rounds((all_, [0]))
+    )
     assert attendance.sentence(few, same=False) == "More than 99 % of the requests went unanswered."
 
 
@@ -262,7 +300,9 @@ def test_the_command_that_repeats_a_comparison_is_one_that_the_command_line_take
     for one_run in at.glob("*--*"):
         plan = yaml.safe_load((one_run / "config.yaml").read_text())
         (one_run / "config.yaml").write_text(yaml.safe_dump({**plan, "clients": 4}))
-    command = reproducibility.command(context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x"))
+    command = reproducibility.command(
+        context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x")
+    )
     assert "--drop-last " in command
     assert "--partition-seed 5" in command
     called = call(*shlex.split(command)[1:], "--dry-run", cwd=tmp_path)
@@ -288,7 +328,9 @@ def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_th
 
 def test_events_and_commands_that_are_left_out_are_counted(tmp_path):
     runs = [read_run(fake_run(tmp_path / f"r{k}", seed=k + 1, rounds=2)) for k in range(22)]
-    assert reproducibility.command(context_of(runs, "x")).splitlines()[-1] == "# and so on, for 2 further runs"
+    assert (
+        reproducibility.command(context_of(runs, "x")).splitlines()[-1] == "# and so on, for 2 further runs"
+    )
     assert "and so on" not in reproducibility.command(context_of(runs[:20], "x"))
     remark = {"t": 1, "code": "E302", "text": "x"}
     many = changed(run("a", 5), events=[remark] * 1234)
@@ -300,7 +342,9 @@ def test_events_and_commands_that_are_left_out_are_counted(tmp_path):
 def test_a_tooltip_names_what_is_drawn():
     """The best score of a search was called "global accuracy"."""
     drawn = curves(
-        [Line("a", "m0", np.array([1, 2]), np.array([0.5, 0.75]), np.zeros(2))], "trial", "best accuracy so far, %"
+        [Line("a", "m0", np.array([1, 2]), np.array([0.5, 0.75]), np.zeros(2))],
+        "trial",
+        "best accuracy so far, %",
     )
     held = json.loads(re.search(r"data-plot='([^']*)'", drawn)[1])
     assert (held["t"], held["y"]) == ("trial", "best accuracy so far, %")

@@ -141,7 +141,9 @@ def test_a_target_can_be_given(comparison, tmp_path):
 
 
 def test_local_alone_has_a_page_without_a_global_score(tmp_path):
-    text = write_report(fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html").read_text()
+    text = write_report(
+        fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html"
+    ).read_text()
     assert "without a global accuracy" in text
     assert "Nothing leaves a client" in text
 
@@ -149,7 +151,10 @@ def test_local_alone_has_a_page_without_a_global_score(tmp_path):
 def test_what_differs_between_data_is_warned_of(tmp_path):
     a = fake_run(tmp_path / "a", "fedavg", clients=5, rounds=4)
     b = fake_run(tmp_path / "b", "flea", clients=5, rounds=4, data="mnist")
-    assert "These runs have different data (digits, mnist)" in write_report([a, b], tmp_path / "r.html").read_text()
+    assert (
+        "These runs have different data (digits, mnist)"
+        in write_report([a, b], tmp_path / "r.html").read_text()
+    )
 
 
 def test_nothing_a_user_wrote_becomes_markup(tmp_path):
@@ -214,7 +219,9 @@ def test_a_large_comparison_stays_small(tmp_path):
 def printed(text):
     """By selector, what is declared for print."""
     rules = {}
-    for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", re.search(r"@media print \{(.*?)\n\}", text, re.S)[1]):
+    for selectors, body in re.findall(
+        r"([^{}]+)\{([^{}]*)\}", re.search(r"@media print \{(.*?)\n\}", text, re.S)[1]
+    ):
         for selector in selectors.split(","):
             rules[selector.strip()] = rules.get(selector.strip(), "") + body
     return rules
@@ -244,15 +251,21 @@ def test_on_a_wide_screen_headings_wrap_before_the_last_column_is_cut(text):
 
 
 def test_a_part_of_the_page_is_one_landmark(text):
-    """A table that scrolls inside a section had its name, too, so that readers of landmarks heard every section twice."""
+    """A table that scrolls inside a section had its name, too, so that readers of landmarks heard every
+    section twice."""
     assert 'class="wide-scroll" tabindex="0" role="group"' in text
     assert 'role="region"' not in text
 
 
 def test_print_wraps_every_heading_and_cell_that_could_push_a_column_off_the_sheet(text):
-    """U5: on Letter paper headings on one line cut the columns of p-values and guarantees, and words broke anywhere."""
+    """U5: on Letter paper headings on one line cut the columns of p-values and guarantees, and words broke
+    anywhere."""
     rules = printed(text)
-    for selector in (".wide-scroll table th", ".wide-scroll table.left thead th", ".wide-scroll table.left td"):
+    for selector in (
+        ".wide-scroll table th",
+        ".wide-scroll table.left thead th",
+        ".wide-scroll table.left td",
+    ):
         assert "white-space: normal" in rules[selector], selector
         assert "overflow-wrap: anywhere" in rules[selector], selector
         assert "font-size: 7pt" in rules[selector], selector

@@ -49,13 +49,17 @@ def test_a_confusion_counts_what_is_right_on_its_diagonal_and_true_classes_down(
     both = confusion([[1, 1], [0, 0]], ["cat", "dog"], "x")
     first, second = re.findall(r'<text class="count[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>(\d+)<', both)
     assert float(first[0]) < float(second[0])
-    assert (value, x, y) == ("100", second[0], first[1])  # cats taken for dogs: in the first row, the second column
+    assert (value, x, y) == (
+        "100",
+        second[0],
+        first[1],
+    )  # cats taken for dogs: in the first row, the second column
 
 
 def test_curves_end_where_they_end_in_percent_or_in_their_own_unit():
-    assert described(curves([line("a", [1, 2], [0.5, 0.625]), line("b", [1], [0.25])], "round", "accuracy, %")) == (
-        "accuracy, % against round. a ends at 62.5 %; b ends at 25.0 %"
-    )
+    assert described(
+        curves([line("a", [1, 2], [0.5, 0.625]), line("b", [1], [0.25])], "round", "accuracy, %")
+    ) == ("accuracy, % against round. a ends at 62.5 %; b ends at 25.0 %")
     number = curves([line("a", [1, 2], [12.5, 8.25], share=False)], "round", "error")
     assert described(number) == "error against round. a ends at 8.25"
     assert curves([], "round", "x") == ""
@@ -66,7 +70,8 @@ def test_series_begin_at_zero_unless_all_is_far_from_it():
     far = series([line("a", [1, 2], [0.9, 1.0], share=False)], "loss")
     assert described(near) == "loss against round. a ends at 1"
     ticks = {
-        name: re.findall(r'<text class="tick"[^>]*>([^<]*)<', drawn) for name, drawn in (("near", near), ("far", far))
+        name: re.findall(r'<text class="tick"[^>]*>([^<]*)<', drawn)
+        for name, drawn in (("near", near), ("far", far))
     }
     assert "0" in ticks["near"]
     assert "0" not in [t for t in ticks["far"] if "." in t or t == "0"]
@@ -83,7 +88,9 @@ def test_reliability_has_a_bar_for_each_bin_with_samples_as_high_as_its_accuracy
     bins = {"count": [0, 4, 6], "confidence": [0.0, 0.5, 0.9], "accuracy": [0.0, 0.25, 1.0]}
     drawn = reliability({"bins": bins, "ece": 0.125}, "m2")
     assert "10 test samples, expected calibration error 12.5%" in described(drawn)
-    bar = r'<rect class="m2 fill" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"><title>([^<]*)<'
+    bar = (
+        r'<rect class="m2 fill" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"><title>([^<]*)<'
+    )
     boxes = [(*map(float, box), words) for *box, words in re.findall(bar, drawn)]
     assert len(boxes) == 2
     (x1, y1, _, h1, words), (x2, y2, w2, h2, _) = boxes
@@ -92,7 +99,9 @@ def test_reliability_has_a_bar_for_each_bin_with_samples_as_high_as_its_accuracy
     assert ">confidence (bars: share that is right)<" in drawn
     assert (h1, h2) == (75, 300)
     assert (y1, y2) == (12 + 225, 12)
-    never = reliability({"bins": {"count": [0, 4], "confidence": [0, 0.9], "accuracy": [0.0, 0.0]}, "ece": 0.9}, "m2")
+    never = reliability(
+        {"bins": {"count": [0, 4], "confidence": [0, 0.9], "accuracy": [0.0, 0.0]}, "ece": 0.9}, "m2"
+    )
     ((*_, y, _, h, words),) = re.findall(bar, never)  # it looked like a bin without samples
     assert (float(y), float(h)) == (310, 2)
     assert words.endswith("0 % of 4 right")
@@ -103,14 +112,18 @@ def test_exposure_is_darker_the_earlier_it_was():
     drawn = exposure({"share": 0.5, "since": since, "names": ["a", "b", "c"]}, 10)
     assert described(drawn).startswith("Exposure: 50.0 % of pairs")
     shades = {
-        int(q): re.findall(r"M([\d.]+) ([\d.]+)", d) for q, d in re.findall(r'<path class="q(\d+)" d="([^"]+)"', drawn)
+        int(q): re.findall(r"M([\d.]+) ([\d.]+)", d)
+        for q, d in re.findall(r'<path class="q(\d+)" d="([^"]+)"', drawn)
     }
     cell, (left, top) = 14.0, (64.0, 24.0)
     assert [(round(float(x) - left), round(float(y) - top)) for x, y in shades[SHADES]] == [(cell, 0)]
     assert max(shades) == SHADES
     assert sum(len(cells) for cells in shades.values()) == 3
     (late,) = shades[min(shades)]
-    assert (round(float(late[0]) - left), round(float(late[1]) - top)) == (0, 14)  # row: whose; column: who received it
+    assert (round(float(late[0]) - left), round(float(late[1]) - top)) == (
+        0,
+        14,
+    )  # row: whose; column: who received it
     assert exposure({"share": 0.0, "since": [], "names": []}, 10) == ""
 
 
@@ -139,10 +152,14 @@ def test_of_errors_the_worst_client_is_the_one_with_the_largest():
 
 
 def test_a_scatter_says_where_each_method_stands_and_puts_those_without_a_value_apart():
-    points = [Point("dp", "m0", 4.0, 3.0, 5.0, 0.75, 0.01), Point("plain", "m1", float("inf"), 0.0, 0.0, 0.875)]
+    points = [
+        Point("dp", "m0", 4.0, 3.0, 5.0, 0.75, 0.01),
+        Point("plain", "m1", float("inf"), 0.0, 0.0, 0.875),
+    ]
     axis = Axis("epsilon", lambda v: f"{v:.3g}", True, "none")
     assert (
-        described(scatter(points, axis, "accuracy")) == "accuracy against epsilon. dp: 4, 75.0 %; plain: none, 87.5 %"
+        described(scatter(points, axis, "accuracy"))
+        == "accuracy against epsilon. dp: 4, 75.0 %; plain: none, 87.5 %"
     )
     assert scatter(points[1:], axis, "accuracy") == ""
     nan = Point("x", "m0", float("nan"), 0.0, 0.0, 0.5)
@@ -168,7 +185,9 @@ def test_inputs_that_were_received_have_the_names_of_their_classes():
 
 
 def test_the_best_score_so_far_counts_no_trial_that_was_ended_early():
-    context = SimpleNamespace(methods={"fedavg": [SimpleNamespace(is_reference=False)]}, colours={"fedavg": "m0"})
+    context = SimpleNamespace(
+        methods={"fedavg": [SimpleNamespace(is_reference=False)]}, colours={"fedavg": "m0"}
+    )
     scores = [None, 0.5, 0.9, 0.4, 0.6]
     trials = [{"pruned": score == 0.9, "score": score} for score in scores]
     best = tuning._best_so_far(context, "fedavg", {"metric": "accuracy", "trials": trials})
@@ -183,8 +202,15 @@ def test_the_best_score_so_far_counts_no_trial_that_was_ended_early():
 def test_a_trial_says_what_became_of_it():
     which = kind("accuracy")
     ran = {"point": {"lr": 0.1}, "curve": [[2, 0.5], [7, 0.6]], "score": 0.625, "pruned": False}
-    fates = [(tuning._row(i, trial, ["lr"], which, 0)) for i, trial in enumerate((ran, ran | {"pruned": True}, ran))]
-    assert [(r.number, r.rounds, r.fate) for r in fates] == [(1, 7, "best"), (2, 7, "ended early"), (3, 7, "")]
+    fates = [
+        (tuning._row(i, trial, ["lr"], which, 0))
+        for i, trial in enumerate((ran, ran | {"pruned": True}, ran))
+    ]
+    assert [(r.number, r.rounds, r.fate) for r in fates] == [
+        (1, 7, "best"),
+        (2, 7, "ended early"),
+        (3, 7, ""),
+    ]
     lost = tuning._row(0, ran | {"score": None, "curve": []}, ["lr"], which, 0)
     assert (lost.score, lost.rounds, lost.fate) == ("diverged", 0, "taken, as no trial has a score")
     assert tuning._range({"low": 0.001, "high": 1.0, "log": True}) == "0.001 to 1, log scale"
@@ -219,7 +245,11 @@ def test_a_reports_first_run_competes_and_references_are_drawn_apart():
             series=lambda *_: (rounds, np.array(scores)),
         )
 
-    runs = [run("local", True, 0, [0.1, 0.2]), run("fedavg", False, 0, [0.5, 0.6]), run("fedavg", False, 1, [0.7, 0.9])]
+    runs = [
+        run("local", True, 0, [0.1, 0.2]),
+        run("fedavg", False, 0, [0.5, 0.6]),
+        run("fedavg", False, 1, [0.7, 0.9]),
+    ]
     methods = {"local": runs[:1], "fedavg": runs[1:]}
     context = Context("x", runs, methods, (), 0.5, False, {"local": "ref", "fedavg": "m0"})
     assert context.first is runs[1]

@@ -57,7 +57,9 @@ def test_a_list_that_names_more_clients_than_the_run_has_is_one_sentence(tmp_pat
     """A compressed one could stand for any number of them."""
     path = fake_run(tmp_path / "r", clients=4, rounds=2)
     rows = lines(path / name)
-    rows[-1] |= {key: client_lists.encode_clients([*range(1001)])} | ({"bytes": 5} if key == "clients" else {})
+    rows[-1] |= {key: client_lists.encode_clients([*range(1001)])} | (
+        {"bytes": 5} if key == "clients" else {}
+    )
     (path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(StateError, match=r"E111 .*which clients of the 4 that it has took part"):
         _ = read_run(path).attendance
@@ -78,7 +80,13 @@ def test_a_list_of_bytes_counts_each_client(tmp_path):
         json.dumps(row) + "\n" + json.dumps({**row, "t": 2, "bytes": 7, "shape": [3, 4]}) + "\n"
     )
     (share,) = read_run(path).traffic
-    assert (share.total, share.most, share.reads, share.guarantee, share.shape) == (54, 30, "each", "dp", "3×4")
+    assert (share.total, share.most, share.reads, share.guarantee, share.shape) == (
+        54,
+        30,
+        "each",
+        "dp",
+        "3×4",
+    )
     assert read_run(path).bytes_up[1].tolist() == [40, 54]
 
 
@@ -151,7 +159,9 @@ def test_a_comparison_keeps_the_order_of_its_methods_and_their_names(tmp_path):
     path = fake_comparison(tmp_path / "c", ["rebafl", "fedprox(mu=0.01)", "local"], 2, clients=4, rounds=2)
     (path / "rebafl--s7").mkdir()  # not begun
     config = path / "fedprox-mu-0.01--s0" / "config.yaml"
-    config.write_text(config.read_text().replace("fedprox(mu=0.01)", "fedprox(mu=0.010)"))  # as the engine resolves it
+    config.write_text(
+        config.read_text().replace("fedprox(mu=0.01)", "fedprox(mu=0.010)")
+    )  # as the engine resolves it
     runs = read_comparison(path)
     found = [(r.method, r.seed) for r in runs]
     assert found == [(m, s) for m in ("rebafl", "fedprox(mu=0.01)", "local") for s in (0, 1)]

@@ -68,8 +68,19 @@ def test_without_the_file_there_is_no_such_section(tmp_path):
     runs = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=5, rounds=6)
     text = write_report(runs, tmp_path / "c.html").read_text()
     assert anchors(text) == [
-        "table", "rounds", "clients", "sites", "bytes", "leaves", "learned", "partition", "attendance", "buffer", "repeat", "method",
-    ]  # fmt: skip
+        "table",
+        "rounds",
+        "clients",
+        "sites",
+        "bytes",
+        "leaves",
+        "learned",
+        "partition",
+        "attendance",
+        "buffer",
+        "repeat",
+        "method",
+    ]
     assert re.findall(r'<a href="#([\w-]+)">', text) == anchors(text)
 
 
@@ -88,7 +99,9 @@ def test_a_string_that_is_no_markup_is_escaped(tmp_path, monkeypatch):
 
 
 def test_what_a_section_shows_is_markup(tmp_path):
-    context = context_of(read_runs([fake_run(tmp_path / "r", "flea", clients=4, rounds=4, histograms=True)]), "r")
+    context = context_of(
+        read_runs([fake_run(tmp_path / "r", "flea", clients=4, rounds=4, histograms=True)]), "r"
+    )
     built = sections.build(context)
     assert all(isinstance(section.html, Markup) for section in built)
     assert len({section.anchor for section in built}) == len(built)

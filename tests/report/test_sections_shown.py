@@ -1,4 +1,5 @@
-"""What sections show of invented runs: calibration, confusion, rounds, sites by name, and what privacy costs."""
+"""What sections show of invented runs: calibration, confusion, rounds, sites by name, and what privacy
+costs."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def measured(tmp_path, **by_method):
 
 def test_calibration_has_a_picture_for_each_method_and_a_row_for_each_client_of_any(tmp_path):
     """A client that the first method has not measured had no row."""
-    context = measured(tmp_path, fedavg=calibrated(("a", 0.25)), flea=calibrated(("b", 0.5), ("a", 0.0625), ece=0.25))
+    context = measured(
+        tmp_path, fedavg=calibrated(("a", 0.25)), flea=calibrated(("b", 0.5), ("a", 0.0625), ece=0.25)
+    )
     section = calibration.build(context)
     assert [(title, words.split(", ")[-1]) for title, words in pictures(section.html)] == [
         ("fedavg", "expected calibration error 12.5%"),
@@ -97,7 +100,8 @@ def test_rounds_have_a_tab_for_each_scope_that_was_trained(tmp_path):
     assert section.note == "Lines are means over 2 seeds, bands one standard deviation."
     assert rounds.build(context_of([run("a", 0, first=0, **scored)], "x")).note == "One seed."
     uneven = [
-        changed(run("a", s, [0.25, 0.5, 0.75][: 2 + s]), config={"method": "a", "seed": s, "rounds": 3}) for s in (0, 1)
+        changed(run("a", s, [0.25, 0.5, 0.75][: 2 + s]), config={"method": "a", "seed": s, "rounds": 3})
+        for s in (0, 1)
     ]
     assert "its line ends with the first of them" in rounds.build(context_of(uneven, "x")).note
 
@@ -105,11 +109,18 @@ def test_rounds_have_a_tab_for_each_scope_that_was_trained(tmp_path):
 def test_a_run_that_was_scored_before_training_alone_has_no_curve():
     section = rounds.build(context_of([run("a", 0, [0.1], first=0)], "x"))
     assert (str(section.html), section.lead) == ("", "No round has been evaluated yet.")
-    assert rounds.build(context_of([run("a", 0, [0.1], first=5)], "x")).html  # a single round that was trained
+    assert rounds.build(
+        context_of([run("a", 0, [0.1], first=5)], "x")
+    ).html  # a single round that was trained
 
 
 def named(method, scores, sizes=(10, 20, 30), **more):
-    facts = {"clients": 3, "names": ["anna", "ben", "carl"], "sizes": {"train": [1] * 3, "test": list(sizes)}, **more}
+    facts = {
+        "clients": 3,
+        "names": ["anna", "ben", "carl"],
+        "sizes": {"train": [1] * 3, "test": list(sizes)},
+        **more,
+    }
     return changed(run(method, 5), federation=facts, clients={("global@client", "accuracy"): scores})
 
 
@@ -154,7 +165,12 @@ def test_without_scores_or_sizes_nobody_is_shown_by_name():
 
 
 def test_scores_of_an_error_are_in_its_own_unit_without_an_example_in_percent():
-    facts = {"clients": 2, "names": ["a", "b"], "sizes": {"train": [1, 1], "test": [3, 3]}, "task": "regression"}
+    facts = {
+        "clients": 2,
+        "names": ["a", "b"],
+        "sizes": {"train": [1, 1], "test": [3, 3]},
+        "task": "regression",
+    }
     one = changed(run("a", 5), federation=facts, clients={("personal@client", "rmse"): {0: 5.25, 1: 57331.0}})
     section = sites.build(context_of([one], "x"))
     assert table(section.html)[1] == [["a", "3", "5.25"], ["b", "3", "57,331"]]
@@ -163,8 +179,18 @@ def test_scores_of_an_error_are_in_its_own_unit_without_an_example_in_percent():
 
 
 def attacked(at, value, low, high, name="context", payload="w"):
-    score = {"payload": payload, "of": "update", "metric": "AUC", "value": value, "low": low, "high": high, "floor": 0.5,
-             "ceiling": 1.0, "n": 10, "main": True}  # fmt: skip
+    score = {
+        "payload": payload,
+        "of": "update",
+        "metric": "AUC",
+        "value": value,
+        "low": low,
+        "high": high,
+        "floor": 0.5,
+        "ceiling": 1.0,
+        "n": 10,
+        "main": True,
+    }
     path = at / "privacy.json"
     held = json.loads(path.read_text()) if path.exists() else {"attacks": {}}
     held["attacks"][name] = {
@@ -185,9 +211,19 @@ def test_what_privacy_costs_is_told_of_two_methods_of_which_one_was_attacked(tmp
     section = tradeoff.build(context_of(read_runs([at]), "x"))
     assert [title for title, _ in pictures(section.html)] == ["Accuracy against leakage"]
     assert "fedavg: 50, " in pictures(section.html)[0][1]
-    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in section.html.split("<tbody>")[1].split("<tr>")[1:]]
+    rows = [
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
+        for row in section.html.split("<tbody>")[1].split("<tr>")[1:]
+    ]
     assert rows[0][0] == "fedavg"
-    assert rows[0][2:] == ["infinite", "weights", "context", "AUC 0.75 [0.625, 0.875]", "0.5", "50 % [25, 75]"]
+    assert rows[0][2:] == [
+        "infinite",
+        "weights",
+        "context",
+        "AUC 0.75 [0.625, 0.875]",
+        "0.5",
+        "50 % [25, 75]",
+    ]
     assert "local" not in section.html
     assert tradeoff.build(context_of(read_runs([at / "fedavg--s0", at / "local--s0"]), "x")) is None
 

@@ -1,4 +1,5 @@
-"""What the page says in words, and the values that its pictures are drawn from, against cases worked out by hand."""
+"""What the page says in words, and the values that its pictures are drawn from, against cases worked out by
+hand."""
 
 from __future__ import annotations
 
@@ -65,11 +66,13 @@ def seeds(method, *finals):
 
 
 def test_the_result_names_the_leader_and_the_closest_rival():
-    """M17. The rival's differences to the leader are 0.2, -0.1, 0.3, 0, 0.1: t = 0.1 / (0.1581 / sqrt(5)) = 1.414 at 4
-    degrees of freedom, p = .230; Holm's correction tests the other first, whose difference has no variance."""
+    """M17. The rival's differences to the leader are 0.2, -0.1, 0.3, 0, 0.1: t = 0.1 / (0.1581 / sqrt(5)) =
+    1.414 at 4 degrees of freedom, p = .230; Holm's correction tests the other first, whose difference has no
+    variance."""
     runs = [*seeds("far", *[0.1] * 5), *seeds("near", 0.6, 0.9, 0.5, 0.8, 0.7), *seeds("best", *[0.8] * 5)]
-    assert result(*runs) == (
-        "best reaches 80.0 ± 0.0 % global accuracy after 12 rounds on its data, 10.0 points ahead of near "
+    assert (
+        result(*runs)
+        == "best reaches 80.0 ± 0.0 % global accuracy after 12 rounds on its data, 10.0 points ahead of near "
         "(5 seeds cannot tell them apart, p = .230)"
     )
     sure = [*seeds("near", 0.6, 0.61, 0.59, 0.6, 0.6), *seeds("best", *[0.8] * 5)]
@@ -87,20 +90,44 @@ WHERE = "On the clients' own test samples, in the mean over clients after the la
 @pytest.mark.parametrize(
     ("ours", "alone", "sentence"),
     [
-        ([0.72, 0.74], [0.2, 0.3], "73.0 % and training alone 25.0 %: federating pays, ahead in all 2 seeds by 44.0 to 52.0 points."),
-        ([0.698, 0.706], [0.729, 0.733], "70.2 % and training alone 73.1 %: federating does not pay, for training alone is ahead in all 2 seeds by 2.7 to 3.1 points."),
-        ([0.7, 0.9], [0.6, 0.5], "80.0 % and training alone 55.0 %: the two cannot be told apart, for a is ahead in 2 of 2 seeds, by 25.0 ± 21.2 points in the mean."),
-        ([0.7, 0.4], [0.8, 0.9], "55.0 % and training alone 85.0 %: the two cannot be told apart, for training alone is ahead in 2 of 2 seeds, by 30.0 ± 28.3 points in the mean."),
-        ([0.7, 0.5, 0.5], [0.6, 0.6, 0.6], "56.7 % and training alone 60.0 %: the two cannot be told apart, for training alone is ahead in 2 of 3 seeds, by 3.3 ± 11.5 points in the mean."),
-        ([0.7], [0.8], "70.0 % and training alone 80.0 %: training alone is ahead by 10.0 points, but one seed cannot tell whether federating pays."),
+        (
+            [0.72, 0.74],
+            [0.2, 0.3],
+            "73.0 % and training alone 25.0 %: federating pays, ahead in all 2 seeds by 44.0 to 52.0 points.",
+        ),
+        (
+            [0.698, 0.706],
+            [0.729, 0.733],
+            "70.2 % and training alone 73.1 %: federating does not pay, for training alone is ahead in all 2 seeds by 2.7 to 3.1 points.",
+        ),
+        (
+            [0.7, 0.9],
+            [0.6, 0.5],
+            "80.0 % and training alone 55.0 %: the two cannot be told apart, for a is ahead in 2 of 2 seeds, by 25.0 ± 21.2 points in the mean.",
+        ),
+        (
+            [0.7, 0.4],
+            [0.8, 0.9],
+            "55.0 % and training alone 85.0 %: the two cannot be told apart, for training alone is ahead in 2 of 2 seeds, by 30.0 ± 28.3 points in the mean.",
+        ),
+        (
+            [0.7, 0.5, 0.5],
+            [0.6, 0.6, 0.6],
+            "56.7 % and training alone 60.0 %: the two cannot be told apart, for training alone is ahead in 2 of 3 seeds, by 3.3 ± 11.5 points in the mean.",
+        ),
+        (
+            [0.7],
+            [0.8],
+            "70.0 % and training alone 80.0 %: training alone is ahead by 10.0 points, but one seed cannot tell whether federating pays.",
+        ),
         ([0.7, 0.7], [0.7, 0.7], "70.0 % and training alone 70.0 %: the two are equal."),
     ],
-)  # fmt: skip
+)
 def test_whether_federating_pays_is_said(ours, alone, sentence):
     """U6: pages did not say that training alone beats every federated method at the clients themselves.
 
-    The sentence then compared means over all rounds of a short run, "federating pays", where training alone was ahead
-    after the last round in both seeds, by more than they differ; and one seed was as sure as five.
+    The sentence then compared means over all rounds of a short run, "federating pays", where training alone
+    was ahead after the last round in both seeds, by more than they differ; and one seed was as sure as five.
     """
     federated = [
         r
@@ -127,7 +154,11 @@ def test_a_method_is_held_against_training_alone_in_the_same_seeds():
 
 def test_of_errors_the_closest_rival_and_what_pays_are_the_lower_ones():
     def of(method, error):
-        errors = {"global_rmse": [error], "client_mean": [error], "own_mean": [9.0 if method != "local" else 3.0]}
+        errors = {
+            "global_rmse": [error],
+            "client_mean": [error],
+            "own_mean": [9.0 if method != "local" else 3.0],
+        }
         return replace(run(method, 0, (), **errors), federation={"task": "regression"})
 
     runs = [of("far", 8.0), of("best", 2.0), of("near", 4.0), of("local", 5.0)]
@@ -139,7 +170,9 @@ def test_a_long_run_pays_by_the_mean_of_its_last_ten_rounds():
     """The same rounds as those that rank the methods; the last one alone would say the opposite."""
     ours = [run("a", seed, [0.5] * 30, own_mean=[0.7] * 29 + [0.1]) for seed in (0, 1)]
     alone = [run("local", seed, [0] * 30, own_mean=[0.2] * 30) for seed in (0, 1)]
-    alone = [replace(r, metrics={key: s for key, s in r.metrics.items() if key[0] != "global"}) for r in alone]
+    alone = [
+        replace(r, metrics={key: s for key, s in r.metrics.items() if key[0] != "global"}) for r in alone
+    ]
     said = benefit_sentence(context_of([*ours, *alone], "x").summaries)
     assert "over the last ten rounds, a reaches 64.0 % and training alone 20.0 %: federating pays" in said
 
@@ -155,12 +188,17 @@ def test_the_terminal_says_whether_federating_pays():
 
 
 def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():
-    """U6: pages did not show scores per site by name. Another seed may have other clients: they are left out."""
+    """U6: pages did not show scores per site by name. Another seed may have other clients: they are left
+    out."""
     federation = {**FEDERATION, "sizes": {"train": [9, 9, 9], "test": [7, 1300, 0]}}
-    a = changed(run("a", 0), federation=federation, clients={("personal@client", "accuracy"): {0: 0.25, 1: 0.75}})
+    a = changed(
+        run("a", 0), federation=federation, clients={("personal@client", "accuracy"): {0: 0.25, 1: 0.75}}
+    )
     b = changed(run("b", 0), federation=federation, clients={("global@client", "accuracy"): {1: 0.5}})
     other = changed(a, config={**a.config, "seed": 1}, clients={("personal@client", "accuracy"): {0: 0.99}})
-    late = changed(b, config={**b.config, "method": "late", "seed": 1})  # as many samples each, but other people
+    late = changed(
+        b, config={**b.config, "method": "late", "seed": 1}
+    )  # as many samples each, but other people
     html = sites.build(context_of([a, other, b, late], "x")).html
     assert "late" not in html
     cells = [re.sub("<[^>]*>", "|", line) for line in html.splitlines() if "<td>" in line]
@@ -184,7 +222,8 @@ def test_clients_without_test_samples_are_named():
     many = {"names": [f"k{i}" for i in range(13)], "sizes": {"train": [1] * 13, "test": [7, *[0] * 12]}}
     note = sites.build(context_of([changed(a, federation={**FEDERATION, **many})], "x")).note
     assert note.endswith(
-        "12 of 13 clients have no test samples and no row: k1, k2, k3, k4, k5, k6, k7, k8, k9, k10 and 2 more."
+        "12 of 13 clients have no test samples and no row: k1, k2, k3, k4, k5, k6, k7, k8, k9, k10 and 2"
+        " more."
     )
 
 
@@ -199,7 +238,9 @@ def test_what_was_understood_of_the_data_is_on_the_page():
     again = changed(run("b", 0, [0.4, 0.4]), federation=a.federation)
     section = data_remarks.build(context_of([a, again], "x"))
     words = re.sub("<[^>]*>|\\s+", " ", section.html)
-    expected = "left out 3 files that are no images to check 2 samples are twice there masks &lt;cut&gt; at 128"
+    expected = (
+        "left out 3 files that are no images to check 2 samples are twice there masks &lt;cut&gt; at 128"
+    )
     assert " ".join(words.split()) == expected
     assert section.html in page([a, again], "x")
     for silent in (FEDERATION, {**FEDERATION, "understood": []}):
@@ -207,13 +248,15 @@ def test_what_was_understood_of_the_data_is_on_the_page():
 
 
 def test_the_result_of_few_rounds_or_one_seed_claims_less():
-    assert result(run("a", 0, [0.2, 0.4]), run("b", 0, [0.1, 0.1])) == (
-        "a reaches 40.0 % global accuracy after 2 rounds on its data, 30.0 points ahead of b; "
+    assert (
+        result(run("a", 0, [0.2, 0.4]), run("b", 0, [0.1, 0.1]))
+        == "a reaches 40.0 % global accuracy after 2 rounds on its data, 30.0 points ahead of b; "
         "one seed cannot tell whether this would happen again"
     )
     assert result(run("a", 0, [0.2])) == "a reaches 20.0 % global accuracy after 1 round on its data"
     assert (
-        result(*seeds("a", 0.3), *seeds("local", 0.9)) == "a reaches 30.0 % global accuracy after 12 rounds on its data"
+        result(*seeds("a", 0.3), *seeds("local", 0.9))
+        == "a reaches 30.0 % global accuracy after 12 rounds on its data"
     )
 
 
@@ -230,7 +273,10 @@ def test_warnings_say_what_makes_the_numbers_doubtful():
         "b: 1 of 5 replies were dropped.",
         "1 event such as a dropped reply or a skipped round is listed at the end.",
     ]
-    other = [changed(run(m, 0, [0.5]), config={"method": m, "rounds": 1, "skew": s}) for m, s in zip("ab", ("x", "y"))]
+    other = [
+        changed(run(m, 0, [0.5]), config={"method": m, "rounds": 1, "skew": s})
+        for m, s in zip("ab", ("x", "y"))
+    ]
     assert report_page.warnings(context_of(other, "x")) == [
         "These runs have different partitions (x, y), so their scores cannot be compared."
     ]
@@ -243,7 +289,9 @@ def test_cards_hold_the_key_numbers():
         federation=FEDERATION,
         events=rounds(([0, 1, 2], [0, 1]), ([0, 1], [0])),
     )
-    assert [(v.replace("\u00a0", " "), what) for v, what in report_page.key_numbers(context_of([r], "x"))] == [
+    assert [
+        (v.replace("\u00a0", " "), what) for v, what in report_page.key_numbers(context_of([r], "x"))
+    ] == [
         ("50.0 %", "global accuracy, a"),
         ("25.0 %", "at its worst client"),
         ("3 KB", "sent, both ways, all clients"),
@@ -256,10 +304,11 @@ def test_cards_hold_the_key_numbers():
 
 
 def test_the_partition_in_words():
-    assert partition.sentence(changed(run("a", 3), federation=FEDERATION)) == (
-        "digits, classes:2, seed 3: 3 clients, each with 20 to 1,000 training samples (median 30) from 2.0 of the 4 "
-        "classes on average. The test set has 1,234 samples. The stronger a cell’s colour, the more samples of the class the "
-        "client has."
+    assert (
+        partition.sentence(changed(run("a", 3), federation=FEDERATION))
+        == "digits, classes:2, seed 3: 3 clients, each with 20 to 1,000 training samples (median 30) from 2.0"
+        " of the 4 classes on average. The test set has 1,234 samples. The stronger a cell’s colour, the"
+        " more samples of the class the client has."
     )
 
 
@@ -268,9 +317,10 @@ def test_attendance_in_words():
     some = changed(run("a", 3), federation=federation, events=rounds(([0, 1, 2], [0, 2]), ([0], [0])))
     assert attendance.sentence(some, same=False) == "25 % of the requests went unanswered."
     named = changed(some, config={**some.config, "availability": "bernoulli:0.5"})
-    assert attendance.sentence(named, same=True) == (
-        "25 % of the requests went unanswered (availability bernoulli:0.5, seed 3). The same clients are absent for every "
-        "method."
+    assert (
+        attendance.sentence(named, same=True)
+        == "25 % of the requests went unanswered (availability bernoulli:0.5, seed 3). The same clients are"
+        " absent for every method."
     )
     asked = changed(some, events=rounds(([0, 1], [0, 1])))
     assert attendance.sentence(asked, same=True) == "In every round all clients that were asked answered."
@@ -285,12 +335,14 @@ def test_replies_that_were_dropped_did_come():
         {"t": 2, "code": "round", "asked": [0, 1, 2], "answered": [0, 2], "received": 2},
     ]
     some = changed(run("a", 3), federation={"clients": 3}, events=events[:1])
-    assert attendance.sentence(some, same=False) == (
-        "In every round every client was asked and answered. 67 % of the replies that came were dropped."
+    assert (
+        attendance.sentence(some, same=False)
+        == "In every round every client was asked and answered. 67 % of the replies that came were dropped."
     )
     both = changed(some, events=events)
-    assert attendance.sentence(both, same=False) == (
-        "17 % of the requests went unanswered. 40 % of the replies that came were dropped."
+    assert (
+        attendance.sentence(both, same=False)
+        == "17 % of the requests went unanswered. 40 % of the replies that came were dropped."
     )
     known = changed(both, federation=FEDERATION)
     assert ("2.5 of 3", "clients answer a round") in report_page.key_numbers(context_of([known], "x"))
@@ -301,7 +353,8 @@ def test_the_same_clients_are_absent_for_every_method_only_where_they_are():
 
     def page_of(*events):
         runs = [
-            changed(run(name, 3), federation=FEDERATION, events=rounds(*pairs)) for name, pairs in zip("abc", events)
+            changed(run(name, 3), federation=FEDERATION, events=rounds(*pairs))
+            for name, pairs in zip("abc", events)
         ]
         return attendance.build(context_of(runs, "x")).lead
 
@@ -336,11 +389,15 @@ def test_the_ledger_in_words():
 
 
 def test_bytes_so_far_include_the_round_itself():
-    """Sent in rounds 1, 2 and 4 to and by all clients, 100 bytes each way; evaluated in rounds 0, 2, 3 and 4."""
+    """Sent in rounds 1, 2 and 4 to and by all clients, 100 bytes each way; evaluated in rounds 0, 2, 3 and
+    4."""
     sent = tuple(
-        Traffic(way, "w", "sum", "none", np.array([1, 2, 4]), np.array([100, 100, 100]), 0) for way in ("up", "down")
+        Traffic(way, "w", "sum", "none", np.array([1, 2, 4]), np.array([100, 100, 100]), 0)
+        for way in ("up", "down")
     )
-    r = changed(run("a"), traffic=sent, metrics={("global", "accuracy"): (np.array([0, 2, 3, 4]), np.full(4, 0.5))})
+    r = changed(
+        run("a"), traffic=sent, metrics={("global", "accuracy"): (np.array([0, 2, 3, 4]), np.full(4, 0.5))}
+    )
     html = cost.build(context_of([r], "x")).html
     assert '"l":["400 B","400 B","600 B"]' in html.split('class="narrow"')[0]  # nothing was sent in round 0
 
@@ -360,7 +417,9 @@ def test_lines_are_means_over_seeds_at_the_rounds_all_of_them_have():
 
 
 def test_each_client_has_its_own_name_and_value():
-    r = changed(run("a", 5, [0.5]), federation=FEDERATION, clients={("global@client", "accuracy"): {2: 0.25, 0: 0.75}})
+    r = changed(
+        run("a", 5, [0.5]), federation=FEDERATION, clients={("global@client", "accuracy"): {2: 0.25, 0: 0.75}}
+    )
     html = clients.build(context_of([r], "x")).html
     assert "worst 25.0 %: c" in html
     assert '"k":["a","c"]' in html
@@ -427,7 +486,9 @@ def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
         reproducibility.command(context_of([*inside, *bounds[:2]], "x"))
         == command.replace("a b", "a b local") + " --no-references"
     )
-    late = [changed(r, config={**r.config, "seed": r.seed + 3}) for r in inside]  # --seeds 2 repeated the seeds 0 and 1
+    late = [
+        changed(r, config={**r.config, "seed": r.seed + 3}) for r in inside
+    ]  # --seeds 2 repeated the seeds 0 and 1
     assert [line.split()[:2] for line in reproducibility.command(context_of(late, "x")).splitlines()] == [
         ["unskew", "run"]
     ] * 4

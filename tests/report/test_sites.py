@@ -40,19 +40,28 @@ def test_a_gain_is_clear_only_beyond_what_the_samples_of_the_site_can_say(n, fed
 
 
 def test_a_comparison_with_training_alone_says_at_which_sites_federating_is_worth_it(tmp_path):
-    """The counts of the sentence are those of its rows, and the gain is the difference of the two columns beside it."""
+    """The counts of the sentence are those of its rows, and the gain is the difference of the two columns
+    beside it."""
     at = fake_comparison(tmp_path / "c", ["fedavg", "rebafl", "local"], seeds=1, rounds=6)
     context = context_of(read_runs([at]), "c")
     section = site_benefit.build(context)
     assert section is not None
     method = section.lead.split()[1].rstrip(",")
-    assert method == max(("fedavg", "rebafl"), key=lambda m: next(s for s in context.summaries if s.method == m).at_clients[0])  # fmt: skip
+    assert method == max(
+        ("fedavg", "rebafl"), key=lambda m: next(s for s in context.summaries if s.method == m).at_clients[0]
+    )
     sites = site_benefit.sites_of(context.methods[method][0], context.methods["local"][0])
     count = [sum(s.verdict == v for s in sites) for v in site_benefit.VERDICTS]
     assert sum(count) == len(sites) == 20
-    assert f"better than training alone at {count[0]} of 20 sites and clearly worse at {count[1]}" in section.lead
+    assert (
+        f"better than training alone at {count[0]} of 20 sites and clearly worse at {count[1]}"
+        in section.lead
+    )
     one = sites[3]
-    assert f"<td>{100 * one.alone:.1f}</td><td>{100 * one.federated:.1f}</td><td>{100 * (one.federated - one.alone):+.1f}</td><td>{one.verdict}</td>" in section.html  # fmt: skip
+    assert (
+        f"<td>{100 * one.alone:.1f}</td><td>{100 * one.federated:.1f}</td><td>{100 * (one.federated - one.alone):+.1f}</td><td>{one.verdict}</td>"
+        in section.html
+    )
     without = fake_comparison(tmp_path / "d", ["fedavg", "rebafl"], seeds=1, rounds=6)
     assert site_benefit.build(context_of(read_runs([without]), "d")) is None
 

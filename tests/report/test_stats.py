@@ -1,4 +1,5 @@
-"""Scores, tests and tables against hand-worked and SciPy's numbers; the page is whole and escapes what users wrote."""
+"""Scores, tests and tables against hand-worked and SciPy's numbers; the page is whole and escapes what users
+wrote."""
 
 from __future__ import annotations
 
@@ -26,12 +27,21 @@ def write_run(folder, method, seed, values, bytes_=1000, name="digits", sizes=(5
     path = folder / f"{method}--s{seed}"
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(
-        yaml.safe_dump({"method": method, "seed": seed, "rounds": len(values), "data": name, "skew": "iid", "lr": 0.1})
+        yaml.safe_dump(
+            {"method": method, "seed": seed, "rounds": len(values), "data": name, "skew": "iid", "lr": 0.1}
+        )
     )
     federation = {
-        "name": name, "classes": ["a", "<b>"], "clients": 2, "names": ["client-0", "client-1"], "skew": "iid", "shape": [1],
-        "test": 9, "sizes": {"train": list(sizes), "val": [], "test": [4, 5]}, "labels": [[5, 0], [3, 4]],
-    }  # fmt: skip
+        "name": name,
+        "classes": ["a", "<b>"],
+        "clients": 2,
+        "names": ["client-0", "client-1"],
+        "skew": "iid",
+        "shape": [1],
+        "test": 9,
+        "sizes": {"train": list(sizes), "val": [], "test": [4, 5]},
+        "labels": [[5, 0], [3, 4]],
+    }
     (path / "federation.json").write_text(json.dumps(federation))
     (path / "env.json").write_text(json.dumps({"torch": "x"}))
     rows = []
@@ -48,7 +58,15 @@ def write_run(folder, method, seed, values, bytes_=1000, name="digits", sizes=(5
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows) + '{"torn')
     ledger = [
-        {"t": t, "way": w, "share": "w", "clients": [0, 1], "bytes": bytes_, "reads": "sum", "guarantee": "none"}
+        {
+            "t": t,
+            "way": w,
+            "share": "w",
+            "clients": [0, 1],
+            "bytes": bytes_,
+            "reads": "sum",
+            "guarantee": "none",
+        }
         for t in range(1, len(values) + 1)
         for w in ("up", "down")
     ]
@@ -64,7 +82,9 @@ def comparison(tmp_path):
         write_run(tmp_path, "good", seed, [0.5, 0.8, 0.90 + 0.01 * seed])
         write_run(tmp_path, "poor", seed, [0.2, 0.6, 0.50 - 0.02 * seed**2], bytes_=3000)
         write_run(tmp_path, "local", seed, [0.9, 0.99, 0.99])
-    (tmp_path / "compare.yaml").write_text(yaml.safe_dump({"methods": ["good", "poor", "local"], "seeds": [0, 1, 2]}))
+    (tmp_path / "compare.yaml").write_text(
+        yaml.safe_dump({"methods": ["good", "poor", "local"], "seeds": [0, 1, 2]})
+    )
     return tmp_path
 
 
@@ -72,7 +92,9 @@ def test_last_best_and_mean_of_the_last_ten():
     values = np.array([0.1] * 5 + [0.9] + [0.5] * 9)
     rounds = np.arange(1, 16)
     assert stats.last_best_mean10(rounds, values) == pytest.approx((0.5, 0.9, 0.54))
-    assert stats.last_best_mean10(10 * rounds, values) == pytest.approx((0.5, 0.9, 0.5))  # rounds, not evaluations
+    assert stats.last_best_mean10(10 * rounds, values) == pytest.approx(
+        (0.5, 0.9, 0.5)
+    )  # rounds, not evaluations
     assert all(v != v for v in stats.last_best_mean10(rounds[:0], values[:0]))
 
 

@@ -1,4 +1,5 @@
-"""The commands that read a run's folder ask what its files hold: one altered value is one sentence, and no traceback."""
+"""The commands that read a run's folder ask what its files hold: one altered value is one sentence, and no
+traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_an_altered_value_is_one_sentence(tmp_path, file, change, command):
 def test_settings_that_say_nothing_are_one_sentence(tmp_path, text):
     at = fake_run(tmp_path / "r", "flea", rounds=3)
     name = text.partition(":")[0]
-    lines = [line for line in (at / "config.yaml").read_text().splitlines() if not line.startswith(f"{name}:")]
+    lines = [
+        line for line in (at / "config.yaml").read_text().splitlines() if not line.startswith(f"{name}:")
+    ]
     (at / "config.yaml").write_text("\n".join([*lines, text]) + "\n")
     called = call("report", str(at))
     assert called.code == 2

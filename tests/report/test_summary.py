@@ -20,16 +20,23 @@ NAN = float("nan")
 
 
 def run(method, seed=0, accuracy=(0.5,), first=1, sent=(), **series):
-    """A run in memory. accuracy: the global one, from round `first` on. sent: bytes down and up, each, of every round.
-    series: further ones by "<scope>_<metric>", with "client" and "own" for global@client and personal@client."""
+    """A run in memory. accuracy: the global one, from round `first` on. sent: bytes down and up, each, of
+    every round.
+    series: further ones by "<scope>_<metric>", with "client" and "own" for global@client and
+    personal@client."""
     scopes = {"global": "global", "client": "global@client", "own": "personal@client"}
     series = {"global_accuracy": accuracy, **series}
     metrics = {}
     for name, values in ((name, values) for name, values in series.items() if len(values)):
         scope, _, metric = name.partition("_")
-        metrics[scopes[scope], metric] = (np.arange(first, first + len(values)), np.array(values, dtype=float))
+        metrics[scopes[scope], metric] = (
+            np.arange(first, first + len(values)),
+            np.array(values, dtype=float),
+        )
     rounds = np.arange(1, len(sent) + 1)
-    traffic = [Traffic(way, "w", "sum", "none", rounds, np.array(sent), 0) for way in ("up", "down") if len(sent)]
+    traffic = [
+        Traffic(way, "w", "sum", "none", rounds, np.array(sent), 0) for way in ("up", "down") if len(sent)
+    ]
     config = {"method": method, "seed": seed, "rounds": first + len(accuracy) - 1}
     return RunData(Path(f"{method}--s{seed}"), config, {}, {}, metrics, {}, tuple(traffic), [])
 
@@ -49,7 +56,8 @@ def test_the_default_target_is_95_percent_of_the_best_final_score():
 
 
 def test_the_page_counts_rounds_and_bytes_to_the_default_target():
-    """Final score 0.8 = mean of the last ten of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in round 3."""
+    """Final score 0.8 = mean of the last ten of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in
+    round 3."""
     low = run("low", 0, [0.1, 0.2] + [0.3] * 10, sent=[2_000_000] * 12)
     high = run("high", 0, [0.0, 0.2] + [0.8] * 10, sent=[1_000_000] * 12)
     context = context_of([low, high], "x")
@@ -67,10 +75,13 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
 
 
 def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sent(monkeypatch):
-    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 is scored before anything is sent."""
+    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 is scored before anything is
+    sent."""
     lines = []
     monkeypatch.setattr(cost, "curves", lambda drawn, *labels, **options: lines.extend(drawn) or "")
-    cost.build(context_of([run("m", s, [0.1, 0.2, 0.3], 0, [b, b]) for s, b in enumerate((10**6, 3 * 10**6))], "x"))
+    cost.build(
+        context_of([run("m", s, [0.1, 0.2, 0.3], 0, [b, b]) for s, b in enumerate((10**6, 3 * 10**6))], "x")
+    )
     assert lines[0].x.tolist() == [4e6, 8e6]
     assert lines[0].y.tolist() == pytest.approx([0.2, 0.3])
 
@@ -84,7 +95,9 @@ def test_an_error_reaches_its_target_from_above():
 def test_seeds_that_never_reach_the_target_are_counted_and_not_averaged():
     """Seed 0 reaches 0.5 in round 2 and seed 1 in round 4, each round moving 2 x 1 MB; seed 2 never does."""
     curves = ([0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 0.1])
-    context = context_of([run("m", s, c, sent=[1_000_000] * 4) for s, c in enumerate(curves)], "x", target=0.5)
+    context = context_of(
+        [run("m", s, c, sent=[1_000_000] * 4) for s, c in enumerate(curves)], "x", target=0.5
+    )
     (s,) = context.summaries
     assert (s.to_target.mean, s.reached, s.rounds_to.mean, s.rounds_to.n) == (6_000_000, 2, 3, 2)
     html = final_table.build(context).html
@@ -102,19 +115,28 @@ def test_a_target_is_reached_by_equality_and_counts_its_own_round():
     assert bytes_to(r, 0.5) == 2 * (10 + 20)
     assert bytes_to(r, 0.2) == 2 * 10
     assert math.isnan(bytes_to(r, 0.71))
-    assert bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0  # the untrained model was good enough
+    assert (
+        bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
+    )  # the untrained model was good enough
 
 
 def test_round_0_counts_only_where_nothing_else_was_evaluated():
-    assert [x.tolist() for x in trained_rounds(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [[1, 2], [0.1, 0.3]]
+    assert [x.tolist() for x in trained_rounds(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [
+        [1, 2],
+        [0.1, 0.3],
+    ]
     assert mean10(run("m", accuracy=[0.9, 0.1, 0.3], first=0)) == pytest.approx(0.2)
     assert mean10(run("m", accuracy=[0.9], first=0)) == 0.9
 
 
 def test_the_untrained_models_macro_f1_is_not_that_of_what_was_trained():
-    """Of methods whose clients keep weights only round 0 has one: FedPer stood there with 97 % accuracy and a macro-F1 of 4 %."""
+    """Of methods whose clients keep weights only round 0 has one: FedPer stood there with 97 % accuracy and a
+    macro-F1 of 4 %."""
     kept = run("fedper", accuracy=[0.1, 0.9, 0.97], first=0)
-    kept.metrics["global", "macro_f1"] = kept.metrics["global", "worst_class"] = (np.array([0]), np.array([0.04]))
+    kept.metrics["global", "macro_f1"] = kept.metrics["global", "worst_class"] = (
+        np.array([0]),
+        np.array([0.04]),
+    )
     (row,) = summary_table([kept])
     assert (row.macro_f1.n, row.worst_class.n, row.final.mean) == (0, 0, 0.97)
     elsewhere = run("fedper", accuracy=[0.1], first=0, own_mean=[0.1, 0.9])
@@ -168,14 +190,19 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
         ["–", "–", "–", "–", "80.0"],
     ]
     assert (
-        sum(span for _, span in tables.column_groups(rows)) == len(tables.columns(rows)) == len(tables.cells(rows[0]))
+        sum(span for _, span in tables.column_groups(rows))
+        == len(tables.columns(rows))
+        == len(tables.cells(rows[0]))
     )
     assert "all scores but best are those of the last round" in tables.note(rows)
 
 
 def test_pooled_data_have_no_worst_client():
-    """The row of `centralised` showed its mean as its worst client, because the pooled data are one client."""
-    pooled = run("centralised", 0, [0.9], client_mean=[0.9], client_worst=[0.9], client_std=[0.0], own_mean=[0.9])
+    """The row of `centralised` showed its mean as its worst client, because the pooled data are one
+    client."""
+    pooled = run(
+        "centralised", 0, [0.9], client_mean=[0.9], client_worst=[0.9], client_std=[0.0], own_mean=[0.9]
+    )
     _, c = summary_table([run("a", 0, [0.5]), replace(pooled, federation={"clients": 1})])
     assert [score.n for score in (c.clients, c.worst, c.spread, c.personal)] == [0, 0, 0, 0]
     assert c.last.mean == 0.9
@@ -189,15 +216,22 @@ def test_bytes_are_means_over_seeds_and_a_silent_seed_counts_as_none():
 
 
 def test_the_mean_over_seeds_of_the_final_score_leads():
-    runs = [run("a", 0, [0.9]), run("a", 1, [0.1]), run("b", 0, [0.6]), run("b", 1, [0.6]), run("local", 0, [0.99])]
+    runs = [
+        run("a", 0, [0.9]),
+        run("a", 1, [0.1]),
+        run("b", 0, [0.6]),
+        run("b", 1, [0.6]),
+        run("local", 0, [0.99]),
+    ]
     assert leader_of(runs) == "b"
     assert leader_of([run("local", 0, [0.9])]) == ""
     assert [s.leads for s in summary_table(runs)] == [False, True, False]
 
 
 def test_p_is_against_the_leader_paired_by_seed_and_corrected():
-    """Differences to `best` of seeds 0 to 4: 0.1, 0.2, 0.3, 0.2, 0.2, so t = 0.2 / (0.07071 / sqrt(5)) = 6.325 at 4
-    degrees of freedom, p = 0.0032; and 0.2, -0.1, 0.3, 0, 0.1, so t = 0.1 / (0.1581 / sqrt(5)) = 1.414, p = 0.2302."""
+    """Differences to `best` of seeds 0 to 4: 0.1, 0.2, 0.3, 0.2, 0.2, so t = 0.2 / (0.07071 / sqrt(5)) =
+    6.325 at 4 degrees of freedom, p = 0.0032; and 0.2, -0.1, 0.3, 0, 0.1, so t = 0.1 / (0.1581 / sqrt(5)) =
+    1.414, p = 0.2302."""
     best = [run("best", s, [v]) for s, v in enumerate((0.8, 0.7, 0.9, 0.8, 0.8))]
     near = [run("near", s, [v]) for s, v in enumerate((0.6, 0.8, 0.6, 0.8, 0.7))]
     far = [run("far", s, [v]) for s, v in enumerate((0.7, 0.5, 0.6, 0.6, 0.6))]
@@ -206,7 +240,11 @@ def test_p_is_against_the_leader_paired_by_seed_and_corrected():
     assert p == {"near": pytest.approx(0.2302, abs=5e-5), "far": pytest.approx(2 * 0.0032, abs=1e-4)}
     assert (gaps["near"].behind, gaps["near"].lost, gaps["near"].seeds) == (pytest.approx(0.1), 3, 5)
     assert math.isnan(against([*best, far[1]], "best")["far"].p)
-    unscored = [*best, *near[:4], run("near", 4, [], client_mean=[0.5])]  # nor does a seed count that has no score
+    unscored = [
+        *best,
+        *near[:4],
+        run("near", 4, [], client_mean=[0.5]),
+    ]  # nor does a seed count that has no score
     assert against(unscored, "best")["near"].seeds == 4
     more = [*best[:2], *near, run("near", 7, [0.1])]  # seeds that only one of them has are left out
     assert against(more, "best")["near"].seeds == 2

@@ -25,7 +25,9 @@ NAN = float("nan")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     path = tmp_path_factory.mktemp("c") / "c"
-    return read_comparison(fake_comparison(path, ["fedavg", "flea", "local", "centralised"], 5, clients=8, rounds=30))
+    return read_comparison(
+        fake_comparison(path, ["fedavg", "flea", "local", "centralised"], 5, clients=8, rounds=30)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +156,12 @@ def test_megabytes_have_three_digits(value, written):
 
 def test_sizes_and_p_values_as_in_papers():
     assert [size(v) for v in (40, 61_440, 999_600, 1.5e9)] == ["40 B", "61.4 KB", "1 MB", "1.5 GB"]
-    assert [p_value(p) for p in (0.0004, 0.004, 0.0123, 0.21)] == ["p < .001", "p = .004", "p = .012", "p = .210"]
+    assert [p_value(p) for p in (0.0004, 0.004, 0.0123, 0.21)] == [
+        "p < .001",
+        "p = .004",
+        "p = .012",
+        "p = .210",
+    ]
     assert p_value(1.0) == "p = 1"
 
 

@@ -1,4 +1,5 @@
-"""After how many rounds the runs of a table ended, and on which samples they were scored, is said beside their scores."""
+"""After how many rounds the runs of a table ended, and on which samples they were scored, is said beside
+their scores."""
 
 from __future__ import annotations
 
@@ -13,9 +14,15 @@ from unskew.report.page import page
 from unskew.report.sections import context_of, definitions, partition, rounds
 
 FEDERATION = {
-    "name": "digits", "skew": "iid", "clients": 1, "names": ["a"], "classes": ["0"], "labels": [[9]], "test": 8,
+    "name": "digits",
+    "skew": "iid",
+    "clients": 1,
+    "names": ["a"],
+    "classes": ["0"],
+    "labels": [[9]],
+    "test": 8,
     "sizes": {"train": [9], "test": [8]},
-}  # fmt: skip
+}
 
 
 def ended(method, seed, last, asked=40, code="E323", **config):
@@ -31,7 +38,8 @@ def whole(method, seed, asked=40, **config):
 
 
 def test_runs_that_patience_ended_are_named_with_their_rounds():
-    """A method that patience ended in round 8 stood beside one of 28 rounds as if both had trained as long."""
+    """A method that patience ended in round 8 stood beside one of 28 rounds as if both had trained as
+    long."""
     runs = [
         ended("a", 0, 28, patience=3),
         ended("a", 1, 22, patience=3),
@@ -87,9 +95,9 @@ def test_the_result_and_the_cards_have_the_rounds_of_their_own_methods():
     context = context_of(
         [ended("b", 0, 9, patience=2), ended("b", 1, 7, patience=2), whole("a", 0), whole("a", 1)], "x"
     )
-    assert "b reaches 50.0\u00a0% global accuracy after 7 to 9 rounds" in report_page.result_sentence(context).replace(
-        " ± 0.0", ""
-    )
+    assert "b reaches 50.0\u00a0% global accuracy after 7 to 9 rounds" in report_page.result_sentence(
+        context
+    ).replace(" ± 0.0", "")
     assert ("7 to 40", "rounds") in report_page.key_numbers(context)
 
 
@@ -101,7 +109,16 @@ def test_a_line_ends_with_its_first_seed_and_says_so():
 
 def test_the_table_of_one_run_says_both(tmp_path):
     result = unskew.run(
-        "fedavg", "digits", rounds=4, epochs=1, clients=2, samples=40, validation=0.25, workers=1, patience=1, lr=1e-9
+        "fedavg",
+        "digits",
+        rounds=4,
+        epochs=1,
+        clients=2,
+        samples=40,
+        validation=0.25,
+        workers=1,
+        patience=1,
+        lr=1e-9,
     )
     assert "scored on 25% of the training samples, held out, not on the test set" in result.table()
     assert "ended after 3 of 4 rounds: EarlyStopping: global accuracy has not risen above" in result.table()
@@ -110,7 +127,8 @@ def test_the_table_of_one_run_says_both(tmp_path):
 
 
 def scored(method, seed, own, common=20, **changes):
-    """A run whose clients 0, 1, ... were scored: so many with their own models, and so many with the common one."""
+    """A run whose clients 0, 1, ... were scored: so many with their own models, and so many with the common
+    one."""
     federation = {**FEDERATION, "clients": 21, "sizes": {"train": [9] * 21, "test": [8] * 20 + [0]}}
     clients = {
         (scope, "accuracy"): dict.fromkeys(range(n), 0.5)
@@ -121,7 +139,8 @@ def scored(method, seed, own, common=20, **changes):
 
 
 def test_means_over_fewer_clients_than_others_have_are_named():
-    """Those of a method whose clients keep weights were means over clients that had taken part, beside means over all."""
+    """Those of a method whose clients keep weights were means over clients that had taken part, beside means
+    over all."""
     runs = [scored("a", 0, 20), scored("kept", 0, 12, 12), scored("kept", 1, 14, 14), scored("own", 0, 13)]
     line = (
         "Scored at fewer clients than have test samples, as the others never took part, or did not answer: "
@@ -134,7 +153,9 @@ def test_means_over_fewer_clients_than_others_have_are_named():
     assert "alone at 9 of 20." in tables.note(summary_table([scored("alone", 0, 9, 0)]))
     half = scored("half", 0, 12, 12)
     half = replace(half, config={**half.config, "rounds": 90})
-    assert "Scored at fewer" not in tables.note(summary_table([half])), "the first rows of clients need not be the last"
+    assert "Scored at fewer" not in tables.note(summary_table([half])), (
+        "the first rows of clients need not be the last"
+    )
     some = {**FEDERATION, "clients": 5000, "sizes": {"train": [9] * 20, "test": [8] * 20}}
     assert "Scored at fewer" not in tables.note(summary_table([replace(scored("a", 0, 12), federation=some)]))
 

@@ -19,7 +19,8 @@ class Waits(RuntimeError):
 
 @dataclass
 class Notes:
-    """What happened on the pretended GPUs. waits: where the host waited. unpinned: copies that did not wait, from memory that
+    """What happened on the pretended GPUs. waits: where the host waited. unpinned: copies that did not wait,
+    from memory that
     is not pinned. forbidden, tape: of each thread, whether waiting raises, and the recording in progress."""
 
     waits: list[str] = field(default_factory=list)

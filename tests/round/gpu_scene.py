@@ -1,4 +1,5 @@
-"""Small whole runs for tests on pretended GPUs (`pretended`): in a folder, killed and resumed, or in memory."""
+"""Small whole runs for tests on pretended GPUs (`pretended`): in a folder, killed and resumed, or in
+memory."""
 
 from __future__ import annotations
 

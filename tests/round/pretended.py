@@ -1,11 +1,13 @@
-"""GPUs that are pretended: tensors whose numbers lie in this machine's memory, and which obey the rules of a GPU's.
+"""GPUs that are pretended: tensors whose numbers lie in this machine's memory, and which obey the rules of a
+GPU's.
 
-Operations on tensors of two devices raise, as torch's do; what would make the host wait for the GPU is noted, or raises; a
-recorded step is replayed as a CUDA graph is: kernel by kernel on the same memory, without Python. Nothing here says how fast
-a GPU is, or which last bits its kernels have.
+Operations on tensors of two devices raise, as torch's do; what would make the host wait for the GPU is noted,
+or raises; a recorded step is replayed as a CUDA graph is: kernel by kernel on the same memory, without
+Python. Nothing here says how fast a GPU is, or which last bits its kernels have.
 
-torch without CUDA cannot take gradients of tensors that say they are on `cuda`, its own FakeTensorMode's neither: it ends the
-process. So to torch these lie on `meta:N`, whose kernels are never called, while the package sees `cuda:N`.
+torch without CUDA cannot take gradients of tensors that say they are on `cuda`, its own FakeTensorMode's
+neither: it ends the process. So to torch these lie on `meta:N`, whose kernels are never called, while the
+package sees `cuda:N`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ CUDA = [torch.device("cuda", number) for number in range(8)]
 READS = {
     *(aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default),
     *(aten.repeat_interleave.Tensor, aten._unique2.default, aten.unique_dim.default, aten.is_nonzero.default),
-    *(aten.unique_consecutive.default, aten.bincount.default, aten.histc.default, aten._linalg_check_errors.default),
+    *(
+        aten.unique_consecutive.default,
+        aten.bincount.default,
+        aten.histc.default,
+        aten._linalg_check_errors.default,
+    ),
 }
 """Operations whose result depends on values in a way that the host has to wait for."""
 
@@ -75,11 +82,16 @@ class Card(Tensor):
 def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """What an operation gives where its arguments lie. Raises Mixed for several devices at once."""
     given = tensors((args, kwargs))
-    cards, hosts = {t.number for t in given if isinstance(t, Card)}, [t for t in given if not isinstance(t, Card)]
+    cards, hosts = (
+        {t.number for t in given if isinstance(t, Card)},
+        [t for t in given if not isinstance(t, Card)],
+    )
     kwargs = {n: _named(v) for n, v in kwargs.items()}
     to = kwargs.get("device")
     if any(t.is_meta for t in hosts):
-        raise Mixed(f"{func}: a tensor without numbers, made where no pretended GPU was looking, at {place()}")
+        raise Mixed(
+            f"{func}: a tensor without numbers, made where no pretended GPU was looking, at {place()}"
+        )
     if func in (aten._to_copy.default, aten.copy_.default):
         return _copied(func, args, kwargs)
     if not cards and (to is None or to.type == "cpu"):
@@ -87,13 +99,18 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     targets = cards | ({to.index or 0} if to is not None and to.type == "meta" else set())
     if func is aten.index.Tensor and isinstance(args[0], Card) and hosts:  # indices may lie on the host
         NOTES.wait("indices from the host")
-        brought = [t if t is None or isinstance(t, Card) else Card(t.clone(), args[0].number) for t in args[1]]
+        brought = [
+            t if t is None or isinstance(t, Card) else Card(t.clone(), args[0].number) for t in args[1]
+        ]
         args, hosts = (args[0], brought), []
     apart = [t for t in hosts if t.dim() or torch.Tag.pointwise not in func.tags]
     if len(targets) > 1 or apart or (to is not None and to.type == "cpu"):
-        where = sorted({f"cuda:{n}" for n in targets} | ({"cpu"} if apart or (to and to.type == "cpu") else set()))
+        where = sorted(
+            {f"cuda:{n}" for n in targets} | ({"cpu"} if apart or (to and to.type == "cpu") else set())
+        )
         raise Mixed(
-            f"Expected all tensors to be on the same device, but found {', '.join(where)} in {func}, at {place()}"
+            f"Expected all tensors to be on the same device, but found {', '.join(where)} in {func}, at"
+            f" {place()}"
         )
     if kwargs.get("generator") is not None:
         raise Mixed(f"Expected a 'cuda' device type for generator but found 'cpu' in {func}, at {place()}")
@@ -207,13 +224,20 @@ def _indexed(t: Tensor, index: Any, *value: Any) -> list[Any]:
         return torch.as_tensor(i).to(to) if isinstance(i, (list, np.ndarray)) else i
 
     index = tuple(map(there, index)) if isinstance(index, tuple) else there(index)
-    return [index, *(v if isinstance(v, Tensor) else torch.full((), v, dtype=t.dtype, device=to) for v in value)]
+    return [
+        index,
+        *(v if isinstance(v, Tensor) else torch.full((), v, dtype=t.dtype, device=to) for v in value),
+    ]
 
 
 def _named(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("cuda"):
         value = torch.device(value)
-    return torch.device("meta", value.index or 0) if isinstance(value, torch.device) and value.type == "cuda" else value
+    return (
+        torch.device("meta", value.index or 0)
+        if isinstance(value, torch.device) and value.type == "cuda"
+        else value
+    )
 
 
 @contextmanager
@@ -238,10 +262,14 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
         def pretend(count: int = 1) -> Notes:
             monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
             monkeypatch.setattr(torch.cuda, "device", NOTES.on)
-            monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(NOTES.thread, "current", device.index))
+            monkeypatch.setattr(
+                torch.cuda, "set_device", lambda device: setattr(NOTES.thread, "current", device.index)
+            )
             monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
             monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-            monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY))
+            monkeypatch.setattr(
+                torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY)
+            )
             monkeypatch.setattr("unskew.round.cuda_graphs.CudaGraphs", Taped)
             monkeypatch.setattr(trainer, "_prepare_thread", _settle)
             stack.enter_context(looking())

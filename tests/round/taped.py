@@ -1,4 +1,5 @@
-"""In place of CUDA graphs: the kernels of a step on pretended GPUs (`pretended`), recorded and computed again."""
+"""In place of CUDA graphs: the kernels of a step on pretended GPUs (`pretended`), recorded and computed
+again."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tests.round.gpu_notes import NOTES
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Those in arguments or results of a kernel, in order. torch's own tree_flatten takes longer than such small kernels."""
+    """Those in arguments or results of a kernel, in order. torch's own tree_flatten takes longer than such
+    small kernels."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
@@ -36,7 +38,8 @@ def is_fresh(func: Any) -> bool:
 
 
 class Tape:
-    """The kernels of a step in order. Recording leaves memory as it was, as on a GPU, where nothing is computed meanwhile."""
+    """The kernels of a step in order. Recording leaves memory as it was, as on a GPU, where nothing is
+    computed meanwhile."""
 
     def __init__(self) -> None:
         self.kernels: list[tuple[Any, Any, Any, list[Tensor]]] = []

@@ -1,7 +1,9 @@
-"""Models as users write them, trained for a round and compared with a plain loop of torch on the same batches.
+"""Models as users write them, trained for a round and compared with a plain loop of torch on the same
+batches.
 
-Likely mistakes: statistics of a batch that the model computes by itself, while short batches are padded; dropout of something
-whose first axis is not the batch; a layer that works in place, whose input the model goes on with.
+Likely mistakes: statistics of a batch that the model computes by itself, while short batches are padded;
+dropout of something whose first axis is not the batch; a layer that works in place, whose input the model
+goes on with.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Model(nn.Module):
 
 class OwnNorm(Model):
     def between(self, h):
-        return (h - h.mean((0, 2, 3), keepdim=True)) / (h.var((0, 2, 3), keepdim=True, unbiased=False) + 1e-3).sqrt()
+        return (h - h.mean((0, 2, 3), keepdim=True)) / (
+            h.var((0, 2, 3), keepdim=True, unbiased=False) + 1e-3
+        ).sqrt()
 
 
 class Centred(Model):
@@ -220,8 +224,10 @@ def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
     ],
 )
 def test_a_round_is_that_of_a_plain_loop(made, side_by_side):
-    """Padded rows counted in statistics of a model's own; masks of weights were broadcast, or ended the run; `x.view(len(x),
-    -1)` after a convolution, and `num_groups=`, were refused; dropout in place, its answer thrown away, did nothing."""
+    """Padded rows counted in statistics of a model's own; masks of weights were broadcast, or ended the run;
+    `x.view(len(x),
+    -1)` after a convolution, and `num_groups=`, were refused; dropout in place, its answer thrown away, did
+      nothing."""
     model = made()
     expected = plain(model, by_itself=made in (WeightsDropped, OneMask))
     for lanes in ("1", "16", "auto"):
@@ -308,7 +314,10 @@ class DroppedAlways(Model):
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (PreActivated, r"the model's 'relu' changes its input in place \(inplace=True\) and the model goes on with"),
+        (
+            PreActivated,
+            r"the model's 'relu' changes its input in place \(inplace=True\) and the model goes on with",
+        ),
         (LayerThrownAway, r"the model's 'drop' changes its input in place"),
         (SwitchedOff, r"the model's 'relu' changes its input in place"),
         (SeesNegatives, r"the model's 'relu' changes its input in place"),
@@ -323,13 +332,20 @@ class DroppedAlways(Model):
     ],
 )
 def test_what_would_train_another_model_is_refused(made, told):
-    """It was trained as if the layer left its input alone, or to other weights in every run, and nothing said."""
+    """It was trained as if the layer left its input alone, or to other weights in every run, and nothing
+    said."""
     with pytest.raises(UsageError, match=f"E123 {told}"):
         trained(made())
 
 
 def test_layers_in_place_whose_input_nobody_reads_again_train():
-    layers = nn.Conv2d(2, C, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(C * 36, 8), nn.ReLU6(inplace=True)
+    layers = (
+        nn.Conv2d(2, C, 3),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(C * 36, 8),
+        nn.ReLU6(inplace=True),
+    )
     model = nn.Sequential(*layers, nn.Linear(8, CLASSES))
     expected = plain(model, by_itself=False)
     weights = trained(model).model.state_dict()
@@ -337,7 +353,8 @@ def test_layers_in_place_whose_input_nobody_reads_again_train():
 
 
 def test_normalised_batches_may_be_padded():
-    """Padding leaves their statistics as they are, so that they keep their lanes; small gradients count, too."""
+    """Padding leaves their statistics as they are, so that they keep their lanes; small gradients count,
+    too."""
     layers = [nn.Conv2d(2, C, 3), nn.BatchNorm2d(C), nn.Flatten(), nn.Linear(C * 36, CLASSES)]
     assert trained(nn.Sequential(*layers), lanes="16").run.lanes == 16
     faint = Centred()

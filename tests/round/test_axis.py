@@ -1,4 +1,5 @@
-"""How tensors of clients are laid out: one client has no axis of lanes at all, and many have two lanes at least.
+"""How tensors of clients are laid out: one client has no axis of lanes at all, and many have two lanes at
+least.
 
 Letters: B batch, G lanes.
 """
@@ -16,7 +17,11 @@ from unskew.round.schedule import Chunk, Step, Work
 def step(lanes=1, **more) -> Step:
     """Two samples a lane, of a short batch whose second is padding."""
     rows = np.arange(2 * lanes).reshape(lanes, 2)
-    given = {"weight_GB": np.array([[1, 0]] * lanes), "local_G": np.arange(3, 3 + lanes), "drawn_G": np.ones(lanes)}
+    given = {
+        "weight_GB": np.array([[1, 0]] * lanes),
+        "local_G": np.arange(3, 3 + lanes),
+        "drawn_G": np.ones(lanes),
+    }
     return Step(lanes, 2, True, rows, **{**given, **more})
 
 
@@ -26,7 +31,8 @@ def test_two_clients_are_the_fewest_side_by_side():
 
 
 def test_one_client_alone_is_trained_twice_and_counted_once():
-    """One lane would take other kernels, with other bits. The second sees what the first sees and has taken as many steps."""
+    """One lane would take other kernels, with other bits. The second sees what the first sees and has taken
+    as many steps."""
     work = Work(7, 5, 1, 1, False)
     assert ManyLanes().work(Chunk((work,), 0, False)) == (work, work)
     assert len(ManyLanes().work(Chunk((work, work), 0, False))) == 2
@@ -53,10 +59,14 @@ def test_padding_is_left_out_of_short_batches_side_by_side():
 @pytest.mark.parametrize("axis", [SingleLane(), ManyLanes()])
 @pytest.mark.parametrize("stack", ["stack", "stack_weights"])
 def test_what_is_stacked_is_a_copy_with_the_same_numbers(axis, stack):
-    """Training changes it, and must not change what others begin with; also where the layout in memory is another."""
+    """Training changes it, and must not change what others begin with; also where the layout in memory is
+    another."""
     shapes = {"large": (160, 110), "small": (3, 2), "convolution": (4, 3, 2, 2), "bias": (4,)}
     assert torch.Size(shapes["large"]).numel() >= LARGE_WEIGHT
-    trees = [{n: torch.randn(s, generator=torch.Generator().manual_seed(g)) for n, s in shapes.items()} for g in (0, 1)]
+    trees = [
+        {n: torch.randn(s, generator=torch.Generator().manual_seed(g)) for n, s in shapes.items()}
+        for g in (0, 1)
+    ]
     kept = {n: t.clone() for n, t in trees[0].items()}
     stacked = getattr(axis, stack)(trees if axis.folded else trees[:1])
     for n in shapes:

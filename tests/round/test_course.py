@@ -1,4 +1,5 @@
-"""The learning rate over the steps of a round: by hand, against torch's optimisers, and what methods make of it."""
+"""The learning rate over the steps of a round: by hand, against torch's optimisers, and what methods make of
+it."""
 
 from __future__ import annotations
 
@@ -118,9 +119,20 @@ def test_the_settings_reach_the_steps_and_what_cannot_follow_them_says_so():
 
 
 def test_a_run_with_a_course_is_another_run():
-    given = {"model": "mlp(hidden=[])", "clients": 2, "rounds": 1, "epochs": 3, "skew": "iid", "workers": 1, "lr": 0.5}
+    given = {
+        "model": "mlp(hidden=[])",
+        "clients": 2,
+        "rounds": 1,
+        "epochs": 3,
+        "skew": "iid",
+        "workers": 1,
+        "lr": 0.5,
+    }
     x = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
     data = (x, (x[:, 0] > 0).astype(int))
-    runs = [unskew.run("fedavg", data, **given, **more) for more in ({}, {"lr_course": "cosine"}, {"lr_warmup": 1.0})]
+    runs = [
+        unskew.run("fedavg", data, **given, **more)
+        for more in ({}, {"lr_course": "cosine"}, {"lr_warmup": 1.0})
+    ]
     norms = [float(run.weights["head.weight"].norm()) for run in runs]
     assert len(set(norms)) == 3

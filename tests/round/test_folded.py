@@ -1,4 +1,5 @@
-"""Layers over many clients at once, and layers that leave out padding, do what torch's layers do for each client alone."""
+"""Layers over many clients at once, and layers that leave out padding, do what torch's layers do for each
+client alone."""
 
 from __future__ import annotations
 
@@ -42,11 +43,17 @@ def test_padding_changes_nothing_of_the_others(w, b):
 @pytest.mark.parametrize("shared", [False, True])
 def test_groups_of_channels_are_each_lanes_own(shared):
     """shared: all lanes have one scale and shift."""
-    x, w, b = random(3, 5, 4, 2, 2) * torch.tensor([1.0, 9, 0.1]).reshape(3, 1, 1, 1, 1), random(3, 4), random(3, 4) + 1
+    x, w, b = (
+        random(3, 5, 4, 2, 2) * torch.tensor([1.0, 9, 0.1]).reshape(3, 1, 1, 1, 1),
+        random(3, 4),
+        random(3, 4) + 1,
+    )
     w, b, at = (w[0], b[0], None) if shared else (w, b, 0)
     ours = vmap(lambda x, w, b: FoldedGroupNorm.apply(x, 2, w, b, 1e-5), in_dims=(0, at, at))(x, w, b)
     for g in range(3):
-        torch.testing.assert_close(ours[g], F.group_norm(x[g], 2, *((w, b) if shared else (w[g], b[g])), 1e-5))
+        torch.testing.assert_close(
+            ours[g], F.group_norm(x[g], 2, *((w, b) if shared else (w[g], b[g])), 1e-5)
+        )
 
 
 def test_batches_are_normalised_lane_by_lane():

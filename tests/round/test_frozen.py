@@ -1,4 +1,5 @@
-"""Parameters with `requires_grad=False` are constants of a run, and so is the batch normalisation among them."""
+"""Parameters with `requires_grad=False` are constants of a run, and so is the batch normalisation among
+them."""
 
 from __future__ import annotations
 
@@ -52,7 +53,15 @@ def data() -> unskew.Dataset:
 
 
 def trained(lanes: str, module: nn.Module, method: str = "fedavg", **options) -> unskew.Result:
-    settings = {"rounds": 2, "clients": 4, "epochs": 2, "batch": 8, "lr": 0.05, "workers": 2, "normalise": "none"}
+    settings = {
+        "rounds": 2,
+        "clients": 4,
+        "epochs": 2,
+        "batch": 8,
+        "lr": 0.05,
+        "workers": 2,
+        "normalise": "none",
+    }
     return unskew.run(method, data(), model=module, lanes=lanes, device="cpu", **(settings | options))
 
 
@@ -67,7 +76,9 @@ def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
     module = model()
     result = trained(lanes, module, method)
     after = floats(result.model)
-    held = ("backbone", "middle.1") if method == "fedbn" else ("backbone",)  # FedBN's server never sees a norm
+    held = (
+        ("backbone", "middle.1") if method == "fedbn" else ("backbone",)
+    )  # FedBN's server never sees a norm
     for name, before in floats(module).items():
         if name in after:  # MOON puts other layers in the head's place
             assert torch.equal(after[name], before) == name.startswith(held), name
@@ -78,7 +89,8 @@ def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
 
 @LANES
 def test_a_run_is_what_torch_does_with_the_same_frozen_layers(lanes):
-    """M1: one client, whole batches, against torch.optim on the layers that train, the frozen ones in evaluation mode."""
+    """M1: one client, whole batches, against torch.optim on the layers that train, the frozen ones in
+    evaluation mode."""
     module = model()
     result = trained(lanes, module, clients=1, batch=N, rounds=5, epochs=2, lr=0.1)
     plain = copy.deepcopy(module).double()
@@ -128,11 +140,22 @@ class Watched(nn.Linear):
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("method", ["fedprox", "moon", "fedsam", "ditto+clip_gradients"])
 def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, monkeypatch):
-    """It was stacked, so that eight clients held eight copies of a backbone; MOON's clients kept one each, besides."""
+    """It was stacked, so that eight clients held eight copies of a backbone; MOON's clients kept one each,
+    besides."""
     body, names, stack = Watched(36, 8).requires_grad_(not frozen), set[str](), lanes.ManyLanes.stack_weights
-    monkeypatch.setattr(lanes.ManyLanes, "stack_weights", lambda self, ws: names.update(*ws) or stack(self, ws))
+    monkeypatch.setattr(
+        lanes.ManyLanes, "stack_weights", lambda self, ws: names.update(*ws) or stack(self, ws)
+    )
     settings = build(
-        {"method": method, "clients": 4, "rounds": 2, "epochs": 1, "lanes": "8", "workers": 1, "normalise": "none"}
+        {
+            "method": method,
+            "clients": 4,
+            "rounds": 2,
+            "epochs": 1,
+            "lanes": "8",
+            "workers": 1,
+            "normalise": "none",
+        }
     )
     loop = loop_of(resolve(settings, data(), model=nn.Sequential(nn.Flatten(), body, nn.Linear(8, CLASSES))))
     names.clear()  # of the step that tries the model out
@@ -148,9 +171,15 @@ def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, mo
 
 def test_room_for_lanes_counts_frozen_weights_once():
     """On a GPU each lane was given room for eight copies of the backbone."""
-    bodies = [nn.Sequential(nn.Linear(36, 512).requires_grad_(trains), nn.Linear(512, 3)) for trains in (True, False)]
+    bodies = [
+        nn.Sequential(nn.Linear(36, 512).requires_grad_(trains), nn.Linear(512, 3))
+        for trains in (True, False)
+    ]
     trains, frozen = (Network(body, (36,)) for body in bodies)
-    assert hardware.lane_bytes(trains, 8) - hardware.lane_bytes(frozen, 8) >= hardware.COPIES_PER_LANE * 4 * 37 * 512
+    assert (
+        hardware.lane_bytes(trains, 8) - hardware.lane_bytes(frozen, 8)
+        >= hardware.COPIES_PER_LANE * 4 * 37 * 512
+    )
     weights = 4 * 37 * 512
     assert (
         hardware.lanes_that_fit(

@@ -1,4 +1,5 @@
-"""What happens where a GPU's memory is full: lanes that were predicted give way in round 1, and nothing does silently later."""
+"""What happens where a GPU's memory is full: lanes that were predicted give way in round 1, and nothing does
+silently later."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def test_a_gpu_that_is_full_later_ends_the_run(at, tmp_path, gpus: Pretend, full
     """A number that changed between rounds would change last bits, and nobody would know."""
     gpus(1)
     gpu = full(2, at)
-    with pytest.raises(StateError, match=rf"E142 round {at}: the GPU has not enough memory .*resume the run.*lanes="):
+    with pytest.raises(
+        StateError, match=rf"E142 round {at}: the GPU has not enough memory .*resume the run.*lanes="
+    ):
         gone(run_of("fedavg", **AUTO), tmp_path / "run")
     assert gpu.tries[-1] == (at, 6)
     assert checkpoints.read(tmp_path / "run/state.safetensors")[1]["t"] == at - 1
@@ -111,7 +114,8 @@ def test_memory_that_is_full_while_a_step_is_recorded_is_no_step_that_waits(gpus
 
 
 def test_where_one_client_fits_every_gpu_trains_one_by_itself(tmp_path, gpus: Pretend, full):  # noqa: F811
-    """A second GPU that kept its lanes would train a client twice side by side, in memory that is full, with other bits."""
+    """A second GPU that kept its lanes would train a client twice side by side, in memory that is full, with
+    other bits."""
     gpus(2)
     full(1)
     _, loop = ups_and_downs(run_of("fedavg", **AUTO))

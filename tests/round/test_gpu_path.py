@@ -1,4 +1,5 @@
-"""What a GPU does, as far as a machine without one can tell: whole rounds on shapes alone, recorded steps, batched layers."""
+"""What a GPU does, as far as a machine without one can tell: whole rounds on shapes alone, recorded steps,
+batched layers."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from unskew.runs import assemble, hardware, resolve
 
 SHAPE = (3, 8, 8)
 ASK_ONCE_A_ROUND = {"feddpms", "svd"}
-"""The `noise` of one reads the slice that the server sent, before any step; how much the other sends after its steps depends on
-what the client has learnt."""
+"""The `noise` of one reads the slice that the server sent, before any step; how much the other sends after
+its steps depends on what the client has learnt."""
 
 
 def arrays() -> tuple[np.ndarray, ...]:
@@ -51,7 +52,8 @@ def arrays() -> tuple[np.ndarray, ...]:
     ],
 )
 def test_a_round_of_any_method_asks_no_tensor_for_its_value(method, lanes):
-    """Tensors on `meta` have shapes and no values: to read one, or to mix devices, raises; on a GPU it would wait."""
+    """Tensors on `meta` have shapes and no values: to read one, or to mix devices, raises; on a GPU it would
+    wait."""
     model = "cnn_small(batch_norm=True)" if method == "fedbn" else "cnn_small"
     given = {"rounds": 2, "epochs": 1, "batch": 8, "clients": 4, "samples": 12, "workers": 1}
     replies = on_shapes(
@@ -84,7 +86,8 @@ def on_shapes(run: run.Run) -> list[Reply]:
 
 
 class Plain:
-    """Records a step by remembering what is to be called. why: what `watch` says. breaks: whether recording fails."""
+    """Records a step by remembering what is to be called. why: what `watch` says. breaks: whether recording
+    fails."""
 
     def __init__(self, why: str = "", breaks: bool = False):
         self.why, self.breaks, self.watched, self.recorded, self.replayed = why, breaks, 0, 0, 0
@@ -110,7 +113,15 @@ def weights_after(
     method: str, recorder: Plain | None, lanes: str = "8", rounds: int = 3, **more: Any
 ) -> dict[str, Tensor]:
     """The weights after some rounds with a learning rate that falls."""
-    given = {"rounds": rounds, "epochs": 2, "batch": 8, "clients": 6, "samples": 16, "workers": 1, "lr_decay": 0.5}
+    given = {
+        "rounds": rounds,
+        "epochs": 2,
+        "batch": 8,
+        "clients": 6,
+        "samples": 16,
+        "workers": 1,
+        "lr_decay": 0.5,
+    }
     given |= {"model": "cnn_small", "lanes": lanes, "method": method, **more}
     return weights_of(resolve.resolve(config.build(given), arrays()), recorder, rounds)
 
@@ -147,7 +158,10 @@ def test_replayed_steps_end_with_the_same_bits(method):
 @pytest.mark.usefixtures("rate_as_tensor")
 def test_steps_that_weights_took_in_earlier_rounds_count_no_more_in_replayed_ones():
     given = {"optimiser": "adam", "lr": 0.001}
-    plain, replayed = weights_after("fedrep", None, **given), weights_after("fedrep", recorder := Plain(), **given)
+    plain, replayed = (
+        weights_after("fedrep", None, **given),
+        weights_after("fedrep", recorder := Plain(), **given),
+    )
     assert recorder.replayed
     assert all(torch.equal(plain[n], replayed[n]) for n in plain)
 
@@ -178,13 +192,17 @@ def test_a_hook_that_reads_the_rounds_number_is_recorded_anew_each_round():
     assert plain.recorded > recorder.recorded
 
 
-def trained(recorder: Plain | None, name: str = "cnn_small", **given: Any) -> tuple[Trainer, dict[str, Tensor]]:
+def trained(
+    recorder: Plain | None, name: str = "cnn_small", **given: Any
+) -> tuple[Trainer, dict[str, Tensor]]:
     """(the trainer, weights and losses of all replies of two rounds)."""
     made, start = trainer(build(name, SHAPE), SHAPE, **given)
     made.replays = StepRecordings(recorder) if recorder else None
     replies = [r for t in (1, 2) for r in made.train(replace(start, t=t), range(len(given["sizes"])), {})]
     made.close()
-    return made, {f"{i}/{n}": w for i, r in enumerate(replies) for n, w in {**r.weights, "loss": r.loss}.items()}
+    return made, {
+        f"{i}/{n}": w for i, r in enumerate(replies) for n, w in {**r.weights, "loss": r.loss}.items()
+    }
 
 
 UNEQUAL = (40, 20, 13, 12, 11, 10)
@@ -193,7 +211,8 @@ UNEQUAL = (40, 20, 13, 12, 11, 10)
 
 @pytest.mark.usefixtures("rate_as_tensor")
 def test_what_steps_leave_behind_does_not_reach_the_next_update():
-    """Momentum, losses, padding and lanes at rest of one chunk are not those of the next, which has the same shapes."""
+    """Momentum, losses, padding and lanes at rest of one chunk are not those of the next, which has the same
+    shapes."""
     given = {"sizes": UNEQUAL, "lanes": 2, "momentum": 0.9}
     (_, plain), (_, replayed) = trained(None, **given), trained(recorder := Plain(), **given)
     assert recorder.replayed
@@ -230,9 +249,18 @@ def test_a_model_that_draws_for_itself_is_not_recorded():
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation", "groups"),
-    [((5, 5), 1, 0, 1, 1), ((6, 1), (2, 1), (1, 0), 1, 1), ((3, 3), 2, 1, (2, 1), 2), ((1, 1), 1, 0, 1, 1), ((1, 1), 2, 0, 1, 1), ((1, 1), 1, 1, 1, 1)],
-)  # fmt: skip
-def test_batched_convolutions_and_their_gradients_are_those_of_grouped_ones(kernel, stride, padding, dilation, groups):
+    [
+        ((5, 5), 1, 0, 1, 1),
+        ((6, 1), (2, 1), (1, 0), 1, 1),
+        ((3, 3), 2, 1, (2, 1), 2),
+        ((1, 1), 1, 0, 1, 1),
+        ((1, 1), 2, 0, 1, 1),
+        ((1, 1), 1, 1, 1, 1),
+    ],
+)
+def test_batched_convolutions_and_their_gradients_are_those_of_grouped_ones(
+    kernel, stride, padding, dilation, groups
+):
     G, B, C, O = 3, 2, 4, 6
     g = torch.Generator().manual_seed(1)
     x = torch.randn(B, G, C, 12, 11, generator=g, dtype=torch.float64).requires_grad_()
@@ -252,7 +280,9 @@ def test_depthwise_layers_stay_grouped():
     layer, x = Convolution(F.conv2d, (1, 1), (1, 1), (1, 1)), torch.empty(2, 8, 16, 16)
     assert not layer.is_batched(x, torch.empty(3, 8, 1, 3, 3), 8)
     assert layer.is_batched(x, torch.empty(3, 8, 2, 3, 3), 4)
-    assert not Convolution(F.conv2d).is_batched(x, torch.empty(3, 8, 8, 3, 3), 1)  # "same" padding, or transposed
+    assert not Convolution(F.conv2d).is_batched(
+        x, torch.empty(3, 8, 8, 3, 3), 1
+    )  # "same" padding, or transposed
 
 
 def test_small_and_large_layers_are_batched_but_not_where_tf32_is_faster():
@@ -295,7 +325,8 @@ def test_lanes_follow_from_memory():
 
 
 def test_a_lanes_memory_worked_by_hand():
-    """Half as much again as the 192 inputs of 16 samples, and 8 copies of 192 x 4 weights and 4 biases; 4 bytes each."""
+    """Half as much again as the 192 inputs of 16 samples, and 8 copies of 192 x 4 weights and 4 biases; 4
+    bytes each."""
     net = Network(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Identity()), nn.Linear(192, 4)), SHAPE)
     assert hardware.lane_bytes(net, 16) == 4 * (16 * 192 * 3 // 2 + 8 * 772)
 
@@ -327,19 +358,30 @@ def test_a_cpus_arithmetic_is_left_alone():
 
 def test_a_gpus_arithmetic_is_exact_and_given_back():
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, cudnn.deterministic, matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    before = (
+        cudnn.allow_tf32,
+        cudnn.deterministic,
+        matmul.allow_tf32,
+        torch.are_deterministic_algorithms_enabled(),
+    )
     with device_mode(torch.device("cuda")):
         assert (cudnn.allow_tf32, cudnn.deterministic, matmul.allow_tf32) == (False, True, False)
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.backends.cuda.flash_sdp_enabled()
     with device_mode(torch.device("cuda"), "tf32"):
         assert (cudnn.allow_tf32, matmul.allow_tf32) == (True, True)
-    after = cudnn.allow_tf32, cudnn.deterministic, matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
+    after = (
+        cudnn.allow_tf32,
+        cudnn.deterministic,
+        matmul.allow_tf32,
+        torch.are_deterministic_algorithms_enabled(),
+    )
     assert after == before
 
 
 def test_the_servers_hooks_compute_as_the_clients_do(monkeypatch):
-    """The generator of FedGen for images trained at the server in TF32, by kernels of another order each time."""
+    """The generator of FedGen for images trained at the server in TF32, by kernels of another order each
+    time."""
     inside, seen = [], []
 
     @contextmanager

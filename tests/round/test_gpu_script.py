@@ -1,4 +1,5 @@
-"""`benchmarks/gpu.py`: it writes after every row, keeps what failed apart, and goes on where a time limit ended it."""
+"""`benchmarks/gpu.py`: it writes after every row, keeps what failed apart, and goes on where a time limit
+ended it."""
 
 from __future__ import annotations
 

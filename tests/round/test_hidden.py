@@ -1,4 +1,5 @@
-"""What a hook finds in place of class counts that no noise covers: whatever it does with them ends in one sentence."""
+"""What a hook finds in place of class counts that no noise covers: whatever it does with them ends in one
+sentence."""
 
 import warnings
 
@@ -31,5 +32,7 @@ def test_every_use_is_refused_in_a_sentence_and_without_a_warning(use):
     """`counts == 0` was False, `if counts` went on, and torch warned of its own protocol."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UsageError, match=r"E108 a hook reads the client's class counts, which no noise of 'dpsgd'"):
+        with pytest.raises(
+            UsageError, match=r"E108 a hook reads the client's class counts, which no noise of 'dpsgd'"
+        ):
             use(HiddenCounts("dpsgd"))

@@ -11,10 +11,21 @@ from torch import Tensor, nn
 
 from unskew.round.layers import Kernels
 
-RECTIFIERS = [nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), F.relu, torch.relu, Tensor.relu, F.relu6, F.leaky_relu]
+RECTIFIERS = [
+    nn.ReLU(),
+    nn.ReLU6(),
+    nn.LeakyReLU(0.2),
+    F.relu,
+    torch.relu,
+    Tensor.relu,
+    F.relu6,
+    F.leaky_relu,
+]
 
 
-def gradients(function: Callable[[Tensor], Tensor], x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
+def gradients(
+    function: Callable[[Tensor], Tensor], x: Tensor, kernels: Kernels | None
+) -> tuple[Tensor, Tensor]:
     x = x.clone().requires_grad_()
     if kernels is None:
         y = function(x)
@@ -34,7 +45,9 @@ def pictures() -> Tensor:
 
 
 @pytest.mark.parametrize("rectify", RECTIFIERS)
-@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), lambda t: F.max_pool2d(t, 2, stride=1)])
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), lambda t: F.max_pool2d(t, 2, stride=1)]
+)
 def test_a_rectifier_before_pooling_has_torchs_bits(rectify, pool):
     ours = gradients(lambda x: pool(rectify(x)), pictures(), Kernels(folded=False))
     theirs = gradients(lambda x: pool(rectify(x)), pictures(), None)

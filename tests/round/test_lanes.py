@@ -21,7 +21,8 @@ from unskew.round.trainer import Trainer
 
 
 def usual(clients: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
-    """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row order."""
+    """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row
+    order."""
     model, recipe = copy.deepcopy(module).train(), clients.training.recipe
     optimiser = opt(model.parameters())
     rows, generator = clients.samples.rows[k], key(3, 1, k, "batch")
@@ -47,7 +48,9 @@ BN = (3, 12, 12)
 def with_norms(a=8, b=16):
     module = nn.Sequential(
         nn.Sequential(nn.Conv2d(3, a, 3), nn.BatchNorm2d(a), nn.MaxPool2d(2), nn.ReLU()),
-        nn.Sequential(nn.Conv2d(a, b, 3, padding=1, stride=2), nn.BatchNorm2d(b), nn.ReLU(), nn.AvgPool2d(2, 1)),
+        nn.Sequential(
+            nn.Conv2d(a, b, 3, padding=1, stride=2), nn.BatchNorm2d(b), nn.ReLU(), nn.AvgPool2d(2, 1)
+        ),
         nn.Sequential(nn.Flatten(), nn.Linear(4 * b, 24), nn.BatchNorm1d(24), nn.ReLU()),
         nn.Linear(24, 4),
     )
@@ -121,7 +124,9 @@ def trained(module, method, lanes, workers, cohort):
 
 def apart(one, other):
     """The largest difference between two sets of clients' weights, over the clients both have."""
-    return max(float((t - one[k][n]).abs().max()) for k in one.keys() & other.keys() for n, t in other[k].items())
+    return max(
+        float((t - one[k][n]).abs().max()) for k in one.keys() & other.keys() for n, t in other[k].items()
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "flea(cut='0')+fedbn", "rebafl+scaffold"])
@@ -139,7 +144,8 @@ def test_neighbours_change_no_bit_with_whole_registers():
 
 @pytest.mark.parametrize("method", ["fedavg", "flea(cut='0')+fedbn", "rebafl+scaffold"])
 def test_neighbours_and_number_of_lanes_stay_within_rounding(method):
-    """Channels that are no multiple of 8 leave vector registers half full; kernels for other widths round otherwise."""
+    """Channels that are no multiple of 8 leave vector registers half full; kernels for other widths round
+    otherwise."""
     first = trained(with_norms(6, 10), method, 8, 1, range(7))
     for lanes, cohort in ((3, range(7)), (2, range(7)), (8, [5, 0])):
         assert apart(first, trained(with_norms(6, 10), method, lanes, 1, cohort)) < 1e-5
@@ -161,7 +167,9 @@ def test_dropout_masks_belong_to_the_client():
     for a, b, c in zip(*ends):
         assert all(torch.equal(b.weights[n], c.weights[n]) for n in b.weights)
         assert max(float((a.weights[n] - b.weights[n]).abs().max()) for n in a.weights) < 1e-5
-    clients, start = trainer(nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3)
+    clients, start = trainer(
+        nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3
+    )
     plain = clients.train(start, [0], {})[0]
     clients.close()
     assert any(not torch.equal(t, u) for t, u in zip(plain.weights.values(), ends[1][0].weights.values()))
@@ -179,7 +187,8 @@ def test_one_client_federation_is_centralised_training():
 def test_schedule_of_unequal_clients():
     recipe = Recipe(batch=16, epochs=1, has_norms=True)
     assert [
-        (w.full, w.short, w.frozen) for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5, 18)))
+        (w.full, w.short, w.frozen)
+        for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5, 18)))
     ] == [
         (2, 0, False),
         (2, 0, False),
@@ -194,7 +203,9 @@ def test_schedule_of_unequal_clients():
     (mine,) = [c for c in plan if c.pad == 8]
     assert [w.client for w in mine.work] == [0, 1, 2]
     taken = steps(
-        mine, {w.client: np.arange(sizes[w.client])[None] + 100 * w.client for w in mine.work}, Recipe(16, 1, False)
+        mine,
+        {w.client: np.arange(sizes[w.client])[None] + 100 * w.client for w in mine.work},
+        Recipe(16, 1, False),
     )
     assert [(s.active, s.size, s.short) for s in taken] == [(2, 16, False), (1, 16, False), (3, 8, True)]
     assert taken[2].rows_GB[2].tolist() == list(range(200, 208))

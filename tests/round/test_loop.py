@@ -102,7 +102,9 @@ def test_what_a_trip_brings_down_is_counted_with_the_slices_that_travel_with_it(
     trained, visited = rows[:3], rows[3:]
     assert [r["share"] for r in trained] == ["w", "flea", "fedrdn"]
     assert [r["share"] for r in visited] == ["w", *down]
-    assert {r["share"]: r["bytes"] for r in visited[1:]} == {name: size_in_bytes(tree) for name, tree in down.items()}
+    assert {r["share"]: r["bytes"] for r in visited[1:]} == {
+        name: size_in_bytes(tree) for name, tree in down.items()
+    }
     assert all(r["clients"] == clients for r in visited)
 
 
@@ -135,8 +137,8 @@ def test_kept_weights_stay_apart_and_the_others_meet():
 
 
 def test_a_client_is_scored_with_the_weights_it_keeps_in_every_scope():
-    """FedBN's server has no statistics of any client: its weights alone are nobody's model. M16: `global` is the score of
-    all test rows, each under its own client's model, not the mean over clients."""
+    """FedBN's server has no statistics of any client: its weights alone are nobody's model. M16: `global` is
+    the score of all test rows, each under its own client's model, not the mean over clients."""
     settings = {**KEEP, "model": with_norm(), "rounds": 4}
     plain = unskew.run("fedbn", conformance.small_federation(), **settings).record
     each = {scope: plain.series(scope, "mean") for scope in ("global@client", "personal@client")}
@@ -146,7 +148,9 @@ def test_a_client_is_scored_with_the_weights_it_keeps_in_every_scope():
         rows = [r for r in plain.rows["metrics"] if (r["t"], r["scope"]) == (t, "global@client")]
         own = {r["client"]: r["value"] for r in rows if r["client"] is not None}
         pooled = np.average(list(own.values()), weights=[sizes[k] for k in own])
-        assert dict(zip(*plain.series("global", "accuracy"), strict=True))[t] == pytest.approx(pooled, abs=1e-5)
+        assert dict(zip(*plain.series("global", "accuracy"), strict=True))[t] == pytest.approx(
+            pooled, abs=1e-5
+        )
     tuned = unskew.run("fedbn+fedbabu(finetune_epochs=2)", conformance.small_federation(), **settings).record
     assert tuned.series("global@client", "mean")[1] != tuned.series("personal@client", "mean")[1]
 
@@ -189,7 +193,9 @@ def test_learning_rate_falls_to_its_floor():
     settings = conformance.short_settings(lr=0.1, lr_decay=0.5, lr_min=0.02)
     assert [settings.lr_in(t) for t in (0, 1, 2, 3, 4)] == [0.1, 0.1, 0.05, 0.025, 0.02]
     evenly = conformance.short_settings(lr=0.1, lr_min=0.02, lr_rounds=4)
-    assert [evenly.lr_in(t) for t in (0, 1, 2, 5, 6)] == pytest.approx([0.1, 0.1, 0.08, 0.02, 0.02], abs=1e-12)
+    assert [evenly.lr_in(t) for t in (0, 1, 2, 5, 6)] == pytest.approx(
+        [0.1, 0.1, 0.08, 0.02, 0.02], abs=1e-12
+    )
     with pytest.raises(UsageError, match=r"E109 lr_min=0.2 is above lr=0.1, and would replace it"):
         conformance.short_settings(lr=0.1, lr_min=0.2, lr_rounds=4)
     assert conformance.short_settings(lr=0.1, lr_min=0.1).lr_in(3) == 0.1

@@ -35,7 +35,13 @@ def federation(side=16):
     first = np.concatenate([np.arange(n) < n // 2 for n in np.bincount(site)])
     columns = {"site": site[first]}
     made = data.arrays(
-        x[first], y[first], x[~first], y[~first], columns=columns, test_columns={"site": site[~first]}, name="squares"
+        x[first],
+        y[first],
+        x[~first],
+        y[~first],
+        columns=columns,
+        test_columns={"site": site[~first]},
+        name="squares",
     )
     return data.build(made, "column:site", 4, np.random.default_rng(0), np.random.default_rng(1))
 
@@ -44,7 +50,9 @@ FEDERATION = federation()
 
 
 def loop(method="fedavg", **changes):
-    base = Settings(rounds=2, epochs=1, batch=4, workers=1, model="unet(base=4, levels=3)", optimiser="adam", lr=0.01)
+    base = Settings(
+        rounds=2, epochs=1, batch=4, workers=1, model="unet(base=4, levels=3)", optimiser="adam", lr=0.01
+    )
     return loop_of(resolve(base.replace(**changes), FEDERATION, registry.parse(method)))
 
 
@@ -62,7 +70,8 @@ def trained(method="fedavg", **changes):
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
 def test_lanes_equal_one_after_another(dtype, most):
-    """Unequal clients, short batches and a single sample; in double precision nothing but rounding is left."""
+    """Unequal clients, short batches and a single sample; in double precision nothing but rounding is
+    left."""
     ends = []
     for lanes in ("1", "4"):
         made = loop(lanes=lanes, optimiser="sgd", lr=0.02)
@@ -86,7 +95,9 @@ def test_it_learns():
 
 def test_the_three_scopes_are_dice_of_images():
     made, state = trained()
-    at = {(r["scope"], r["metric"], r["client"]): r["value"] for r in made.record.rows["metrics"] if r["t"] == 2}
+    at = {
+        (r["scope"], r["metric"], r["client"]): r["value"] for r in made.record.rows["metrics"] if r["t"] == 2
+    }
     module = made.fed.net.module_with(state.weights)
     with torch.no_grad():
         guess = module(torch.as_tensor(FEDERATION.x_test)).argmax(1).numpy()
@@ -100,7 +111,9 @@ def test_the_three_scopes_are_dice_of_images():
     means = [mine[:, 1].mean() for mine in by_site]
     assert at["global@client", "mean", None] == pytest.approx(np.mean(means), abs=1e-6)
     assert at["global@client", "worst", None] == pytest.approx(min(means), abs=1e-6)
-    assert at["personal@client", "dice_both", None] == pytest.approx(np.mean([m.mean() for m in by_site]), abs=1e-6)
+    assert at["personal@client", "dice_both", None] == pytest.approx(
+        np.mean([m.mean() for m in by_site]), abs=1e-6
+    )
 
 
 def test_pieces_change_no_score():
@@ -120,7 +133,18 @@ BOTH = [n for n in names() if n == "fedavg" or "segmentation" in type(registry.p
 
 
 def test_who_serves_masks():
-    wanted = {"fedavg", "fedprox", "scaffold", "fedbn", "norm", "fedrdn", "fedrdn_v", "local", "fedavgm", "fedfa"}
+    wanted = {
+        "fedavg",
+        "fedprox",
+        "scaffold",
+        "fedbn",
+        "norm",
+        "fedrdn",
+        "fedrdn_v",
+        "local",
+        "fedavgm",
+        "fedfa",
+    }
     assert wanted <= set(BOTH)
     assert not {"flea", "rebafl", "fedlc", "fedproto", "ccvr", "fedmix", "moon", "fedgen"} & set(BOTH)
 

@@ -1,4 +1,5 @@
-"""Whole runs on pretended GPUs (`pretended`): devices that never mix, steps that wait for nothing, what a resumed run finds."""
+"""Whole runs on pretended GPUs (`pretended`): devices that never mix, steps that wait for nothing, what a
+resumed run finds."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_a_run_on_a_gpu_has_the_weights_of_one_on_a_cpu(method, tmp_path, gpus: 
     assert not loop.trainer.remarks(), "a step waits for the GPU"
 
 
-@pytest.mark.parametrize("method", sorted(set(registry.names()) - LONG) if EVERYTHING else ["scaffold", "flea"])
+@pytest.mark.parametrize(
+    "method", sorted(set(registry.names()) - LONG) if EVERYTHING else ["scaffold", "flea"]
+)
 def test_a_run_that_was_killed_goes_on_where_it_lay(method, tmp_path, gpus: Pretend):  # noqa: F811
     """Weights, slices and private state come from a disk, so from the CPU: the first step mixed devices."""
     gpus(1)
@@ -86,7 +89,9 @@ class SentFromTheCpu(Part):
 def test_a_part_that_mixes_devices_is_found_out(tmp_path, gpus: Pretend):  # noqa: F811
     gone(run_of(Method(OnTheCpu()), device="cpu"), tmp_path / "cpu")
     gpus(1)
-    with pytest.raises(UsageError, match=r"E127 the hook `grad` of 'onthecpu' failed .*found cpu, cuda:0 in aten.mul"):
+    with pytest.raises(
+        UsageError, match=r"E127 the hook `grad` of 'onthecpu' failed .*found cpu, cuda:0 in aten.mul"
+    ):
         gone(run_of(Method(OnTheCpu())), tmp_path / "gpu")
 
 
@@ -160,7 +165,8 @@ def test_several_gpus_share_the_chunks_and_change_no_bit(method, gpus: Pretend):
 
 
 def test_twins_draw_what_protects_from_the_trainers_own_source(gpus: Pretend):  # noqa: F811
-    """A site's trainer has the operating system's; a twin that kept the seed's would draw noise that anybody can draw."""
+    """A site's trainer has the operating system's; a twin that kept the seed's would draw noise that anybody
+    can draw."""
     gpus(2)
     run = run_of("dpsgd", clients=4, lanes="2")
     loop = assemble.loop_of(run)
@@ -189,13 +195,17 @@ def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend
     )
     recorded, loop = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
     assert len(set(lengths)) > 1
-    assert len(loop.trainer.replays.stages) == 2  # without a buffer in the first round, and with room for any of these
+    assert (
+        len(loop.trainer.replays.stages) == 2
+    )  # without a buffer in the first round, and with room for any of these
     monkeypatch.setattr("unskew.round.trainer.StepRecordings", lambda: None)
     taken, _ = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
     assert all(torch.equal(t, recorded[n]) for n, t in taken.items())
 
 
-@pytest.mark.parametrize(("rows", "room"), [(0, 0), (1, 16), (16, 16), (17, 32), (129, 160), (200, 224), (1000, 1024)])
+@pytest.mark.parametrize(
+    ("rows", "room"), [(0, 0), (1, 16), (16, 16), (17, 32), (129, 160), (200, 224), (1000, 1024)]
+)
 def test_rooms_for_rows(rows, room):
     t = pad_rows(torch.ones(rows, 2))
     assert t.shape == (room, 2)

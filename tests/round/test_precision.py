@@ -125,7 +125,9 @@ def test_bf16_is_refused_where_it_would_round_nothing(monkeypatch):
     settings = Settings(precision="bf16", model="mlp", clients=3, device="cpu")
     with pytest.raises(UsageError, match="E109 precision=bf16 rounds convolutions of several channels"):
         resolve(settings)
-    depthwise = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(128, 10))
+    depthwise = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(128, 10)
+    )
     with pytest.raises(UsageError, match="E109 precision=bf16 rounds"):
         resolve(settings.replace(model="auto"), model=depthwise)
     resolve(settings.replace(model="cnn_small"))
@@ -168,8 +170,8 @@ assert now() == before, (now(), before)
     ],
 )
 def test_neither_of_torchs_two_sets_of_switches_rounds_a_float32_run(setting):
-    """The newer switches made the older ones raise, or convolutions round to TF32 in spite of them. Switches outlive a test,
-    hence another process."""
+    """The newer switches made the older ones raise, or convolutions round to TF32 in spite of them. Switches
+    outlive a test, hence another process."""
     program = NEWER_SWITCHES.replace("SETTING", setting)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

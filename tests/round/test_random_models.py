@@ -1,4 +1,5 @@
-"""Random models as users write them: a round ends with the weights of a plain loop of torch, or the model is refused.
+"""Random models as users write them: a round ends with the weights of a plain loop of torch, or the model is
+refused.
 
 `UNSKEW_MATRIX=all` tries many more than `make test` does.
 """
@@ -81,7 +82,8 @@ JOINED = ("add", "subtract the mean", "multiply", "cat", "gain")
 
 
 class Drawn(nn.Module):
-    """Layers drawn by a seed; some of their answers are joined with what an earlier layer was given or gave."""
+    """Layers drawn by a seed; some of their answers are joined with what an earlier layer was given or
+    gave."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -95,7 +97,9 @@ class Drawn(nn.Module):
             shared = name in made and draw.random() < 0.5
             made[name] = made[name] if shared else LAYERS[name]()
             self.layers.append(made[name])
-        self.joins = {i: (draw.choice(JOINED), draw.randint(0, i)) for i in range(len(names)) if draw.random() < 0.4}
+        self.joins = {
+            i: (draw.choice(JOINED), draw.randint(0, i)) for i in range(len(names)) if draw.random() < 0.4
+        }
         self.gain = nn.Parameter(torch.zeros(C, 1, 1))  # a branch that is switched off at the start
         self.words = f"{names} {self.joins}"
 
@@ -119,7 +123,9 @@ class Drawn(nn.Module):
         return self.head(seen[-1].flatten(1))
 
 
-def ended(run: Callable[[], Mapping[str, Tensor]], expected: type[Exception], words: str) -> Mapping[str, Tensor]:
+def ended(
+    run: Callable[[], Mapping[str, Tensor]], expected: type[Exception], words: str
+) -> Mapping[str, Tensor]:
     """What the run gives, nothing if it ends in this error with these words."""
     try:
         return run()

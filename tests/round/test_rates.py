@@ -1,4 +1,5 @@
-"""Learning rates that fall to nothing within a run, and momentum near 1: methods that divide by what their steps add up to.
+"""Learning rates that fall to nothing within a run, and momentum near 1: methods that divide by what their
+steps add up to.
 
 Likely mistakes: 0 / 0 at a client that did not move, and a difference of two numbers near 1 in float32.
 """
@@ -40,7 +41,8 @@ def test_what_steps_add_up_to_is_exact_up_to_the_largest_momentum(rho, steps):
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "apple"])
 @pytest.mark.parametrize("falling", [{"lr_rounds": 2}, {"lr": 1e30, "lr_decay": 1e-31}])
 def test_a_round_whose_learning_rate_is_nothing_moves_nothing_and_drops_nobody(method, lanes, falling):
-    """SCAFFOLD divided 0 by 0, so that all replies were dropped and `lr` was called too high; APPLE ended in a traceback."""
+    """SCAFFOLD divided 0 by 0, so that all replies were dropped and `lr` was called too high; APPLE ended in
+    a traceback."""
     said: list[str] = []
     settings = {**FAST, **falling, "lanes": lanes, "rounds": 4}
     result = unskew.run(method, conformance.small_federation(), say=said.append, **settings)

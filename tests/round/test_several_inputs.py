@@ -1,4 +1,5 @@
-"""Samples of several inputs are trained on as those of one: the same bits, the same promises, and nothing wrong in silence."""
+"""Samples of several inputs are trained on as those of one: the same bits, the same promises, and nothing
+wrong in silence."""
 
 from __future__ import annotations
 
@@ -33,7 +34,15 @@ SCANS = (RNG.random((N, 1, 8, 8)) + 0.3 * Y[:, None, None, None]).astype(np.floa
 AGES = (RNG.normal(size=N) + Y).astype(np.float32)
 IDS, PRESENT = (RNG.integers(0, 20, (N, 6)) + 5 * Y[:, None]), RNG.random((N, 6)) > 0.3
 BY_NAME = {"scan": SCANS, "age": AGES}
-SETTINGS = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "dirichlet:1", "eval_every": 2}
+SETTINGS = {
+    "clients": 4,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 8,
+    "workers": 1,
+    "skew": "dirichlet:1",
+    "eval_every": 2,
+}
 
 
 class Scans(nn.Module):
@@ -96,7 +105,9 @@ class Words(nn.Module):
 WORDS = {"input_ids": IDS, "attention_mask": PRESENT}
 
 
-def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any) -> unskew.Result:
+def trained(
+    method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any
+) -> unskew.Result:
     return unskew.run(method, (given, Y), model=model or Scans(), **{**SETTINGS, **more})
 
 
@@ -194,7 +205,9 @@ def test_lanes_bound_what_they_change(given, model):
     one, many = (trained(given=given, model=model(), lanes=lanes, rounds=1) for lanes in ("1", "16"))
     start = dict(model().named_parameters())
     moved = max(float((t - start[n]).detach().abs().max()) for n, t in one.model.named_parameters())
-    apart = [float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), many.model.parameters())]
+    apart = [
+        float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), many.model.parameters())
+    ]
     assert moved > 1e-3
     assert max(apart) <= 1e-5
 
@@ -296,13 +309,22 @@ def test_the_model_of_a_result_is_the_users_own_module(finished):
 @pytest.mark.parametrize(
     ("x", "text"),
     [
-        ({"scan": new()["scan"]}, "E403 predict: input 'age' is missing; samples have age float32 number, scan uint8"),
+        (
+            {"scan": new()["scan"]},
+            "E403 predict: input 'age' is missing; samples have age float32 number, scan uint8",
+        ),
         (new() | {"sex": AGES[:9]}, "E403 predict: there is no input 'sex'"),
         (new() | {"age": AGES[:8]}, "E403 predict: input 'age' has 8 samples, input 'scan' 9"),
         (new() | {"age": SCANS[:9]}, r"E403 predict: input 'age' is \[1, 8, 8\] in a sample"),
-        (new() | {"scan": SCANS[:9]}, r"E403 predict: input 'scan' is float32, and scan uint8 \[1, 8, 8\] is needed"),
+        (
+            new() | {"scan": SCANS[:9]},
+            r"E403 predict: input 'scan' is float32, and scan uint8 \[1, 8, 8\] is needed",
+        ),
         (new() | {"age": np.full(9, np.nan)}, "E405 predict: input 'age' of sample 0 holds nan"),
-        ((AGES[:9], new()["scan"]), "E403 predict: samples have several inputs; give a dictionary of age, scan"),
+        (
+            (AGES[:9], new()["scan"]),
+            "E403 predict: samples have several inputs; give a dictionary of age, scan",
+        ),
         (SCANS[:9], "E403 predict: samples have several inputs; give a dictionary or a tuple"),
         (new(0), "E403 predict: no samples were given"),
     ],
@@ -315,13 +337,17 @@ def test_what_does_not_fit_is_not_predicted(finished, x, text):
 
 def test_whole_numbers_may_stand_for_floats_but_not_floats_for_whole_numbers(finished):
     years = new() | {"age": np.arange(9)}
-    assert np.array_equal(finished.predict_proba(years), finished.predict_proba(years | {"age": np.arange(9.0)}))
+    assert np.array_equal(
+        finished.predict_proba(years), finished.predict_proba(years | {"age": np.arange(9.0)})
+    )
     result = trained(given=WORDS, model=Words(), rounds=1)
     with pytest.raises(
         DataError, match=r"E403 predict: input 'input_ids' is float64, and input_ids int64 \[6\] is needed"
     ):
         result.predict({"input_ids": IDS + 0.5, "attention_mask": PRESENT})
-    with pytest.raises(DataError, match=r"E403 predict: input 'attention_mask' is int64, and attention_mask bool"):
+    with pytest.raises(
+        DataError, match=r"E403 predict: input 'attention_mask' is int64, and attention_mask bool"
+    ):
         result.predict({"input_ids": IDS, "attention_mask": PRESENT.astype(int)})
 
 
@@ -364,8 +390,24 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(MODULE)
     checked = call("data", "check", "all.npz")
     assert "inputs   age float32 number" in checked.out
-    ran = call("run", "fedavg", "--data", "all.npz", "--model", "net.py:Net", "--rounds", "1", "--epochs", "1",
-               "--clients", "2", "--workers", "1", "--name", "r")  # fmt: skip
+    ran = call(
+        "run",
+        "fedavg",
+        "--data",
+        "all.npz",
+        "--model",
+        "net.py:Net",
+        "--rounds",
+        "1",
+        "--epochs",
+        "1",
+        "--clients",
+        "2",
+        "--workers",
+        "1",
+        "--name",
+        "r",
+    )
     assert ran.code == 0, ran.text
     answers = call("predict", "runs/r", "new.npz", "--model", "net.py:Net")
     assert len(answers.out.splitlines()) == 4, answers.text
@@ -422,17 +464,45 @@ class Counts(nn.Module):
 @pytest.mark.parametrize(
     ("given", "model", "text"),
     [
-        (BY_NAME, TakesOne(), r"E123 the model's forward takes \(batch: .*, and the inputs .* as keywords age, scan: "),
+        (
+            BY_NAME,
+            TakesOne(),
+            r"E123 the model's forward takes \(batch: .*, and the inputs .* as keywords age, scan: ",
+        ),
         (BY_NAME, Renamed(), r"E123 the model's forward takes \(image: .* as keywords age, scan: "),
-        ((SCANS, AGES, AGES), Scans(), "E123 the model's forward takes .* come as 3 positional arguments: too many"),
-        (BY_NAME, nn.Sequential(nn.Flatten(), nn.Linear(65, 3)), "E123 samples have several inputs .*nn.Sequential takes one"),
-        (WORDS, Counts(), "E123 the model fails on two samples of attention_mask bool .*Whole numbers come as int64"),
-        (BY_NAME, "mlp", "E122 samples have several inputs .*the model 'mlp' takes one; give a module of your own"),
-        (BY_NAME, "auto", "E122 samples have several inputs .*the model 'auto' takes one; give a module of your own"),
-        (SCANS, Scans(), r"E123 the model takes 2 inputs \('scan', 'age'\), but a sample is one array; give samples whose x"),
+        (
+            (SCANS, AGES, AGES),
+            Scans(),
+            "E123 the model's forward takes .* come as 3 positional arguments: too many",
+        ),
+        (
+            BY_NAME,
+            nn.Sequential(nn.Flatten(), nn.Linear(65, 3)),
+            "E123 samples have several inputs .*nn.Sequential takes one",
+        ),
+        (
+            WORDS,
+            Counts(),
+            "E123 the model fails on two samples of attention_mask bool .*Whole numbers come as int64",
+        ),
+        (
+            BY_NAME,
+            "mlp",
+            "E122 samples have several inputs .*the model 'mlp' takes one; give a module of your own",
+        ),
+        (
+            BY_NAME,
+            "auto",
+            "E122 samples have several inputs .*the model 'auto' takes one; give a module of your own",
+        ),
+        (
+            SCANS,
+            Scans(),
+            r"E123 the model takes 2 inputs \('scan', 'age'\), but a sample is one array; give samples whose x",
+        ),
     ],
     ids=range(8),
-)  # fmt: skip
+)
 def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
     with pytest.raises(UsageError, match=text):
         unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
@@ -450,20 +520,75 @@ def test_a_model_that_changes_an_input_in_place_is_refused():
 @pytest.mark.parametrize(
     ("method", "given", "model", "text"),
     [
-        ("fedrdn", WORDS, Words, "E108 'fedrdn' cannot run here: it normalises channels of images and none of a sample's"),
-        ("norm", BY_NAME, Scans, "E108 'norm' cannot run here: it has 3 channel constants and the data have 1"),
-        ("flea(cut=convolution)", BY_NAME, Scans, "E108 'flea' cannot run here: it mixes samples at 'convolution', and other inputs of a sample pass it by; cut"),
-        ("flea(cut=convolution,lambda1=0,alpha=0)", BY_NAME, Scans, "E108 'flea' cannot run here: it mixes samples at 'convolution'"),
-        ("flea", BY_NAME, Apart, "E106 the inputs of a sample meet at none of the model's direct children; let it have one"),
-        ("fedfa", WORDS, Words, "E108 'fedfa' cannot run here: the model has no block whose output has channels of pixels"),
-        ("augment", WORDS, Words, "E108 'augment' cannot run here: it moves images along their axes and none of a sample's"),
+        (
+            "fedrdn",
+            WORDS,
+            Words,
+            "E108 'fedrdn' cannot run here: it normalises channels of images and none of a sample's",
+        ),
+        (
+            "norm",
+            BY_NAME,
+            Scans,
+            "E108 'norm' cannot run here: it has 3 channel constants and the data have 1",
+        ),
+        (
+            "flea(cut=convolution)",
+            BY_NAME,
+            Scans,
+            "E108 'flea' cannot run here: it mixes samples at 'convolution', and other inputs of a sample pass it by; cut",
+        ),
+        (
+            "flea(cut=convolution,lambda1=0,alpha=0)",
+            BY_NAME,
+            Scans,
+            "E108 'flea' cannot run here: it mixes samples at 'convolution'",
+        ),
+        (
+            "flea",
+            BY_NAME,
+            Apart,
+            "E106 the inputs of a sample meet at none of the model's direct children; let it have one",
+        ),
+        (
+            "fedfa",
+            WORDS,
+            Words,
+            "E108 'fedfa' cannot run here: the model has no block whose output has channels of pixels",
+        ),
+        (
+            "augment",
+            WORDS,
+            Words,
+            "E108 'augment' cannot run here: it moves images along their axes and none of a sample's",
+        ),
         ("fedfed", BY_NAME, Scans, "E108 'fedfed' cannot run here: its generator draws images"),
-        ("fedmix", WORDS, Words, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
-        ("naivemix", WORDS, Words, "E108 'naivemix' cannot run here: it averages inputs, and whole numbers are among them"),
-        ("fedmix", WORDS, Floats, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
-        ("fedbr", WORDS, Words, "E108 'fedbr' cannot run here: it averages inputs, and whole numbers are among them"),
+        (
+            "fedmix",
+            WORDS,
+            Words,
+            "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them",
+        ),
+        (
+            "naivemix",
+            WORDS,
+            Words,
+            "E108 'naivemix' cannot run here: it averages inputs, and whole numbers are among them",
+        ),
+        (
+            "fedmix",
+            WORDS,
+            Floats,
+            "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them",
+        ),
+        (
+            "fedbr",
+            WORDS,
+            Words,
+            "E108 'fedbr' cannot run here: it averages inputs, and whole numbers are among them",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_part_that_cannot_work_on_several_inputs_is_refused(method, given, model, text):
     with pytest.raises(UsageError, match=text):
         trained(method, given, model())
@@ -495,10 +620,12 @@ def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp
     refused = call("attack", "r", "prototype", "--model", "net.py:Net")
     assert refused.code == 2
     assert (
-        "E151 attack 'prototype' does not fit r: it recovers a sample as one input, and a sample here has several"
-        in refused.text
+        "E151 attack 'prototype' does not fit r: it recovers a sample as one input, and a sample here has"
+        " several" in refused.text
     )
-    done = call("attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1")
+    done = call(
+        "attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1"
+    )
     assert done.code == 0, done.text
     done = call("audit", "r", "--model", "net.py:Net", "--set", "samples=20")
     assert done.code == 0, done.text
@@ -511,7 +638,10 @@ def test_a_hook_of_the_users_own_sees_the_inputs_and_not_the_row():
     module.register_forward_pre_hook(lambda _module, _args, kwargs: seen.append(kwargs), with_kwargs=True)
     net = Network(module, (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
     net.run(net.weights(), torch.zeros(2, 65))
-    assert {name: tuple(value.shape) for name, value in seen[-1].items()} == {"age": (2,), "scan": (2, 1, 8, 8)}
+    assert {name: tuple(value.shape) for name, value in seen[-1].items()} == {
+        "age": (2,),
+        "scan": (2, 1, 8, 8),
+    }
 
 
 def test_the_hook_comes_off_a_copy_and_leaves_others_on():
@@ -548,7 +678,10 @@ def test_an_archive_as_training_reads_it_is_predicted_from(finished, tmp_path):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"x": SCANS[:9]}, "E401 .*holds samples twice, as 'x' and as 'x.scan'; keep 'x' for one input, or x.NAME"),
+        (
+            {"x": SCANS[:9]},
+            "E401 .*holds samples twice, as 'x' and as 'x.scan'; keep 'x' for one input, or x.NAME",
+        ),
         ({"age": -AGES[:9]}, "E403 .*holds input 'age' twice, as 'age' and behind 'x.'; keep one"),
         ({"x.sex": AGES[:9]}, "E403 .*there is no input 'sex'"),
     ],

@@ -1,6 +1,8 @@
-"""Each of a sample's several inputs is scaled by itself, and whole numbers by nothing, wherever samples come to a model.
+"""Each of a sample's several inputs is scaled by itself, and whole numbers by nothing, wherever samples come
+to a model.
 
-Likely mistakes: ages in years beside a scan in [0, 1], scaled samples given for prediction, whole numbers taken for floats.
+Likely mistakes: ages in years beside a scan in [0, 1], scaled samples given for prediction, whole numbers
+taken for floats.
 """
 
 from __future__ import annotations
@@ -98,7 +100,10 @@ def test_only_inputs_that_need_it_are_scaled_unless_all_are_asked_for():
     said: list[str] = []
     auto = trained(centred, rounds=1, say=said.append)
     assert auto.federation.applied[0][5:] == (0, 0)
-    assert "scaled   input age standardised channel by channel: they are unscaled, such as channel 0" in "\n".join(said)
+    assert (
+        "scaled   input age standardised channel by channel: they are unscaled, such as channel 0"
+        in "\n".join(said)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what was not scaled cannot have been scaled twice
         auto.predict({**cut(centred, slice(0, 60)), "scan": centred["scan"][:60] * 100})
@@ -116,7 +121,9 @@ def test_an_input_that_never_varies_is_shifted_alone():
 
 def test_whole_numbers_alone_cannot_be_standardised():
     whole = unskew.data.arrays({"ids": IDS, "seen": IDS > 5}, Y)
-    with pytest.raises(UsageError, match=r"E109 normalise=dataset: none of a sample's inputs are floats .*ids int64"):
+    with pytest.raises(
+        UsageError, match=r"E109 normalise=dataset: none of a sample's inputs are floats .*ids int64"
+    ):
         standardise(whole, always=True)
     assert standardise(whole, always=False) is whole
 
@@ -128,9 +135,20 @@ class Placed(Mixed):
         return super().forward(scan, age, ids)
 
 
-WITH_WHOLE_NUMBERS_REFUSED = {"augment", "fedbn", "fedbr", "feddpms", "fedfa", "fedfed", "fedgen_images", "fedmix"} | {
-    "naivemix", "norm", "fedavg_ft",
-}  # fmt: skip
+WITH_WHOLE_NUMBERS_REFUSED = {
+    "augment",
+    "fedbn",
+    "fedbr",
+    "feddpms",
+    "fedfa",
+    "fedfed",
+    "fedgen_images",
+    "fedmix",
+} | {
+    "naivemix",
+    "norm",
+    "fedavg_ft",
+}
 
 
 FIRST = (
@@ -150,7 +168,8 @@ FIRST = (
 
 @pytest.mark.parametrize("method", a_part_of(sorted(entries()), 3, FIRST))
 def test_every_method_learns_from_scaled_inputs_alike_in_lanes_by_name_and_by_place_or_says_why_not(method):
-    """One client after another by name, side by side by place. Ages and scans are far from 0, so unscaled they train apart."""
+    """One client after another by name, side by side by place. Ages and scans are far from 0, so unscaled
+    they train apart."""
     few = {**SETTINGS, "clients": 3, "batch": 12, "skew": "iid"}
     ended: list[Any] = []
     for lanes, place in (("1", False), ("16", True)):
@@ -168,7 +187,9 @@ def test_every_method_learns_from_scaled_inputs_alike_in_lanes_by_name_and_by_pl
         return
     assert one.federation.applied == many.federation.applied
     assert (one.federation.applied is None) == (method == "standardise")
-    for (name, t), other in zip(one.model.state_dict().items(), many.model.state_dict().values(), strict=True):
+    for (name, t), other in zip(
+        one.model.state_dict().items(), many.model.state_dict().values(), strict=True
+    ):
         torch.testing.assert_close(t, other, rtol=0, atol=1e-5, msg=name)
     assert one.scores() == many.scores()
 
@@ -180,7 +201,9 @@ class Whole(Mixed):
 
 def test_a_part_that_would_scale_nothing_is_refused():
     data = ({"ids": IDS[:TRAIN]}, Y[:TRAIN])
-    with pytest.raises(UsageError, match="E108 'standardise' cannot run here: none of a sample's inputs are floats"):
+    with pytest.raises(
+        UsageError, match="E108 'standardise' cannot run here: none of a sample's inputs are floats"
+    ):
         unskew.run("standardise", data, model=Whole(), **SETTINGS)
 
 
@@ -195,7 +218,9 @@ def test_predictions_take_samples_as_they_were_given(result):
 
 def test_samples_that_were_scaled_before_are_told_by_the_inputs_name(result):
     new = cut(by_hand(RAW), slice(TRAIN, N))
-    with pytest.warns(UserWarning, match=r"input age of these samples has mean -?0\.\d+ .*are they scaled already"):
+    with pytest.warns(
+        UserWarning, match=r"input age of these samples has mean -?0\.\d+ .*are they scaled already"
+    ):
         result.predict(new)
     with pytest.warns(UserWarning, match=r"input scan, channel 0, of these samples has mean"):
         result.predict({**new, "age": AGES[TRAIN:]})
@@ -218,7 +243,9 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path, result):
 def test_a_folder_alone_scales_as_the_run_does(tmp_path, method, kind):
     ours = trained(method=method)
     ours.export(tmp_path / "e", kind)
-    assert np.allclose(answers(tmp_path / "e", RAW, Mixed(), 9), ours.trained.outputs(cut(RAW, slice(0, 9))), atol=1e-4)
+    assert np.allclose(
+        answers(tmp_path / "e", RAW, Mixed(), 9), ours.trained.outputs(cut(RAW, slice(0, 9))), atol=1e-4
+    )
     inputs = json.loads((tmp_path / "e/model.json").read_text())["inputs"]
     assert [len(each["mean"] or ()) for each in inputs] == [1, 0, 2]
 
@@ -247,9 +274,14 @@ def test_a_set_that_is_kept_for_processes_comes_back_with_its_constants(tmp_path
 
 @pytest.mark.parametrize("how", ["shorter", "0", "infinite"])
 def test_constants_that_somebody_changed_in_a_folder_are_refused(tmp_path, result, how):
-    """A single constant was taken for all channels in silence, and a deviation of 0 made every answer the same."""
+    """A single constant was taken for all channels in silence, and a deviation of 0 made every answer the
+    same."""
     run = shutil.copytree(result.path, tmp_path / "r")
-    change = {"shorter": lambda v: v[:1], "0": lambda v: [0.0] * len(v), "infinite": lambda v: [1e999] * len(v)}[how]
+    change = {
+        "shorter": lambda v: v[:1],
+        "0": lambda v: [0.0] * len(v),
+        "infinite": lambda v: [1e999] * len(v),
+    }[how]
     for file in (checkpoints.LATEST, "model.safetensors"):
         tree, facts = checkpoints.read(run / file)
         facts["inputs"]["std"] = change(facts["inputs"]["std"])
@@ -260,7 +292,13 @@ def test_constants_that_somebody_changed_in_a_folder_are_refused(tmp_path, resul
 
 def test_a_channel_is_called_by_its_input():
     layout = unskew.data.arrays(RAW, Y).layout
-    assert [layout.called(c) for c in (0, 2, 6)] == ["input age", "input ids, channel 1,", "input scan, channel 1,"]
+    assert [layout.called(c) for c in (0, 2, 6)] == [
+        "input age",
+        "input ids, channel 1,",
+        "input scan, channel 1,",
+    ]
     x = unskew.data.arrays(RAW, Y).x
     constants = scaling.find_constants(x, layout)
-    assert np.allclose(scaling.undo(scaling.apply(x, constants, layout), constants, layout), x, rtol=1e-4, atol=1e-3)
+    assert np.allclose(
+        scaling.undo(scaling.apply(x, constants, layout), constants, layout), x, rtol=1e-4, atol=1e-3
+    )

@@ -1,4 +1,5 @@
-"""Labels at every place of one of several inputs: token ids with an attention mask and an age, each token with its kind.
+"""Labels at every place of one of several inputs: token ids with an attention mask and an age, each token
+with its kind.
 
 Likely mistakes: a label that repeats its token, rows of another length, padding that counts.
 """
@@ -66,7 +67,9 @@ class Ids(nn.Module):
 
 
 def trained(given: Any = WORDS, y: Any = KINDS, model: nn.Module | None = None, **more: Any) -> unskew.Result:
-    return unskew.run(more.pop("method", "fedavg"), (given, y), model=model or Tagger(), **{**SETTINGS, **more})
+    return unskew.run(
+        more.pop("method", "fedavg"), (given, y), model=model or Tagger(), **{**SETTINGS, **more}
+    )
 
 
 @pytest.mark.parametrize("lanes", ["1", "4"])
@@ -137,13 +140,16 @@ def test_an_archive_holds_them_too(tmp_path):
     ("y", "text"),
     [
         (IDS, "E404 arrays: the label of every place is the token at that place"),
-        (IDS[:, :5], r"E404 arrays: labels are \[60, 5\], and samples with several inputs \(age .* whole number for every"),
+        (
+            IDS[:, :5],
+            r"E404 arrays: labels are \[60, 5\], and samples with several inputs \(age .* whole number for every",
+        ),
         (IDS / 2, r"E404 arrays: labels are \[60, 6\], and samples with several inputs"),
         (np.where(np.arange(N)[:, None] == 7, -100, KINDS), "E404 arrays: no place of sample 7 has a label"),
         (np.stack([KINDS] * T, 1), r"E404 arrays: labels are \[60, 6, 6\], and samples with several"),
     ],
     ids=range(5),
-)  # fmt: skip
+)
 def test_labels_that_cannot_be_of_tokens_are_refused(y, text):
     with pytest.raises(DataError, match=text):
         trained(y=y)
@@ -152,7 +158,9 @@ def test_labels_that_cannot_be_of_tokens_are_refused(y, text):
 def test_a_set_whose_labels_no_input_has_places_for_is_refused():
     layout = unskew.data.arrays(WORDS, KINDS).layout
     x, y = np.zeros((4, layout.width), np.float32), np.zeros((4, 5), np.int64)
-    with pytest.raises(DataError, match=r"E404 s: labels are \[N, 5\], and no input of a sample has so many places"):
+    with pytest.raises(
+        DataError, match=r"E404 s: labels are \[N, 5\], and no input of a sample has so many places"
+    ):
         Dataset("s", x, y, x, y, ("a", "b"), layout=layout)
 
 
@@ -193,5 +201,8 @@ def test_sites_end_with_the_bits_of_the_simulator(tmp_path):
 def test_sites_of_other_labels_cannot_take_part_together():
     north = Hello.of("north", unskew.data.arrays(WORDS, KINDS, classes=("a", "b", "c")), {})
     south = Hello.of("south", unskew.data.arrays(WORDS, np.arange(N) % 3, classes=("a", "b", "c")), {})
-    assert data_difference(north, south) == "sites hold different data: a label's shape is [6] at north and [] at south"
+    assert (
+        data_difference(north, south)
+        == "sites hold different data: a label's shape is [6] at north and [] at south"
+    )
     assert Hello.read(json.loads(json.dumps(north.as_json()))) == north

@@ -1,6 +1,7 @@
 """What a trip says that it reads of its Part's slice: no other leaf is sent for it, or found at a client.
 
-Likely mistakes: a leaf that `client` reads and the trip does not name, or names that are no tuple, whose letters were leaves.
+Likely mistakes: a leaf that `client` reads and the trip does not name, or names that are no tuple, whose
+letters were leaves.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ def test_slices_of_others_and_what_a_dispatcher_makes_for_one_client():
     own = {"a": torch.zeros(3), "b": torch.zeros(5)}
 
     def dispatched(k: int):
-        return {"w": torch.full((2,), float(k))}, {"mine": {"a": own["a"] + k, "b": own["b"]}, "other": {"a": own["a"]}}
+        return {"w": torch.full((2,), float(k))}, {
+            "mine": {"a": own["a"] + k, "b": own["b"]},
+            "other": {"a": own["a"]},
+        }
 
     common = Broadcast(1, 0.1, {"w": torch.zeros(2)}, {"mine": own, "other": own}, dispatched)
     sent = common.reading("mine", ("a",))

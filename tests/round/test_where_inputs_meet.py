@@ -1,7 +1,9 @@
-"""Parts that work inside a model, at a cut, where samples have several inputs: all of them have to meet there.
+"""Parts that work inside a model, at a cut, where samples have several inputs: all of them have to meet
+there.
 
-Likely mistakes: a cut that an input passes by, which would stay unmixed beside a mixed label; a path that is closed when
-the model begins, or is open for whole numbers only; an input that counts for nothing because its numbers are small.
+Likely mistakes: a cut that an input passes by, which would stay unmixed beside a mixed label; a path that is
+closed when the model begins, or is open for whole numbers only; an input that counts for nothing because its
+numbers are small.
 """
 
 from __future__ import annotations
@@ -16,7 +18,19 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from tests.round.test_several_inputs import AGES, BY_NAME, FEW, SCANS, WORDS, Apart, Row, Scans, Words, Y, trained
+from tests.round.test_several_inputs import (
+    AGES,
+    BY_NAME,
+    FEW,
+    SCANS,
+    WORDS,
+    Apart,
+    Row,
+    Scans,
+    Words,
+    Y,
+    trained,
+)
 from unskew.core import Batch, Client, Part
 from unskew.core.network import Network
 from unskew.errors import UsageError
@@ -67,7 +81,11 @@ def test_an_embedding_of_one_row_is_no_hindrance():
 
 def test_all_inputs_meet_at_the_first_block_that_nothing_passes_by():
     net = net_of(Scans())
-    assert (net.check_cut("cut"), net.check_cut("convolution"), net.shape_at("cut")) == ("body", "convolution", (16,))
+    assert (net.check_cut("cut"), net.check_cut("convolution"), net.shape_at("cut")) == (
+        "body",
+        "convolution",
+        (16,),
+    )
     assert [net.goes_on(cut) for cut in ("convolution", "body")] == [False, True]
     chosen = Scans()
     chosen.cut = "convolution"
@@ -136,12 +154,16 @@ def test_flea_mixes_where_all_inputs_meet(lanes):
     several = {"scan": SCANS[few], "age": AGES[few]}
 
     def run(given: Any, model: nn.Module, method: str) -> unskew.Result:
-        return unskew.run(method, (given, Y[few], given, Y[few]), model=model, **{**FEW, "rounds": 3, "lanes": lanes})
+        return unskew.run(
+            method, (given, Y[few], given, Y[few]), model=model, **{**FEW, "rounds": 3, "lanes": lanes}
+        )
 
     plain = run(several, Scans(), "flea(lambda2=0)")
     assert plain.digest == run(row, Row(), "flea(cut=body,lambda2=0)").digest
     assert plain.digest != run(several, Scans(), "flea(lambda2=0,alpha=0)").digest
-    assert run(several, Scans(), "flea").digest == run(several, Scans(), "flea(cut=body)").digest != plain.digest
+    assert (
+        run(several, Scans(), "flea").digest == run(several, Scans(), "flea(cut=body)").digest != plain.digest
+    )
 
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
@@ -174,7 +196,9 @@ def test_flea_hides_every_input_alike():
     assert dependence(LAYOUT, x) != pytest.approx(distance_correlation(x, f)[1], abs=1e-2)
     kinds = torch.arange(12) % 4
     by_hand = [distance_correlation(x[:, :64], f)[1], distance_correlation(kinds[:, None], f, kinds=True)[1]]
-    assert dependence(GATED, torch.cat([x[:, :64], kinds[:, None]], 1)) == pytest.approx(sum(by_hand) / 2, abs=1e-5)
+    assert dependence(GATED, torch.cat([x[:, :64], kinds[:, None]], 1)) == pytest.approx(
+        sum(by_hand) / 2, abs=1e-5
+    )
 
 
 def test_kinds_are_as_far_apart_as_any_two_others():
@@ -229,7 +253,9 @@ def test_nor_where_a_shortcut_of_one_input_does():
 
 
 def test_the_probe_measures_every_input_by_itself(monkeypatch):
-    monkeypatch.setattr(correlation, "distance_correlation", lambda x, f, kinds=False: (x.shape[1], float(kinds)))
+    monkeypatch.setattr(
+        correlation, "distance_correlation", lambda x, f, kinds=False: (x.shape[1], float(kinds))
+    )
 
     class Sexes(Meets):
         def forward(self, scan: Tensor, sex: Tensor) -> Tensor:
@@ -237,7 +263,11 @@ def test_the_probe_measures_every_input_by_itself(monkeypatch):
 
     given = {"scan": SCANS, "sex": Y % 2}
     record = trained("flea", given, Sexes(nn.Linear(65, 8), 8), measure="correlation", eval_every=1).record
-    values = {row["metric"]: row["value"] for row in record.rows["metrics"] if row["metric"].startswith("correlation")}
+    values = {
+        row["metric"]: row["value"]
+        for row in record.rows["metrics"]
+        if row["metric"].startswith("correlation")
+    }
     assert values == {"correlation": 65 / 2, "correlation_squared": 1 / 2}
 
 

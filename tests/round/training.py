@@ -64,7 +64,9 @@ def trainer(
         optimiser=optimiser,
         seed=SEED,
     )
-    training = LocalTraining(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay, course=course)
+    training = LocalTraining(
+        Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay, course=course
+    )
     chosen = registry.parse(method) if isinstance(method, str) else method
     samples = Samples(x, F.one_hot(y, CLASSES).float(), rows, counts)
     down = {p.name: p.server_init(net.weights(), fed) for p in chosen.parts}

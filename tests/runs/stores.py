@@ -76,7 +76,8 @@ class WandB:
 
 
 class Board:
-    """The event files of one folder, as TensorBoard shows them: a process that begins at a round hides what stands there on."""
+    """The event files of one folder, as TensorBoard shows them: a process that begins at a round hides what
+    stands there on."""
 
     def __init__(self) -> None:
         self.scalars: list[tuple[str, float, int]] = []

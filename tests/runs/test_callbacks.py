@@ -103,7 +103,9 @@ def test_every_hook_is_called_in_order_with_every_score(plain):
     assert notes.calls == [("begun", 0), ("evaluated", 0), *rounds, ("ended: done", 3)]
     assert notes.rows == result.record.rows["metrics"]
     assert {r.client for r in notes.replies} == {k for k, n in enumerate(result.federation.sizes) if n}
-    assert all(r.used and r.loss > 0 and r.samples == result.federation.sizes[r.client] for r in notes.replies)
+    assert all(
+        r.used and r.loss > 0 and r.samples == result.federation.sizes[r.client] for r in notes.replies
+    )
 
 
 def test_replies_that_were_dropped_are_said_so_and_losses_that_sites_withhold_are_unknown(plain):
@@ -153,7 +155,8 @@ def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
 
 @pytest.mark.parametrize("method", [CCVR, "fedexp"])
 def test_a_run_that_was_ended_has_a_last_round_and_stays_ended(tmp_path, method):
-    """The last round does what last rounds do: trips and averages that come last, and every client's own score."""
+    """The last round does what last rounds do: trips and averages that come last, and every client's own
+    score."""
     ended = unskew.run(method, DATA, callbacks=[Stopping()], name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
     short = unskew.run(method, DATA, rounds=2, **SETTINGS)  # type: ignore[arg-type]
     assert ended.t == 2
@@ -211,7 +214,9 @@ def test_where_no_global_model_is_scored_patience_looks_at_the_clients_mean():
 
 def test_patience_looks_at_the_score_that_it_is_given():
     run = Told(
-        "accuracy", 3, **{"global": [(1, 0.1), (2, 0.2), (3, 0.3)], "global:loss": [(1, 1.0), (2, 2.0), (3, 2.0)]}
+        "accuracy",
+        3,
+        **{"global": [(1, 0.1), (2, 0.2), (3, 0.3)], "global:loss": [(1, 1.0), (2, 2.0), (3, 2.0)]},
     )
     assert unskew.EarlyStopping(2).evaluated(run, []) is None  # type: ignore[arg-type]
     said = unskew.EarlyStopping(2, "global", "loss").evaluated(run, [])  # type: ignore[arg-type]
@@ -237,7 +242,8 @@ def test_a_run_that_is_seldom_evaluated_is_not_ended_between_two_evaluations():
 
 
 def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
-    """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a score."""
+    """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a
+    score."""
 
     def kept(t: int, *values: float) -> bool:
         run = Told("accuracy", t, **{"global": list(enumerate(values))})
@@ -254,7 +260,8 @@ def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
 
 
 def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_beside_the_scores():
-    """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was remarked on."""
+    """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was
+    remarked on."""
     said: list[str] = []
     told = "E139 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
     settings = {**SETTINGS, "rounds": 6, "say": said.append}
@@ -298,9 +305,14 @@ def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_sc
 
 
 def test_what_was_remarked_on_before_round_1_stands_beside_the_scores():
-    """`unskew.run` said nothing of it: a model with two softmaxes trained badly, and only a report had the reason."""
+    """`unskew.run` said nothing of it: a model with two softmaxes trained badly, and only a report had the
+    reason."""
     said: list[str] = []
-    settings = {**SETTINGS, "rounds": 1, "model": torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(1))}
+    settings = {
+        **SETTINGS,
+        "rounds": 1,
+        "model": torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(1)),
+    }
     result = unskew.run("fedavg", DATA, say=said.append, **settings)
     (remark,) = [text for text in said if text.startswith("E129")]
     assert remark in result.table().splitlines()
@@ -374,7 +386,10 @@ def test_callbacks_may_come_from_a_generator_and_a_hook_may_stand_on_the_object(
         (["early"], "E109 callbacks take unskew.Callback objects: 'early'"),
         (
             [Mute()],
-            "E109 the callback Mute overrides none of begun, round_begun, replied, merged, evaluated, ended, so",
+            (
+                "E109 the callback Mute overrides none of begun, round_begun, replied, merged, evaluated,"
+                " ended, so"
+            ),
         ),
     ],
 )
@@ -403,7 +418,10 @@ def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
         (Misspelt, r"E121 class Misspelt defines 'evaluate', which is no hook .*Did you mean 'evaluated'\?"),
         (
             Short,
-            r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self, run, rows\)",
+            (
+                r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self,"
+                r" run, rows\)"
+            ),
         ),
         (Later, "E121 the hook `merged` of class Later is async"),
         (Inherits, "E121 the hook `evaluated` of class Short takes"),

@@ -33,9 +33,12 @@ def test_a_card_says_what_the_run_wrote(tmp_path):
 
 
 def test_scores_of_the_untrained_model_alone_are_none_of_the_card(tmp_path):
-    """Where clients keep weights, round 0 alone has a macro-F1; the card gave it as that of the last evaluated round."""
+    """Where clients keep weights, round 0 alone has a macro-F1; the card gave it as that of the last
+    evaluated round."""
     kept = unskew.run("fedper", "digits", samples=20, name="r", folder=tmp_path, **SETTINGS)  # type: ignore[arg-type]
-    assert ("global", "macro_f1", 0) in {(row["scope"], row["metric"], row["t"]) for row in kept.record.rows["metrics"]}
+    assert ("global", "macro_f1", 0) in {
+        (row["scope"], row["metric"], row["t"]) for row in kept.record.rows["metrics"]
+    }
     text = (tmp_path / "r" / "model.md").read_text()
     assert f"| global | accuracy | {kept.scores()['last']:.4f} |" in text
     assert "macro" not in text
@@ -87,9 +90,13 @@ def test_folders_of_the_machine_stay_out_of_what_is_handed_on(tmp_path):
 
 
 FILES = {
-    "pull.py": "from dataclasses import dataclass\nimport unskew\n\n"
-    "@dataclass(frozen=True)\nclass Pull(unskew.Part):\n    name = 'pull'\n    note: str = ''\n",
-    "net.py": "from torch import nn\n\ndef net(shape, classes):\n    return nn.Sequential(nn.Linear(4, classes))\n",
+    "pull.py": (
+        "from dataclasses import dataclass\nimport unskew\n\n"
+        "@dataclass(frozen=True)\nclass Pull(unskew.Part):\n    name = 'pull'\n    note: str = ''\n"
+    ),
+    "net.py": (
+        "from torch import nn\n\ndef net(shape, classes):\n    return nn.Sequential(nn.Linear(4, classes))\n"
+    ),
     "cost.py": "def cost(y, answers):\n    return 0.5\n",
     "who.csv": "round,client\n1,0\n1,1\n",
 }
@@ -114,7 +121,9 @@ def test_nothing_that_leaves_says_where_files_lie_on_the_machine_that_trained(ki
            "metrics": f"{plain}/cost.py:cost"},
     )  # type: ignore[arg-type]  # fmt: skip
     folder = replace(ours.run, settings=ours.settings.replace(model=f"hf(path='{home}')"))
-    said = model_facts(replace(ours.trained, run=folder), export_model(ours.trained), "safetensors", "float32")
+    said = model_facts(
+        replace(ours.trained, run=folder), export_model(ours.trained), "safetensors", "float32"
+    )
     assert str(plain.parent) not in str(said)
     assert "somebody, 7" in said["made_by"]
     text = (tmp_path / "r" / "model.md").read_text()

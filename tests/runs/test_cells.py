@@ -1,4 +1,5 @@
-"""Many runs seen from outside: what a cell reads of a run that another process writes, and the time that is left."""
+"""Many runs seen from outside: what a cell reads of a run that another process writes, and the time that is
+left."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from unskew.runs import conformance
 
 
 def sent(t, megabytes):
-    return json.dumps({"t": t, "way": "up", "share": "w", "clients": [0, 1], "bytes": int(megabytes * 5e5)}) + "\n"
+    return (
+        json.dumps({"t": t, "way": "up", "share": "w", "clients": [0, 1], "bytes": int(megabytes * 5e5)})
+        + "\n"
+    )
 
 
 def scored(t, value):
@@ -69,14 +73,18 @@ def test_a_cell_whose_run_went_back_and_past_the_mark_is_read_anew(tmp_path):
 
 
 def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
-    """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they had."""
+    """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they
+    had."""
     before = plan.Plan(("fedprox",), (0,), {"rounds": 50})
     plan.write_plan(tmp_path, before)
     plan.write_plan(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 20}))  # nothing has begun
     plan.write_plan(tmp_path, before)
     (tmp_path / "fedprox--s0").mkdir()
     (tmp_path / "fedprox--s0" / "metrics.jsonl").write_text("")
-    for other in (plan.Plan(("fedavg",), (0,), {"rounds": 20}), plan.Plan(("fedprox",), (1,), {"rounds": 20})):
+    for other in (
+        plan.Plan(("fedavg",), (0,), {"rounds": 20}),
+        plan.Plan(("fedprox",), (1,), {"rounds": 20}),
+    ):
         with pytest.raises(StateError, match=f"E112 {tmp_path} holds another run: rounds was 50, is 20 now"):
             plan.write_plan(tmp_path, other)
     assert plan.read_plan(tmp_path).settings["rounds"] == 50

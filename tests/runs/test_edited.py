@@ -1,7 +1,8 @@
-"""Code of a user's own that was edited after Python had imported it: what runs is the old one, under the digest of the new one.
+"""Code of a user's own that was edited after Python had imported it: what runs is the old one, under the
+digest of the new one.
 
-Likely mistakes: a notebook that imports a module once and edits it; an edit elsewhere in the file, which is none; a class whose
-attribute the program sets.
+Likely mistakes: a notebook that imports a module once and edits it; an edit elsewhere in the file, which is
+none; a class whose attribute the program sets.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def test_code_that_was_edited_since_it_was_imported_is_refused(mine, before, aft
     trained(module)
     assert before in TEXT
     file.write_text(TEXT.replace(before, after))
-    with pytest.raises(UsageError, match=f"E112 '{of}' is not what .*mine_of_a_user.py says: one of them was changed"):
+    with pytest.raises(
+        UsageError, match=f"E112 '{of}' is not what .*mine_of_a_user.py says: one of them was changed"
+    ):
         trained(module)
     file.write_text(TEXT)
     trained(module)

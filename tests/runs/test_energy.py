@@ -1,4 +1,5 @@
-"""Energy that codecarbon estimates: written beside a run, and in its report where it was measured and nowhere else."""
+"""Energy that codecarbon estimates: written beside a run, and in its report where it was measured and nowhere
+else."""
 
 from __future__ import annotations
 
@@ -110,7 +111,9 @@ def test_a_file_that_holds_something_else_is_one_sentence(tmp_path, row):
     (tmp_path / "energy.jsonl").write_text(row + "\n")
     with pytest.raises(
         StateError,
-        match=r"E111 .*energy\.jsonl(, line 1, should hold keys| does not hold what a run was measured to draw)",
+        match=(
+            r"E111 .*energy\.jsonl(, line 1, should hold keys| does not hold what a run was measured to draw)"
+        ),
     ):
         energy_use(tmp_path)
 

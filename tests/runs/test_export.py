@@ -1,4 +1,5 @@
-"""`Result.export`: the model outside unskew answers as the run's does, and says nothing that it should not."""
+"""`Result.export`: the model outside unskew answers as the run's does, and says nothing that it should
+not."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from unskew.system import disk
 N = 45
 RNG = np.random.default_rng(3)
 Y = np.array(["red", "green", '"""; import os'])[np.arange(N) % 3]
-IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, None, None, None]).astype(np.uint8)
+IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, None, None, None]).astype(
+    np.uint8
+)
 ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * (np.arange(N) % 3)[:, None]).astype(np.float32)
 TOKENS = RNG.integers(0, 9, size=(N, 6))
 SETTINGS = {"rounds": 1, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1"}
@@ -75,7 +78,8 @@ def answers(path: Path, x: np.ndarray) -> np.ndarray:
     ],
 )
 def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
-    """With its classes, for one sample and for many, from images as they were given; and it says no more than it must.
+    """With its classes, for one sample and for many, from images as they were given; and it says no more than
+    it must.
 
     FedRDN's table of all sites was a constant of the graph, and every operation named the file it is in.
     """
@@ -102,7 +106,12 @@ def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
         ("ditto", ROWS, 1, {}),
         ("fedem", ROWS, 1, {"model": "mlp"}),
         ("fedetf", ROWS, None, {}),
-        ("fedavg", TOKENS, None, {"model": nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))}),
+        (
+            "fedavg",
+            TOKENS,
+            None,
+            {"model": nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))},
+        ),
         ("fedavg", IMAGES.astype(np.uint16) * 250, None, {}),
     ],
 )
@@ -143,8 +152,12 @@ def test_the_best_rounds_model_comes_with_its_own_scores(fedrdn, tmp_path):
     assert fedrdn.path
     best = unskew.load(fedrdn.path, best=True)
     best.export(tmp_path / "e")
-    assert (tmp_path / "e" / CARD).read_text() == (fedrdn.path / CARD).read_text()  # one round, which is the best
-    best.record.add("metrics", [{"t": 9, "scope": "global", "client": None, "metric": "accuracy", "value": 0.123}])
+    assert (tmp_path / "e" / CARD).read_text() == (
+        fedrdn.path / CARD
+    ).read_text()  # one round, which is the best
+    best.record.add(
+        "metrics", [{"t": 9, "scope": "global", "client": None, "metric": "accuracy", "value": 0.123}]
+    )
     best.export(tmp_path / "f")
     assert "0.1230" not in (tmp_path / "f" / CARD).read_text()
 
@@ -230,7 +243,14 @@ def test_bytes_stay_bytes_only_where_they_are_divided():
     def whole(divided_by):
         return SimpleNamespace(inputs=None if divided_by is None else SimpleNamespace(divided_by=divided_by))
 
-    given = [("uint8", 255), ("uint8", 1), ("uint16", 65_535), ("float64", 1), ("float32", 255), ("uint8", None)]
+    given = [
+        ("uint8", 255),
+        ("uint8", 1),
+        ("uint16", 65_535),
+        ("float64", 1),
+        ("float32", 255),
+        ("uint8", None),
+    ]
     assert [example_inputs.sample_type(dtype, whole(by)) for dtype, by in given] == [  # type: ignore[arg-type]
         "uint8", "float32", "uint16", "float32", "float32", "int64",
     ]  # fmt: skip
@@ -239,13 +259,16 @@ def test_bytes_stay_bytes_only_where_they_are_divided():
 def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converted(monkeypatch):
     monkeypatch.setattr(onnx_format, "package", lambda name: None)
     monkeypatch.setattr(onnx_format, "LARGEST", 63)
-    with pytest.raises(UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"):
+    with pytest.raises(
+        UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"
+    ):
         onnx_format.write(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_the_graph_of_harnet_takes_any_number_of_samples(count, tmp_path):
-    """Its columns of padding were written down for the two samples that the graph was made with, so that there was no graph."""
+    """Its columns of padding were written down for the two samples that the graph was made with, so that
+    there was no graph."""
     x = RNG.normal(size=(24, 1, 128, 3)).astype(np.float32)
     ours = unskew.run("fedavg", (x, np.arange(24) % 3), model="harnet", **SETTINGS)  # type: ignore[arg-type]
     ours.export(tmp_path / "e", "torch-export")

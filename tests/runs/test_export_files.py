@@ -1,4 +1,5 @@
-"""Models that were trained on files, outside unskew: what model.json says of a file is enough to make the sample that they take."""
+"""Models that were trained on files, outside unskew: what model.json says of a file is enough to make the
+sample that they take."""
 
 from __future__ import annotations
 
@@ -34,10 +35,14 @@ def exported(given, path, **more):
 
 @pytest.mark.parametrize(
     ("fit", "said"),
-    [("pad", "its longer side is 8 and put on the middle of a black square"), ("squash", "scaled to 8 x 8, whatever")],
+    [
+        ("pad", "its longer side is 8 and put on the middle of a black square"),
+        ("squash", "scaled to 8 x 8, whatever"),
+    ],
 )
 def test_images_are_made_as_the_export_says(tmp_path, fit, said):
-    """model.json said that samples are divided by 1: pixels from 0 to 255, as Pillow has them, were answered without a word."""
+    """model.json said that samples are divided by 1: pixels from 0 to 255, as Pillow has them, were answered
+    without a word."""
     for label in ("ill", "well"):
         (tmp_path / "set" / label).mkdir(parents=True)
         for i in range(6):
@@ -94,7 +99,10 @@ def test_rows_are_made_as_the_export_says(tmp_path):
     lines = [f"{20 + 7 * i % 30 // 2},{'mf'[i % 2]},{'abc'[i % 3]},{i % 2}" for i in range(30)]
     (tmp_path / "t.csv").write_text("\n".join(["age,sex,stage,label", *lines]))
     result, graph, takes = exported(str(tmp_path / "t.csv"), tmp_path / "e")
-    how = "'sex', 0 for 'f' and 1 for 'm'; 'stage', a number for each of 'a', 'b', 'c', which is 1 for the one that is there, else 0"
+    how = (
+        "'sex', 0 for 'f' and 1 for 'm'; 'stage', a number for each of 'a', 'b', 'c', which is 1 for the one"
+        " that is there, else 0"
+    )
     assert takes["from_files"] == f"a row of a table, in this order: 'age' as it is; {how}"
     mine = torch.tensor([[20.0, 1, 1, 0, 0], [23.0, 0, 0, 1, 0]])
     _, ours = prediction_inputs.read_inputs(tmp_path / "t.csv", result.federation.intake.form)
@@ -123,7 +131,13 @@ def test_a_file_and_the_column_beside_it_are_made_as_the_export_says(tmp_path):
 
 
 def test_each_of_several_inputs_says_how_it_is_made():
-    form = {"kind": "images", "size": 8, "fit": "crop", "bits": 12, "beside": [["age", []], ["sex", ["f", "m"]]]}
+    form = {
+        "kind": "images",
+        "size": 8,
+        "fit": "crop",
+        "bits": 12,
+        "beside": [["age", []], ["sex", ["f", "m"]]],
+    }
     assert "cut to the square in its middle and scaled to 8 x 8" in describe_files(form, "image")
     assert "more by 4,095" in describe_files(form, "image")
     assert [describe_files(form, name) for name in ("age", "sex", "else")] == ["'age' as it is", "'sex', 0 for 'f' and 1 for 'm'", ""]  # fmt: skip

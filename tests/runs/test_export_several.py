@@ -1,4 +1,5 @@
-"""Models of samples with several inputs outside unskew: by name or one after another, with the run's answers."""
+"""Models of samples with several inputs outside unskew: by name or one after another, with the run's
+answers."""
 
 from __future__ import annotations
 

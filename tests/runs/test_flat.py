@@ -31,10 +31,19 @@ def rows_of_a_round(t: int, K: int, answered: list[int]) -> list[tuple[str, list
         {"t": t, "way": "up", "share": "w", "clients": came, "bytes": 153_000, "reads": "sum", "guarantee": "none"},
         {"t": t, "way": "up", "share": "p/x", "clients": came, "bytes": client_lists.encode_bytes([t + k for k in answered]), "reads": "each", "guarantee": "none"},
     ]  # fmt: skip
-    scores = [("global", "accuracy"), ("global", "macro_f1"), ("global@client", "mean"), ("global@client", "worst")]
-    metrics = [{"t": t, "scope": s, "client": None, "metric": m, "value": round(t / 7 % 1, 6)} for s, m in scores]
+    scores = [
+        ("global", "accuracy"),
+        ("global", "macro_f1"),
+        ("global@client", "mean"),
+        ("global@client", "worst"),
+    ]
+    metrics = [
+        {"t": t, "scope": s, "client": None, "metric": m, "value": round(t / 7 % 1, 6)} for s, m in scores
+    ]
     own = range(min(K, 200) if K <= 200 else 0)
-    metrics += [{"t": t, "scope": "global@client", "client": k, "metric": "accuracy", "value": 0.123456} for k in own]
+    metrics += [
+        {"t": t, "scope": "global@client", "client": k, "metric": "accuracy", "value": 0.123456} for k in own
+    ]
     return [
         ("ledger", ledger),
         ("metrics", metrics),
@@ -60,7 +69,12 @@ def test_a_record_of_many_rounds_needs_little_memory(tmp_path, on_disk):
     assert record.series("global", "accuracy")[0] == list(range(1, ROUNDS + 1))
     assert record.latest("global", "accuracy") == (ROUNDS, round(ROUNDS / 7 % 1, 6))
     assert len(record.rows["metrics"]) == ROUNDS * (4 + CLIENTS)
-    assert record.rows["events"][-1] == {"t": ROUNDS, "code": "round", "asked": [*range(20)], "answered": [*range(20)]}
+    assert record.rows["events"][-1] == {
+        "t": ROUNDS,
+        "code": "round",
+        "asked": [*range(20)],
+        "answered": [*range(20)],
+    }
     assert [row["t"] for row in record.rows_from("ledger", 3 * ROUNDS - 2)] == [ROUNDS, ROUNDS]
     record.close()
 
@@ -112,7 +126,9 @@ def test_a_hundred_thousand_clients_write_little(tmp_path):
     assert client_lists.total_bytes(record.rows["ledger"][0]) == 153_000 * K
 
 
-@pytest.mark.parametrize("clients", [[], [0], [3, 5, 8], [*range(1000)], [*range(1001)], [*range(7, 9000, 4)]])
+@pytest.mark.parametrize(
+    "clients", [[], [0], [3, 5, 8], [*range(1000)], [*range(1001)], [*range(7, 9000, 4)]]
+)
 def test_sets_of_clients_are_read_as_they_were_written(clients):
     """R5: above 1,000 clients a text, which JSON keeps; below, the list that people read."""
     value = json.loads(json.dumps(client_lists.encode_clients(clients)))

@@ -1,4 +1,5 @@
-"""What a program gives as an object is remembered by a digest: another model or Part does not continue a run."""
+"""What a program gives as an object is remembered by a digest: another model or Part does not continue a
+run."""
 
 from __future__ import annotations
 
@@ -94,7 +95,9 @@ def module(seed: int = 0, width: int = 4, frozen: bool = False) -> nn.Sequential
     torch.manual_seed(seed)
     federation = conformance.small_federation()
     size = math.prod(federation.shape)
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, federation.n_classes))
+    layers = nn.Sequential(
+        nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, federation.n_classes)
+    )
     layers[1].requires_grad_(not frozen)
     return layers
 
@@ -106,7 +109,8 @@ def run(tmp_path, method="fedavg", **options):
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"width": 5}, {"frozen": True}])
 def test_another_module_does_not_continue_a_run(tmp_path, other):
-    """Under a name that was taken, any module gave the first module's result, or went on from its checkpoint."""
+    """Under a name that was taken, any module gave the first module's result, or went on from its
+    checkpoint."""
     before = run(tmp_path, model=module())
     assert run(tmp_path, model=module()).digest == before.digest
     with pytest.raises(StateError, match="E112 the model given here is not the one"):
@@ -122,8 +126,8 @@ def test_another_part_of_the_same_name_does_not_continue_a_run(tmp_path):
 
 
 def test_another_value_that_a_hook_names_does_not_continue_a_run(tmp_path, monkeypatch):
-    """The text of the class was compared alone: a constant in another cell of a notebook could be changed, and the run of
-    before was returned as the new one's."""
+    """The text of the class was compared alone: a constant in another cell of a notebook could be changed,
+    and the run of before was returned as the new one's."""
     before = run(tmp_path, Named(), model="mlp")
     assert run(tmp_path, Named(), model="mlp").digest == before.digest
     monkeypatch.setitem(globals(), "STRENGTH", 0.1)
@@ -168,7 +172,9 @@ def test_what_a_model_and_a_metric_name_counts():
     once, twice = torch.ones(2), torch.full((2,), 2.0)
     assert object_digests.model_digest(scaled(once)()) == object_digests.model_digest(scaled(once.clone())())
     assert object_digests.model_digest(scaled(once)()) != object_digests.model_digest(scaled(twice)())
-    of_costs = [object_digests.object_digests(Method(), None, {"cost": cost({"miss": v})}) for v in (1.0, 1.0, 2.0)]
+    of_costs = [
+        object_digests.object_digests(Method(), None, {"cost": cost({"miss": v})}) for v in (1.0, 1.0, 2.0)
+    ]
     assert of_costs[0] == of_costs[1] != of_costs[2]
 
 
@@ -180,7 +186,16 @@ def test_a_part_called_like_one_of_ours_is_not_resumed_as_ours(tmp_path):
         name = "fedrs"
 
     path = unskew.run(
-        Own(), "digits", model="mlp", clients=3, samples=20, rounds=1, epochs=1, workers=1, name="s", folder=tmp_path
+        Own(),
+        "digits",
+        model="mlp",
+        clients=3,
+        samples=20,
+        rounds=1,
+        epochs=1,
+        workers=1,
+        name="s",
+        folder=tmp_path,
     ).path
     with pytest.raises(StateError, match=r"E118 .*the Part 'fedrs' given as an object"):
         unskew.resume(path)
@@ -219,7 +234,8 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_tensor_as_a_setting_counts_with_all_its_numbers(tmp_path):
-    """Its text leaves out the middle of a long one: the run with other numbers was returned as the new one's."""
+    """Its text leaves out the middle of a long one: the run with other numbers was returned as the new
+    one's."""
     one, other = torch.zeros(5000), torch.zeros(5000)
     other[2500] = 1
     before = run(tmp_path, Holding(one), model="mlp")
@@ -229,7 +245,8 @@ def test_a_tensor_as_a_setting_counts_with_all_its_numbers(tmp_path):
 
 
 def test_a_function_as_a_setting_is_known_by_its_code(tmp_path, monkeypatch):
-    """Where it lay in memory stood in the run's settings, so that no other process could go on with the run."""
+    """Where it lay in memory stood in the run's settings, so that no other process could go on with the
+    run."""
     assert str(Holding(double)) == "holding(held=double)"
     assert str(Holding(lambda x: x)) == "holding(held=<lambda>)"
     before = object_digests.part_digest(Holding(double))

@@ -1,4 +1,5 @@
-"""The format hub: the folder alone gives the run's bits elsewhere, and a stranger's folder does nothing but fail in a sentence."""
+"""The format hub: the folder alone gives the run's bits elsewhere, and a stranger's folder does nothing but
+fail in a sentence."""
 
 from __future__ import annotations
 
@@ -258,7 +259,8 @@ def test_whatever_stands_anywhere_in_a_config_is_read_or_refused_in_a_sentence(y
 
 
 def test_what_the_hub_calls_things():
-    """Licences without SPDX's endings, tasks by their samples, and a score over clients by the score that it is of."""
+    """Licences without SPDX's endings, tasks by their samples, and a score over clients by the score that it
+    is of."""
     assert [hub_format.hub_license(name) for name in ("GPL-3.0-or-later", "agpl-3.0-only", " MIT ", "")] == [
         "gpl-3.0", "agpl-3.0", "mit", "unknown",
     ]  # fmt: skip

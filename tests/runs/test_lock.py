@@ -1,4 +1,5 @@
-"""Who holds a run is named with its machine; a file system without locks is refused; a dead holder locks nobody out."""
+"""Who holds a run is named with its machine; a file system without locks is refused; a dead holder locks
+nobody out."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from unskew.system import disk, machine
 def test_the_holder_is_named_with_its_machine(tmp_path):
     with (
         RunLock(tmp_path),
-        pytest.raises(StateError, match=rf"E110 .* is in use by pid {os.getpid()} on {platform.node()} \(since "),
+        pytest.raises(
+            StateError, match=rf"E110 .* is in use by pid {os.getpid()} on {platform.node()} \(since "
+        ),
     ):
         RunLock(tmp_path).__enter__()
 
@@ -50,12 +53,15 @@ def test_a_file_system_that_cannot_lock_is_said_to_be_that(tmp_path, monkeypatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    with pytest.raises(StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on one that can"):
+    with pytest.raises(
+        StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on one that can"
+    ):
         RunLock(tmp_path).__enter__()
 
 
 def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
-    """With a stand-in for its module: who waits is let in later, who does not is refused, and the text stays readable."""
+    """With a stand-in for its module: who waits is let in later, who does not is refused, and the text stays
+    readable."""
     asked, busy = [], [errno.EACCES, errno.EACCES]
 
     def locking(number, mode, count):
@@ -83,7 +89,8 @@ def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
 
 
 def test_nothing_but_real_sites_needs_what_windows_lacks():
-    """No simulation imports or calls it; `unskew.system.disk`, `unskew.system.machine` and what reads samples from files have other ways."""
+    """No simulation imports or calls it; `unskew.system.disk`, `unskew.system.machine` and what reads samples
+    from files have other ways."""
     package = Path(disk.__file__).parent
     needs = re.compile(r"^\s*(?:import|from) (fcntl|termios|tty|pwd|grp|resource)\b", re.MULTILINE)
     told = {str(f.relative_to(package)) for f in package.rglob("*.py") if needs.search(f.read_text())}
@@ -138,7 +145,11 @@ def test_a_job_of_a_cluster_has_the_memory_that_it_may_use(line, file, tmp_path,
 def test_a_process_has_the_memory_that_it_may_address(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path)
     whole = machine.usable_memory()
-    (tmp_path / "limits").write_text("Max address space         unlimited            unlimited            bytes\n")
+    (tmp_path / "limits").write_text(
+        "Max address space         unlimited            unlimited            bytes\n"
+    )
     assert machine.usable_memory() == whole
-    (tmp_path / "limits").write_text("Max address space         4194304              unlimited            bytes\n")
+    (tmp_path / "limits").write_text(
+        "Max address space         4194304              unlimited            bytes\n"
+    )
     assert machine.usable_memory() == 1 << 22

@@ -1,4 +1,5 @@
-"""What a run measures: it changes nothing, resumes, is what the round really did, and is refused where it makes no sense."""
+"""What a run measures: it changes nothing, resumes, is what the round really did, and is refused where it
+makes no sense."""
 
 from __future__ import annotations
 
@@ -81,7 +82,14 @@ def test_every_measure_leaves_its_numbers_and_pictures(measured):
         "sites_global",
     } <= found
     assert {"histogram_pool", "histogram_local", "histogram_mixed"} <= found
-    assert set(measured.record.measures) == {"exposure", "histograms", "cross_site", "tsne", "calibration", "confusion"}
+    assert set(measured.record.measures) == {
+        "exposure",
+        "histograms",
+        "cross_site",
+        "tsne",
+        "calibration",
+        "confusion",
+    }
     tsne = measured.record.measures["tsne"]["local"]
     assert len(tsne["xy"]) == len(tsne["client"]) == len(tsne["label"])
     json.dumps(measured.record.measures, allow_nan=False)
@@ -93,13 +101,16 @@ def test_calibration_and_confusion_are_those_of_the_models_predictions(measured)
     p = measured.trained.outputs(data.read("digits").x_test).double().softmax(1).numpy()
     guess, y = p.argmax(1), np.asarray(federation.y_test)
     assert (
-        record.measures["confusion"]["all"] == confusion_matrix(y, guess, labels=range(federation.n_classes)).tolist()
+        record.measures["confusion"]["all"]
+        == confusion_matrix(y, guess, labels=range(federation.n_classes)).tolist()
     )
     sure, right = p.max(1), guess == y
     bins = [(sure > b / 15) & (sure <= (b + 1) / 15) for b in range(15)]
     ece = sum(i.mean() * abs(right[i].mean() - sure[i].mean()) for i in bins if i.any())
     assert value(measured, "calibration_ece") == pytest.approx(ece, abs=1e-5)
-    assert value(measured, "calibration_overconfidence") == pytest.approx(sure.mean() - right.mean(), abs=1e-5)
+    assert value(measured, "calibration_overconfidence") == pytest.approx(
+        sure.mean() - right.mean(), abs=1e-5
+    )
     assert record.measures["calibration"]["bins"]["count"] == [int(i.sum()) for i in bins]
     k = record.measures["confusion"]["names"].index("client-2")
     rows = federation.test[2]
@@ -142,7 +153,9 @@ def test_a_stopped_run_resumes_to_the_same_measures(tmp_path, measured):
 def test_a_run_that_measures_nothing_keeps_the_name_it_had():
     before = Settings()
     assert (
-        before.fingerprint() == before.replace(measure="none").fingerprint() == before.replace(measure="").fingerprint()
+        before.fingerprint()
+        == before.replace(measure="none").fingerprint()
+        == before.replace(measure="").fingerprint()
     )
     kept = {n: v for n, v in before.as_dict().items() if n not in (*NO_EFFECT, *LATER)}
     assert before.fingerprint() == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
@@ -160,7 +173,9 @@ def test_diversity_is_of_the_replies_that_count():
     made.evaluate(state, told)
     made.trainer.close()
     (row,) = rows_of(made.record)
-    assert row["value"] == pytest.approx(weight_diversity([r.weights for r in replies], made.fed.shared), abs=1e-6)
+    assert row["value"] == pytest.approx(
+        weight_diversity([r.weights for r in replies], made.fed.shared), abs=1e-6
+    )
 
 
 @dataclass(frozen=True)
@@ -232,7 +247,12 @@ def test_latents_are_received_decoded_with_their_labels_once_they_were_shared(fe
     made.trainer.close()
     assert y.tolist() == [2, 0, 1]
     assert torch.equal(x, decode(down["decoder"], z[1, :3], fed.shape))
-    whole = {**SMALL, "rounds": 3, "availability": "full", "set": {"feddpms": {"alpha": 5, "sigma": 0.1, "width": 8}}}
+    whole = {
+        **SMALL,
+        "rounds": 3,
+        "availability": "full",
+        "set": {"feddpms": {"alpha": 5, "sigma": 0.1, "width": 8}},
+    }
     assert value(unskew.run("feddpms", measure="received", **whole), "received_nearness") > 0
 
 
@@ -261,7 +281,10 @@ def test_cross_site_scores_are_the_local_models():
     last = {
         r["client"]: r["value"]
         for r in own.record.rows["metrics"]
-        if r["scope"] == "personal@client" and r["client"] is not None and r["metric"] == "accuracy" and r["t"] == 4
+        if r["scope"] == "personal@client"
+        and r["client"] is not None
+        and r["metric"] == "accuracy"
+        and r["t"] == 4
     }
     diagonal = [own.record.measures["cross_site"]["score"][k][k] for k in (0, 1)]
     assert diagonal == pytest.approx([last[0], last[1]], abs=1e-6)
@@ -293,10 +316,13 @@ def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
 
 
 def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
-    """Three sites whose images differ by brightness alone: FedRDN's statistics undo it, so sites cannot be told apart."""
+    """Three sites whose images differ by brightness alone: FedRDN's statistics undo it, so sites cannot be
+    told apart."""
     rng = np.random.default_rng(0)
     site, y = np.repeat([0, 1, 2], 60), np.tile([0, 1], 90)
-    x = (rng.random((180, 1, 8, 8)) + y[:, None, None, None] + 5 * site[:, None, None, None]).astype(np.float32)
+    x = (rng.random((180, 1, 8, 8)) + y[:, None, None, None] + 5 * site[:, None, None, None]).astype(
+        np.float32
+    )
     given = data.arrays(x, y, columns={"site": site}, test=0.5)
     settings = {
         "measure": "separation,tsne,cross_site",
@@ -320,7 +346,9 @@ SHORTER = {"fedgen": "fedgen(steps=2)", "fedgen_images": "fedgen_images(steps=2,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_attempts")
-@pytest.mark.parametrize("name", a_part_of(MEASURED, 8, ("fedbn", "fedproto", "fedrdn", "flea", "ditto", "fedgh")))
+@pytest.mark.parametrize(
+    "name", a_part_of(MEASURED, 8, ("fedbn", "fedproto", "fedrdn", "flea", "ditto", "fedgh"))
+)
 def test_every_method_can_be_measured(name):
     made = conformance.loop_for(
         registry.parse(SHORTER.get(name, name)), measure="separation,diversity,cross_site,tsne", rounds=2
@@ -333,7 +361,13 @@ def test_every_method_can_be_measured(name):
     finally:
         made.trainer.close()
     found = {r["metric"] for r in rows_of(made.record)}
-    assert {"separation_train_local", "separation_test_global", "diversity", "cross_site", "sites_local"} <= found
+    assert {
+        "separation_train_local",
+        "separation_test_global",
+        "diversity",
+        "cross_site",
+        "sites_local",
+    } <= found
 
 
 @pytest.mark.parametrize(
@@ -361,13 +395,17 @@ def test_too_many_clients_and_masks_are_refused():
     y[:, :8] = 1
     for measure in ("separation", "tsne"):
         with pytest.raises(UsageError, match=r"E130.*every pixel has a class"):
-            unskew.run("fedavg", (x, y, x, y), measure=measure, clients=2, skew="iid", rounds=1, model="unet(base=4)")
+            unskew.run(
+                "fedavg", (x, y, x, y), measure=measure, clients=2, skew="iid", rounds=1, model="unet(base=4)"
+            )
 
 
 def test_a_file_names_the_line_of_an_unknown_measure(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("rounds: 3\nmeasure: diversity, sepparation\n")
-    with pytest.raises(UsageError, match=r"E130 unknown measure 'sepparation' at line 2\. Did you mean 'separation'"):
+    with pytest.raises(
+        UsageError, match=r"E130 unknown measure 'sepparation' at line 2\. Did you mean 'separation'"
+    ):
         config.load(file)
 
 

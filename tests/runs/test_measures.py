@@ -38,7 +38,8 @@ def test_every_probe_is_a_measure_and_says_what_it_is():
 
 
 def test_calibration_by_hand():
-    """Two of four at a confidence of 0.9, one of one at 0.65: 4/5 |0.5 - 0.9| + 1/5 |1 - 0.65|; a bin includes its end."""
+    """Two of four at a confidence of 0.9, one of one at 0.65: 4/5 |0.5 - 0.9| + 1/5 |1 - 0.65|; a bin
+    includes its end."""
     p = torch.tensor([[0.9, 0.1]] * 4 + [[0.35, 0.65]], dtype=torch.float64)
     ours = reliability(p.log(), torch.tensor([0, 0, 1, 1, 1]), bins=10)
     assert ours.count.tolist() == [0, 0, 0, 0, 0, 0, 1, 0, 4, 0]
@@ -66,13 +67,16 @@ def test_separation_is_scikit_learns():
 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 7)), rng.integers(0, 5, 200)
-    assert davies_bouldin(torch.tensor(x), torch.tensor(y)) == pytest.approx(davies_bouldin_score(x, y), rel=1e-9)
+    assert davies_bouldin(torch.tensor(x), torch.tensor(y)) == pytest.approx(
+        davies_bouldin_score(x, y), rel=1e-9
+    )
 
 
 def test_diversity_is_eq_24_by_hand():
     """[1, 0], [0, 1], [2, 2]: their mean is [1, 1], squared distances 1, 1 and 2, so 4 / 3."""
     models = [
-        {"w": torch.tensor(w), "statistic": torch.tensor([9.0 * w[0]])} for w in ([1.0, 0.0], [0.0, 1.0], [2.0, 2.0])
+        {"w": torch.tensor(w), "statistic": torch.tensor([9.0 * w[0]])}
+        for w in ([1.0, 0.0], [0.0, 1.0], [2.0, 2.0])
     ]
     assert weight_diversity(models, ["w"]) == pytest.approx(4 / 3)
     assert weight_diversity(models[:1], ["w"]) == 0
@@ -147,10 +151,16 @@ def test_nearest_rows_are_those_of_all_distances():
 
 def test_likeness_and_nearness_by_hand():
     """Training rows 0 and 10; test rows 2 (class 0), 7 (class 1), 8 (class 1): 2, 3 and 2 away from them."""
-    train, test, y = torch.tensor([[0.0], [10.0]]), torch.tensor([[2.0], [7.0], [8.0]]), torch.tensor([0, 1, 1])
+    train, test, y = (
+        torch.tensor([[0.0], [10.0]]),
+        torch.tensor([[2.0], [7.0], [8.0]]),
+        torch.tensor([0, 1, 1]),
+    )
     assert nearness(torch.tensor([[0.5], [9.5], [7.0]]), train, test) == pytest.approx(0.25)  # 0.5 / 2
     assert nearness(train, train, test) == 0
-    assert likeness(torch.tensor([[0.0], [7.0], [2.0]]), torch.tensor([0, 0, 0]), test, y) == pytest.approx(2 / 3)
+    assert likeness(torch.tensor([[0.0], [7.0], [2.0]]), torch.tensor([0, 0, 0]), test, y) == pytest.approx(
+        2 / 3
+    )
     assert likeness_of_real(test, y) == pytest.approx(2 / 3)  # the row at 2 has 7 for its neighbour
     assert math.isnan(nearness(train[:0], train, test))
     assert math.isnan(nearness(train, train, train))
@@ -160,7 +170,9 @@ def test_likeness_and_nearness_by_hand():
 
 def test_the_mean_over_other_sites_leaves_out_what_is_not_there():
     nan = math.nan
-    assert off_diagonal_mean(np.array([[0.9, 0.2, nan], [0.4, 0.8, 0.6], [nan, nan, nan]])) == pytest.approx(0.4)
+    assert off_diagonal_mean(np.array([[0.9, 0.2, nan], [0.4, 0.8, 0.6], [nan, nan, nan]])) == pytest.approx(
+        0.4
+    )
     assert math.isnan(off_diagonal_mean(np.array([[1.0]])))
 
 
@@ -189,7 +201,8 @@ def test_a_plane_of_few_points_of_one_number_or_of_what_is_no_number():
 
 
 def test_a_plane_begins_at_the_first_two_components(monkeypatch):
-    """Of 50 at most, so that pictures of two rounds are alike; before, what lies far from all others is on one side."""
+    """Of 50 at most, so that pictures of two rounds are alike; before, what lies far from all others is on
+    one side."""
     from sklearn.manifold import TSNE
 
     seen = []

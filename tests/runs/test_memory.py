@@ -28,7 +28,9 @@ class Heavy(Part):
         def shares(fed):
             return {"a": Share((10, 10)), "b": Share((100,)), "rows": Share((None, 1000), rows=1000)}
 
-        return (Trip(lambda t, T: t == T, lambda w, c: {}, lambda w, s, ups, fed: (w, s), shares, self.everyone),)
+        return (
+            Trip(lambda t, T: t == T, lambda w, c: {}, lambda w, s, ups, fed: (w, s), shares, self.everyone),
+        )
 
 
 @pytest.fixture
@@ -40,7 +42,9 @@ def fed():
 
 def test_the_server_holds_the_replies_of_all_clients_at_once(fed):
     hardware.check_memory(Method(Heavy()), fed, has=6400)
-    with pytest.raises(UsageError, match=r"E108 'heavy'.*would hold 6\.4 KB at once, 800 B from each of 8 clients"):
+    with pytest.raises(
+        UsageError, match=r"E108 'heavy'.*would hold 6\.4 KB at once, 800 B from each of 8 clients"
+    ):
         hardware.check_memory(Method(Heavy()), fed, has=6399)
 
 

@@ -1,4 +1,5 @@
-"""A metric of the user's own that fails late is mended, and the run goes on to the weights it would have had."""
+"""A metric of the user's own that fails late is mended, and the run goes on to the weights it would have
+had."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ TINY = {"model": "mlp(hidden=[])", "rounds": 3, "epochs": 1, "clients": 2, "samp
 
 @pytest.fixture
 def failed(tmp_path):
-    """A run whose metric failed in round 2, and its file. With two clients it is called three times a round."""
+    """A run whose metric failed in round 2, and its file. With two clients it is called three times a
+    round."""
     file = tmp_path / "cost.py"
     file.write_text(FAILS.format(at=6))
     with pytest.raises(UsageError, match="E135 the metric 'cost' failed with ZeroDivisionError"):
@@ -36,7 +38,9 @@ def test_a_mended_metric_resumes_the_run_to_its_own_weights_and_says_so(failed, 
     assert result.record.series("global", "own:cost") == ([0, 1, 2, 3], [3.0, 3.0, 5.0, 5.0])
     (event,) = [e for e in result.record.rows["events"] if e["code"] == "E327"]
     assert event["t"] == 1
-    assert event["text"].endswith("scores are of the new version from round 2 on, and of the older one up to there.")
+    assert event["text"].endswith(
+        "scores are of the new version from round 2 on, and of the older one up to there."
+    )
     assert any(text.startswith("E327 ") for text in said)
     assert "Warning: a file of metrics was changed" in result.table()
     rows = summary.summary_table([runs.read_run(tmp_path / "m")])

@@ -61,7 +61,9 @@ def test_masks_are_predicted_pixel_by_pixel():
     result = unskew.run("fedavg", (x[:16], y[:16], x[16:], y[16:]), model=nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1)), **SETTINGS)  # fmt: skip
     guess = result.predict(x[16:])
     assert guess.shape == (8, 8, 8)
-    assert result.run.task.scores(guess, y[16:], 2)["dice"] == pytest.approx(result.scores()["last"], abs=1e-6)
+    assert result.run.task.scores(guess, y[16:], 2)["dice"] == pytest.approx(
+        result.scores()["last"], abs=1e-6
+    )
 
 
 def test_a_finished_run_predicts_when_it_is_opened_again(tmp_path):
@@ -167,7 +169,8 @@ def test_frames_hold_what_the_run_wrote(result, monkeypatch):
 
 
 def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
-    """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which leaves a channel as it is."""
+    """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which leaves a channel as it
+    is."""
     form = {"kind": "table", "columns": [["age", []], ["sex", []]]}
     trained: Any = SimpleNamespace(
         applied=((5.0, 0.0), (2.0, 1.0)), layout=None, shape=(2,), intake=SimpleNamespace(form=form)
@@ -179,10 +182,15 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
         return _scaled_twice(trained, x[:count])
 
     assert not said(-2.9)
-    own = "column 'age' of these samples has mean -3 and standard deviation 1, that of the training samples mean 5 and standard deviation 2"
+    own = (
+        "column 'age' of these samples has mean -3 and standard deviation 1, that of the training samples"
+        " mean 5 and standard deviation 2"
+    )
     assert said(-4.0).startswith(own)
     assert said(4.0).startswith("column 'age' of these samples has mean 13 and")
-    assert said(0.0, spread=8.0).startswith("column 'age' of these samples has mean 5 and standard deviation 8")
+    assert said(0.0, spread=8.0).startswith(
+        "column 'age' of these samples has mean 5 and standard deviation 8"
+    )
     assert not said(0.0, second=100.0)
     assert not said(-4.0, count=9)
 

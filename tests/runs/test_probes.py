@@ -1,6 +1,8 @@
-"""What each probe looks at: under which weights, on whose rows, after which round. Features and scores are written by hand.
+"""What each probe looks at: under which weights, on whose rows, after which round. Features and scores are
+written by hand.
 
-A lens here gives points whose Davies-Bouldin index says what it was asked for: {-s, s} and {100 - s, 100 + s} have 2 s / 100.
+A lens here gives points whose Davies-Bouldin index says what it was asked for: {-s, s} and {100 - s, 100 + s}
+have 2 s / 100.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def ended(clients: range | list[int], last: bool = True) -> RoundEnd:
 
 @dataclass
 class Seen:
-    """A lens that knows weights by what they are: ("trained", k), ("held", k), or the global ones, which are AFTER's."""
+    """A lens that knows weights by what they are: ("trained", k), ("held", k), or the global ones, which are
+    AFTER's."""
 
     trainer: Any
     scoring: Any
@@ -128,12 +131,19 @@ def test_where_clients_keep_weights_separation_is_of_the_global_model_as_each_ho
 
 
 def test_points_of_the_plane_are_grouped_by_their_client_and_named_by_their_label(monkeypatch):
-    """The points of both clients have one mean, so no index tells the clients apart, as one would tell the labels."""
+    """The points of both clients have one mean, so no index tells the clients apart, as one would tell the
+    labels."""
     monkeypatch.setattr(tsne, "plane", lambda x, seed: np.repeat(x, 2, axis=1))
     probe = TSNE(lens())
     found = probe._points(ended([0, 2]))
-    assert found["local"].x_ND.flatten().tolist() == [*points(11).flatten().tolist(), *points(13).flatten().tolist()]
-    assert found["global"].x_ND.flatten().tolist() == [*points(13).flatten().tolist(), *points(15).flatten().tolist()]
+    assert found["local"].x_ND.flatten().tolist() == [
+        *points(11).flatten().tolist(),
+        *points(13).flatten().tolist(),
+    ]
+    assert found["global"].x_ND.flatten().tolist() == [
+        *points(13).flatten().tolist(),
+        *points(15).flatten().tolist(),
+    ]
     assert found["local"].client_N.tolist() == [0] * 4 + [2] * 4
     measured = TSNE(lens(test=[np.array([3, 2, 1, 0])] * 3)).measure(ended([0, 2]))
     assert np.isnan(measured.values["sites_local"])
@@ -143,7 +153,8 @@ def test_points_of_the_plane_are_grouped_by_their_client_and_named_by_their_labe
 
 
 class Client:
-    """Its batch has as many samples as are asked for; at the cut its model gives other numbers than at its end."""
+    """Its batch has as many samples as are asked for; at the cut its model gives other numbers than at its
+    end."""
 
     def __init__(self, k: int):
         self.x = torch.arange(50.0)[:, None] ** (1 + 0.2 * k)
@@ -175,7 +186,9 @@ def test_correlation_is_of_a_batch_and_its_features_at_the_cut_under_the_model_o
 
 def test_every_model_is_scored_at_every_other_site_and_a_site_that_did_not_train_has_none():
     seen = lens()
-    seen.scoring.score_at = lambda k, start, w: (10 * w[1] + k) / 100 if start is SENT and w[0] == "trained" else 0
+    seen.scoring.score_at = lambda k, start, w: (
+        (10 * w[1] + k) / 100 if start is SENT and w[0] == "trained" else 0
+    )
     measured = CrossSite(seen).measure(ended([0, 2]))
     assert measured.picture["score"] == [[0.0, 0.01, 0.02], [None] * 3, [0.2, 0.21, 0.22]]
     assert {n: v for n, v in measured.values.items() if not np.isnan(v)} == {
@@ -199,8 +212,9 @@ class Inputs(Received):
 
 
 def test_a_choice_of_received_inputs_is_held_against_all_training_rows_and_a_choice_of_test_rows(monkeypatch):
-    """The last three of five are looked at: 0.5, 0 and 0.5 from the rows of one client or the other. Test rows 2, 7 and 8 of
-    classes 0, 1 and 1 are 2, 3 and 2 away from them; two of the three inputs are nearest to the one of their class."""
+    """The last three of five are looked at: 0.5, 0 and 0.5 from the rows of one client or the other. Test
+    rows 2, 7 and 8 of classes 0, 1 and 1 are 2, 3 and 2 away from them; two of the three inputs are nearest
+    to the one of their class."""
     monkeypatch.setattr(received, "MOST", 3)
     x = torch.tensor([[0.0], [10.0], [90.0]])
     seen = lens(samples=SimpleNamespace(x=x, rows=[np.array([0]), np.array([1])]), y=np.array([1, 0, 1, 1]))
@@ -215,7 +229,8 @@ def test_a_choice_of_received_inputs_is_held_against_all_training_rows_and_a_cho
 
 
 def answering(sizes: list[int], outputs: Tensor) -> Any:
-    """A lens of clients with so many test rows each, all of which begin with the first; outputs: of all rows."""
+    """A lens of clients with so many test rows each, all of which begin with the first; outputs: of all
+    rows."""
     rows = [np.arange(n) for n in sizes]
     seen = lens(y=np.array([0, 0, 0, 1, 1]), clients=list(range(len(sizes))), test=rows)
     seen.client_names = tuple(f"c{k}" for k in range(len(sizes)))
@@ -247,7 +262,10 @@ def test_bins_have_mean_confidence_and_accuracy_and_clients_their_own_errors():
     full = [(n, c, a) for n, c, a in zip(bins["count"], bins["confidence"], bins["accuracy"]) if n]
     assert full == [(3, pytest.approx(0.6), pytest.approx(2 / 3)), (2, pytest.approx(0.9), 0.5)]
     ece, over = 0.6 * (2 / 3 - 0.6) + 0.4 * 0.4, (0.9 * 2 + 0.6 * 3 - 3) / 5
-    assert measured.values == {"calibration_ece": pytest.approx(ece), "calibration_overconfidence": pytest.approx(over)}
+    assert measured.values == {
+        "calibration_ece": pytest.approx(ece),
+        "calibration_overconfidence": pytest.approx(over),
+    }
     assert measured.picture["sites"] == [
         {"name": "c0", "n": 1, "ece": pytest.approx(0.1), "overconfidence": pytest.approx(-0.1)},
         {"name": "c1", "n": 2, "ece": pytest.approx(0.4), "overconfidence": pytest.approx(0.4)},
@@ -271,11 +289,14 @@ class Trained(histograms.Histograms):
         return torch.tensor([3.0, 1.0])
 
 
-SENT_POOLS = Broadcast(4, 0.1, {}, {"one": {"labels": torch.tensor([0, 0])}, "two": {"y": torch.tensor([0, 1])}})
+SENT_POOLS = Broadcast(
+    4, 0.1, {}, {"one": {"labels": torch.tensor([0, 0])}, "two": {"y": torch.tensor([0, 1])}}
+)
 
 
 def test_histograms_are_held_against_the_shares_of_all_clients_together():
-    """Clients have [8, 0] and [0, 2]: all together 0.8 of class 0. Pools have 1 and 0.5 of it, on average 0.75."""
+    """Clients have [8, 0] and [0, 2]: all together 0.8 of class 0. Pools have 1 and 0.5 of it, on average
+    0.75."""
     seen = lens(samples=SimpleNamespace(counts_KC=np.array([[8, 0], [0, 2]])))
     seen.trainer.fed.classes = 2
     end = ended([0, 1])
@@ -291,11 +312,16 @@ def test_histograms_are_held_against_the_shares_of_all_clients_together():
 
 
 def test_nothing_is_exposed_by_a_part_that_keeps_all_at_the_server_or_reads_sums_alone():
-    """The slice of the first alone is sent on; of the others one keeps it, one reads sums, and one exchanges at the end."""
+    """The slice of the first alone is sent on; of the others one keeps it, one reads sums, and one exchanges
+    at the end."""
 
     def part(kept: tuple[str, ...], reads: str, when: int) -> Any:
-        trip = SimpleNamespace(shares=lambda fed: {"s": SimpleNamespace(reads=reads)}, when=lambda t, T: t == when)
-        return SimpleNamespace(trips=[trip], server_init=lambda w, fed: {"pool": 0, "sizes": 0}, keeps_at_server=kept)
+        trip = SimpleNamespace(
+            shares=lambda fed: {"s": SimpleNamespace(reads=reads)}, when=lambda t, T: t == when
+        )
+        return SimpleNamespace(
+            trips=[trip], server_init=lambda w, fed: {"pool": 0, "sizes": 0}, keeps_at_server=kept
+        )
 
     sends_on = part(("sizes",), "each", 1)
     parts = (sends_on, part(("pool", "sizes"), "each", 1), part((), "sum", 1), part((), "each", 4))

@@ -52,7 +52,9 @@ def test_a_comparison_with_one_method_that_cannot_run_leaves_nothing(tmp_path):
     for compare in (
         lambda: unskew.compare(["fedavg", "flea(cut=block9)"], seeds=1, folder=tmp_path, **SMALL),
         lambda: CliRunner().invoke(
-            cli.app(), ["compare", "fedavg", "flea(cut=block9)", "--folder", str(tmp_path)], catch_exceptions=False
+            cli.app(),
+            ["compare", "fedavg", "flea(cut=block9)", "--folder", str(tmp_path)],
+            catch_exceptions=False,
         ),
     ):
         with pytest.raises(UnskewError, match=r"E106 flea\(cut=block9\): "):
@@ -90,13 +92,23 @@ def test_runs_on_data_that_have_changed_are_not_compared_with_new_ones(tmp_path,
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 3
     np.savez("mine.npz", x=x, y=y)
-    options = {"clients": 3, "rounds": 1, "epochs": 1, "model": "mlp", "skew": "iid", "references": False, "name": "c"}
+    options = {
+        "clients": 3,
+        "rounds": 1,
+        "epochs": 1,
+        "model": "mlp",
+        "skew": "iid",
+        "references": False,
+        "name": "c",
+    }
     unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
     unskew.compare(["fedavg", "fedprox"], "mine.npz", seeds=1, processes=1, **options)
     scores = (tmp_path / "runs/c/fedavg--s0/metrics.jsonl").read_text()
     np.savez("mine.npz", x=2 * x, y=y)
     monkeypatch.setattr(training, "train_all", lambda *_: pytest.fail("something trained"))
-    with pytest.raises(UnskewError, match=r"E112 the data 'mine.npz' are not those that .*fedavg--s0 was trained on"):
+    with pytest.raises(
+        UnskewError, match=r"E112 the data 'mine.npz' are not those that .*fedavg--s0 was trained on"
+    ):
         unskew.compare(["fedavg", "fedprox", "fedavgm"], "mine.npz", seeds=1, **options)
     (tmp_path / "runs/c/fedprox--s0/model.safetensors").unlink()
     for words in (["resume", "runs/c"], ["compare", "fedavg", "moon", "--config", "runs/c/fedavg--s0/config.yaml", "--name", "c"]):  # fmt: skip
@@ -108,8 +120,18 @@ def test_runs_on_data_that_have_changed_are_not_compared_with_new_ones(tmp_path,
 
 def test_finished_runs_are_shown_where_their_data_are_no_more(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    np.savez("mine.npz", x=np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), y=np.arange(60) % 2)
-    options = {"clients": 3, "rounds": 1, "epochs": 1, "model": "mlp", "skew": "iid", "references": False, "name": "c"}
+    np.savez(
+        "mine.npz", x=np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), y=np.arange(60) % 2
+    )
+    options = {
+        "clients": 3,
+        "rounds": 1,
+        "epochs": 1,
+        "model": "mlp",
+        "skew": "iid",
+        "references": False,
+        "name": "c",
+    }
     first = unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
     (tmp_path / "mine.npz").unlink()
     again = unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)

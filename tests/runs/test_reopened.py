@@ -1,4 +1,5 @@
-"""`unskew.load`: a finished run's model from its folder, without the samples, and without running anything in it."""
+"""`unskew.load`: a finished run's model from its folder, without the samples, and without running anything in
+it."""
 
 from __future__ import annotations
 
@@ -21,9 +22,19 @@ from unskew.runs import conformance
 N = 60
 RNG = np.random.default_rng(3)
 Y = np.array(["red", "green", "blue"])[np.arange(N) % 3]
-IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, None, None, None]).astype(np.uint8)
+IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, None, None, None]).astype(
+    np.uint8
+)
 ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * (np.arange(N) % 3)[:, None]).astype(np.float32)
-SETTINGS = {"rounds": 2, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1", "eval_every": 2}
+SETTINGS = {
+    "rounds": 2,
+    "epochs": 1,
+    "clients": 3,
+    "workers": 1,
+    "skew": "iid",
+    "lanes": "1",
+    "eval_every": 2,
+}
 MODEL = """
 from torch import nn
 def make(shape, classes, width=4):
@@ -55,7 +66,8 @@ def ours(tmp_path_factory) -> unskew.Result:
     ],
 )
 def test_a_loaded_run_answers_as_the_run_did(method, more, tmp_path):
-    """The global model's and a client's own answers, its scores and its table; with the scores as witnesses."""
+    """The global model's and a client's own answers, its scores and its table; with the scores as
+    witnesses."""
     ours = trained(method, IMAGES, tmp_path, **more)
     again = unskew.load(tmp_path / "r")
     assert again.table() == ours.table()
@@ -66,7 +78,9 @@ def test_a_loaded_run_answers_as_the_run_did(method, more, tmp_path):
         assert (again.predict_proba(x) == ours.predict_proba(x)).all()
         assert (again.predict(x) == y).mean() == pytest.approx(ours.scores()["last"], abs=1e-6)
     rows = ours.federation.test[1]
-    assert (again.predict(x[rows], 1) == y[rows]).mean() == pytest.approx(ours.clients()[1]["accuracy"], abs=1e-6)
+    assert (again.predict(x[rows], 1) == y[rows]).mean() == pytest.approx(
+        ours.clients()[1]["accuracy"], abs=1e-6
+    )
     assert (again.predict_proba(x, "client-1") == ours.predict_proba(x, 1)).all()
 
 
@@ -92,7 +106,11 @@ def test_a_run_over_a_network_has_no_clients_own_models(tmp_path):
 def test_a_client_that_never_took_part_has_no_model(method, tmp_path):
     (tmp_path / "trace.csv").write_text("round,client\n1,0\n1,1\n2,0\n2,1\n")
     ours = trained(
-        method, IMAGES, tmp_path, availability=f" trace:{tmp_path / 'trace.csv'}", model="cnn_small(batch_norm=True)"
+        method,
+        IMAGES,
+        tmp_path,
+        availability=f" trace:{tmp_path / 'trace.csv'}",
+        model="cnn_small(batch_norm=True)",
     )
     (tmp_path / "trace.csv").unlink()  # is not needed to predict
     for result in (ours, unskew.load(tmp_path / "r")):
@@ -119,7 +137,8 @@ def test_nothing_in_a_folder_is_changed_by_loading_it(ours):
 
 
 def test_code_that_a_folder_names_is_not_run(tmp_path):
-    """A folder from somebody else: its model and its method name Python files, in it or anywhere on this machine."""
+    """A folder from somebody else: its model and its method name Python files, in it or anywhere on this
+    machine."""
     bomb = tmp_path / "bomb.py"
     bomb.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     trained("fedavg", ROWS, tmp_path)
@@ -174,7 +193,10 @@ def test_a_checkpoint_of_another_version_is_told(ours, tmp_path):
         (lambda r: (r / "state.safetensors").unlink(), "E117 .*is no run"),
         (lambda r: (r / "state.safetensors").write_bytes(b"\x80\x04pickle"), "E201 .*cannot be read.*resume"),
         (lambda r: (r / "metrics.jsonl").write_text('{"t": 9}\n'), "E208 metrics.jsonl is missing"),
-        (lambda r: (r / "federation.json").write_text("[]"), "E111 .*federation.json should hold keys and values"),
+        (
+            lambda r: (r / "federation.json").write_text("[]"),
+            "E111 .*federation.json should hold keys and values",
+        ),
     ],
 )
 def test_damaged_folders_are_refused(ours, damage, says, tmp_path):
@@ -248,11 +270,18 @@ def test_a_comparison_is_no_run_to_resume_and_says_how_it_goes_on(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1):
         unskew.run(
-            "fedavg", conformance.small_federation(), rounds=1, epochs=1, workers=1, name=f"fedavg--s{seed}", folder="c"
+            "fedavg",
+            conformance.small_federation(),
+            rounds=1,
+            epochs=1,
+            workers=1,
+            name=f"fedavg--s{seed}",
+            folder="c",
         )
     Path("c/compare.yaml").touch()
     with pytest.raises(
-        StateError, match=r"E117 c is no run.* All of them go on with `unskew resume c`, or with the same unskew"
+        StateError,
+        match=r"E117 c is no run.* All of them go on with `unskew resume c`, or with the same unskew",
     ):
         unskew.resume("c")
     with pytest.raises(StateError, match=r"E117 c is no run: .*such as c/fedavg--s\d\.$"):

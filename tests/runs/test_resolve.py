@@ -43,7 +43,9 @@ def test_a_run_is_what_its_settings_say():
 
 
 def test_objects_given_in_python_take_the_place_of_names():
-    federation, model = conformance.small_federation(), torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    federation, model = conformance.small_federation(), torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(192, 3)
+    )
     run = resolve.resolve(settings(method="scaffold"), federation, Local(), model)
     assert run.method == Method(Local())
     assert run.federation is federation
@@ -82,7 +84,8 @@ def test_centralised_is_fedavg_on_one_client_that_holds_all_training_samples():
 
 
 def test_nobody_is_absent_from_centralised_training():
-    """In a comparison it was so; `unskew run centralised` trained in the rounds in which one client answered."""
+    """In a comparison it was so; `unskew run centralised` trained in the rounds in which one client
+    answered."""
     result = unskew.run(
         "centralised", "digits", availability="bernoulli:0.2", rounds=4, epochs=1, model="mlp", clients=3
     )
@@ -93,7 +96,11 @@ def test_nobody_is_absent_from_centralised_training():
 def test_a_reference_is_written_and_read_like_a_method():
     assert resolve.parts_of("centralised", {"flea": {"alpha": 1}}) == Method()
     assert resolve.parts_of("fedprox", {"fedprox": {"mu": 0.5}}).parts[0].mu == 0.5
-    assert [resolve.method_text(m) for m in ("centralised", "local", "FedProx")] == ["centralised", "local", "fedprox"]
+    assert [resolve.method_text(m) for m in ("centralised", "local", "FedProx")] == [
+        "centralised",
+        "local",
+        "fedprox",
+    ]
     assert resolve.arguments_for("centralised", {"fedprox": {"mu": 1}}) == {}
     assert resolve.arguments_for("fedprox", {"fedprox": {"mu": 1}, "flea": {}}) == {"fedprox": {"mu": 1}}
     assert [run.is_reference(m) for m in ("local", "centralised", "local+fedprox", "fedavg")] == [
@@ -115,8 +122,14 @@ def test_in_a_comparison_references_are_not_measured_and_centralised_training_kn
     rows = {m: resolve.comparison_settings(settings(method=m, **asked)) for m in ("fedprox", "centralised")}
     rows["local"] = resolve.comparison_settings(settings(method="local", **{**asked, "set": {}}))
     assert [rows[m].measure for m in ("fedprox", "local", "centralised")] == ["correlation", "none", "none"]
-    assert [rows[m].availability for m in ("fedprox", "local", "centralised")] == ["bernoulli:0.5"] * 2 + ["full"]
-    assert (rows["fedprox"].method, rows["fedprox"].set, rows["centralised"].set) == ("fedprox(mu=0.5)", {}, {})
+    assert [rows[m].availability for m in ("fedprox", "local", "centralised")] == ["bernoulli:0.5"] * 2 + [
+        "full"
+    ]
+    assert (rows["fedprox"].method, rows["fedprox"].set, rows["centralised"].set) == (
+        "fedprox(mu=0.5)",
+        {},
+        {},
+    )
 
 
 def test_in_full_writes_arguments_into_the_method_and_leaves_centralised_alone():
@@ -129,7 +142,9 @@ def test_in_full_writes_arguments_into_the_method_and_leaves_centralised_alone()
 @pytest.mark.parametrize("lanes", ["0", "00", "-1", "1.5", "²", "", "9" * 5000])
 def test_lanes_that_are_no_number_are_refused(lanes):
     """R6: a digit that no number begins with, such as an exponent, ended in a traceback."""
-    with pytest.raises(UsageError, match="E109 lanes should be auto or a whole number from 1 to 99999") as refusal:
+    with pytest.raises(
+        UsageError, match="E109 lanes should be auto or a whole number from 1 to 99999"
+    ) as refusal:
         resolve.resolve(settings(lanes=lanes), conformance.small_federation())
     assert len(str(refusal.value)) < 200
 
@@ -139,7 +154,9 @@ def test_what_cannot_work_is_refused_by_name(monkeypatch):
     refused = {
         "E109 validation": lambda: resolve.resolve(settings(validation=0.2), federation),
         "E109 lanes": lambda: resolve.resolve(settings(lanes="0"), federation),
-        "E108 .*clients keep every weight": lambda: resolve.resolve(settings(), federation, Method(Local(), Median())),
+        "E108 .*clients keep every weight": lambda: resolve.resolve(
+            settings(), federation, Method(Local(), Median())
+        ),
         "E124": lambda: resolve.resolve(settings(availability="maybe")),
         "E108 .*its server would hold": lambda: resolve.resolve(settings(method="ccvr")),
     }
@@ -158,11 +175,15 @@ def test_only_resolve_and_the_part_know_the_references():
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
-            if name in allowed or not isinstance(node, (ast.Compare, ast.Tuple, ast.List, ast.Set, ast.Assign)):
+            if name in allowed or not isinstance(
+                node, (ast.Compare, ast.Tuple, ast.List, ast.Set, ast.Assign)
+            ):
                 continue
             inside = node.value if isinstance(node, ast.Assign) else node
             words = [n.value for n in ast.walk(inside) if isinstance(n, ast.Constant)] if inside else []
-            named = isinstance(node, ast.Compare) and any(w in ast.unparse(node) for w in ("method", "name", "text"))
+            named = isinstance(node, ast.Compare) and any(
+                w in ast.unparse(node) for w in ("method", "name", "text")
+            )
             if "centralised" in words or (named and "local" in words):
                 knowing.append(f"{name}:{node.lineno}")
     assert not knowing
@@ -179,7 +200,10 @@ def test_a_trainer_takes_the_device_and_lanes_of_its_run():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("1,1\n2,4\n", r"t.csv names client 4 in round 2, and the clients of the run are 0 to 3; count them from 0"),
+        (
+            "1,1\n2,4\n",
+            r"t.csv names client 4 in round 2, and the clients of the run are 0 to 3; count them from 0",
+        ),
         ("1,0\n1,3\n", r"t.csv ends with round 1 of 2, so nobody would answer after it; set rounds=1"),
     ],
 )

@@ -14,7 +14,8 @@ from unskew.results import Result
 from unskew.tasks.task import Classification
 
 ACCURACY = [0.99, *(0.01 * t for t in range(1, 13)), 0.05]
-"""Of the rounds 0 to 13: the untrained model's is the best of all, and the last round's is not the best of those trained."""
+"""Of the rounds 0 to 13: the untrained model's is the best of all, and the last round's is not the best of
+those trained."""
 
 
 def score(t: int, scope: str, metric: str, value: float, client: int | None = None) -> dict[str, Any]:
@@ -26,7 +27,9 @@ def result_with(*rows: dict[str, Any]) -> Result:
     record = Record()
     record.add("metrics", rows)
     record.add("ledger", [{"t": 1, "way": "up", "share": "w", "clients": [0, 2], "bytes": 1000}])
-    record.add("ledger", [{"t": 1, "way": "down", "share": "w", "clients": [0, 1, 2], "bytes": [70_000, 10_000, 0]}])
+    record.add(
+        "ledger", [{"t": 1, "way": "down", "share": "w", "clients": [0, 1, 2], "bytes": [70_000, 10_000, 0]}]
+    )
     federation = SimpleNamespace(
         clients=3,
         name_of=("client-0", "lung", "client-2").__getitem__,
@@ -34,7 +37,9 @@ def result_with(*rows: dict[str, Any]) -> Result:
         test_sizes=np.array([1, 2, 0]),
     )
     settings = SimpleNamespace(metrics="none", seed=4, secure_aggregation="none", validation=0.0, rounds=13)
-    run: Any = SimpleNamespace(federation=federation, task=Classification(), settings=settings, method=Method())
+    run: Any = SimpleNamespace(
+        federation=federation, task=Classification(), settings=settings, method=Method()
+    )
     trained: Any = SimpleNamespace(end=SimpleNamespace(t=13))
     model: Any = None
     return Result(run, record, {}, model, trained)

@@ -1,7 +1,7 @@
 """What is read of a run's folder is what it should be, or one sentence says what is not.
 
-Likely mistakes: a file half copied, one of another run, one edited by hand. Worst intents: numbers so large that readers
-set aside all memory, texts that become part of a page, lists that do not fit together.
+Likely mistakes: a file half copied, one of another run, one edited by hand. Worst intents: numbers so large
+that readers set aside all memory, texts that become part of a page, lists that do not fit together.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ def test_lines_that_are_no_rows_are_one_sentence(line):
 def test_scores_may_be_infinite_or_no_number():
     lines = [json.dumps({**SCORE, "value": value}).encode() for value in (float("nan"), float("inf"), None)]
     values = [row["value"] for row in schema.parse_rows(Path("metrics.jsonl"), lines)]
-    assert [str(value) for value in values] == ["nan", "inf", "nan"]  # null is one, too, which nobody has to ask for
+    assert [str(value) for value in values] == [
+        "nan",
+        "inf",
+        "nan",
+    ]  # null is one, too, which nobody has to ask for
 
 
 @pytest.mark.parametrize(
@@ -104,13 +108,28 @@ def test_facts_are_read_as_they_were_written():
 @pytest.mark.parametrize(
     ("held", "told"),
     [
-        ({"received": {"classes": [0], "columns": 2, "png": 'x"><script>'}}, "'received.png' string should match"),
-        ({"received": {"classes": [0], "columns": 10**9, "png": ""}}, "'received.columns' should be less than"),
-        ({"confusion": {"all": [[1, 2], [3]], "names": [], "sites": []}}, "different lengths under 'confusion'"),
+        (
+            {"received": {"classes": [0], "columns": 2, "png": 'x"><script>'}},
+            "'received.png' string should match",
+        ),
+        (
+            {"received": {"classes": [0], "columns": 10**9, "png": ""}},
+            "'received.columns' should be less than",
+        ),
+        (
+            {"confusion": {"all": [[1, 2], [3]], "names": [], "sites": []}},
+            "different lengths under 'confusion'",
+        ),
         ({"confusion": {"all": [[1]], "names": ["a"], "sites": []}}, "different lengths under 'confusion'"),
-        ({"histograms": {"buffer": [1.0], "local": [[1.0, 2.0]], "mixed": [[1.0]]}}, "lengths under 'histograms'"),
+        (
+            {"histograms": {"buffer": [1.0], "local": [[1.0, 2.0]], "mixed": [[1.0]]}},
+            "lengths under 'histograms'",
+        ),
         ({"tsne": {"names": [], "local": {"client": [1], "label": [], "xy": []}}}, "lengths under 'tsne'"),
-        ({"exposure": {"share": 1.0, "since": [[1], [1, 2]], "names": ["a", "b"]}}, "lengths under 'exposure'"),
+        (
+            {"exposure": {"share": 1.0, "since": [[1], [1, 2]], "names": ["a", "b"]}},
+            "lengths under 'exposure'",
+        ),
         ([], "should hold keys and values"),
     ],
 )

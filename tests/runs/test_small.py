@@ -83,7 +83,9 @@ def test_products_are_those_of_convolutions_and_dense_layers():
 
 
 def test_looking_at_a_model_changes_neither_it_nor_random_numbers():
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(1352, 10))
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(1352, 10)
+    )
     net = Network(module, (1, 28, 28))
     before, state = net.weights(), torch.get_rng_state()
     is_small(net, 32)
@@ -101,7 +103,15 @@ def test_nobody_is_told_of_one_lane_who_did_not_ask_for_more():
     data = unskew.data.arrays(x, np.arange(12) % 3, x, np.arange(12) % 3)
     for lanes, codes in (("auto", []), ("4", ["E128"])):
         result = unskew.run(
-            "fedavg", data, model=Recurrent(), lanes=lanes, clients=2, rounds=1, batch=4, skew="iid", normalise="none"
+            "fedavg",
+            data,
+            model=Recurrent(),
+            lanes=lanes,
+            clients=2,
+            rounds=1,
+            batch=4,
+            skew="iid",
+            normalise="none",
         )
         assert result.run.lanes == 1
         assert [e["code"] for e in result.record.rows["events"] if e["code"] == "E128"] == codes

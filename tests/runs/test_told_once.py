@@ -59,7 +59,9 @@ def interrupted(tracker: str, folder: Path, t: int) -> Counter[tuple[str, float,
 def test_mlflow_has_one_entry_and_every_score_of_it_once(t, tmp_path, monkeypatch):
     store = stores.mlflow(monkeypatch)
     scores = interrupted("mlflow", tmp_path, t)
-    told = timeless((key.replace(".client/", "@client/"), value, step) for key, value, step, _ in store.metrics)
+    told = timeless(
+        (key.replace(".client/", "@client/"), value, step) for key, value, step, _ in store.metrics
+    )
     assert told == scores
     assert (store.names, store.status) == ({"run 0": "r"}, {"run 0": "FINISHED"})
     assert {*store.uris} == {(tmp_path / "mlruns").as_uri()}
@@ -71,7 +73,9 @@ def test_mlflow_has_one_entry_and_every_score_of_it_once(t, tmp_path, monkeypatc
 def test_wandb_has_one_entry_and_every_score_of_it_once(t, tmp_path, monkeypatch):
     store = stores.wandb(monkeypatch)
     scores = interrupted("wandb", tmp_path, t)
-    told = [(name, value, row["round"]) for row in store.logged for name, value in row.items() if name != "round"]
+    told = [
+        (name, value, row["round"]) for row in store.logged for name, value in row.items() if name != "round"
+    ]
     assert timeless(told) == scores
     assert [(one["id"], one["resume"]) for one in store.begun] == [(None, None), ("entry1", "allow")]
     assert (store.codes, {*store.axes}) == ([1, 0], {("*", "round")})
@@ -109,7 +113,10 @@ def test_mlflow_is_told_no_more_at_once_than_it_takes(tmp_path, monkeypatch):
     tracker = _of("mlflow")
     run = _progress(tmp_path / "r", lr=0.5, note="x" * 600, **{f"setting{i}": i for i in range(120)})
     tracker.begun(run)
-    rows = [{"t": 1, "scope": "global@client", "client": k, "metric": "accuracy", "value": 0.5} for k in range(2500)]
+    rows = [
+        {"t": 1, "scope": "global@client", "client": k, "metric": "accuracy", "value": 0.5}
+        for k in range(2500)
+    ]
     run.t = 1
     tracker.evaluated(run, rows)
     assert store.calls == [100, 23, 1000, 1000, 500]
@@ -180,12 +187,15 @@ def test_a_tracker_that_comes_later_is_told_of_the_rounds_before(tmp_path, monke
     with pytest.raises(StateError, match="E159"):
         unskew.run("fedavg", DATA, name="r", folder=tmp_path, callbacks=[Interrupted(2)], **SETTINGS)
     scores = trained("mlflow", tmp_path)
-    told = timeless((key.replace(".client/", "@client/"), value, step) for key, value, step, _ in store.metrics)
+    told = timeless(
+        (key.replace(".client/", "@client/"), value, step) for key, value, step, _ in store.metrics
+    )
     assert told == scores
 
 
 def test_what_wandb_lost_when_its_process_was_killed_is_written_again(tmp_path, monkeypatch):
-    """Offline it writes most when it is closed, so nothing counts as there before; online every round does."""
+    """Offline it writes most when it is closed, so nothing counts as there before; online every round
+    does."""
     for mode, again in (("offline", [0, 1]), ("online", [])):
         store = stores.wandb(monkeypatch)
         monkeypatch.setenv("WANDB_MODE", mode)
@@ -226,7 +236,9 @@ def test_what_settings_ask_for_is_chosen_once_each_and_in_order(tmp_path, monkey
     assert [one.name for one in listed[2:]] == ["mlflow", "tensorboard"]
     with pytest.raises(UsageError, match="E116 keep_best writes a file"):
         callbacks_of(asked, None)
-    (tmp_path / "pruning.json").write_text(json.dumps({"own": False, "startup": 1, "warmup": 1, "finished": []}))
+    (tmp_path / "pruning.json").write_text(
+        json.dumps({"own": False, "startup": 1, "warmup": 1, "finished": []})
+    )
     assert [one.name for one in callbacks_of(settings, tmp_path)] == ["pruning"]
 
 

@@ -1,4 +1,5 @@
-"""Trackers hold every score of metrics.jsonl; where one is not installed, a sentence says so before anything trains."""
+"""Trackers hold every score of metrics.jsonl; where one is not installed, a sentence says so before anything
+trains."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def test_the_store_of_mlflow_holds_every_score(tmp_path):
     number = json.loads((tmp_path / "r" / "mlflow.json").read_text())["run"]
     run = client.get_run(number)
     history = [m for key in run.data.metrics for m in client.get_metric_history(number, key)]
-    kept = Counter((m.key.replace(".client/", "@client/"), np.float32(m.value).item(), m.step) for m in history)
+    kept = Counter(
+        (m.key.replace(".client/", "@client/"), np.float32(m.value).item(), m.step) for m in history
+    )
     assert kept == scores
     assert (run.info.status, run.data.params["method"]) == ("FINISHED", "fedavg")
 
@@ -65,17 +68,22 @@ def test_the_file_of_wandb_holds_every_score(tmp_path, monkeypatch):
             record.ParseFromString(data)
             items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
             t = items.pop("round", 0)
-            of_file += Counter((k, np.float32(v).item(), t) for k, v in items.items() if not k.startswith("_"))
+            of_file += Counter(
+                (k, np.float32(v).item(), t) for k, v in items.items() if not k.startswith("_")
+            )
         return of_file
 
-    until = time.monotonic() + 10  # wandb writes in a process of its own, which may be some milliseconds behind
+    until = (
+        time.monotonic() + 10
+    )  # wandb writes in a process of its own, which may be some milliseconds behind
     while kept() != scores and time.monotonic() < until:
         time.sleep(0.02)
     assert kept() == scores
 
 
 def records(log: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: 7 bytes, then blocks of 32 KiB whose pieces say their checksum, length and place."""
+    """The records of a .wandb file: 7 bytes, then blocks of 32 KiB whose pieces say their checksum, length
+    and place."""
     at, whole = 7, b""
     while at + 7 <= len(log):
         left = 32768 - at % 32768
@@ -95,7 +103,9 @@ def records(log: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize(
     ("tracker", "package"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny"), ("wandb", "wandb")]
 )
-def test_a_tracker_that_is_not_installed_is_told_before_anything_trains(tracker, package, tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_told_before_anything_trains(
+    tracker, package, tmp_path, monkeypatch
+):
     for name in [tracker, *(n for n in sys.modules if n.partition(".")[0] == tracker)]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=f"E158 tracking needs {package}, which is not installed"):

@@ -123,7 +123,9 @@ class Transformer(nn.Module):
 
 def test_a_model_that_draws_by_itself_has_the_same_bits_in_every_run():
     """M18: attention's dropout draws from torch's own generator, which no seed of the run reached."""
-    digests = {trained(Transformer(), lanes=lanes, workers=w).digest for lanes, w in (("1", 1), ("1", 2), ("16", 2))}
+    digests = {
+        trained(Transformer(), lanes=lanes, workers=w).digest for lanes, w in (("1", 1), ("1", 2), ("16", 2))
+    }
     assert len(digests) == 1
     assert digests != {trained(Transformer(), lanes="1", seed=1, partition_seed=0).digest}
     assert resolved(Transformer()).fed.net.draws
@@ -145,7 +147,10 @@ def test_a_model_that_branches_on_a_value_trains_in_one_lane():
 def test_layers_that_work_side_by_side_keep_their_lanes():
     """M18: attention among them, with the results of one lane."""
     torch.manual_seed(0)
-    for module in (Attention(), sequence(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, CLASSES))):
+    for module in (
+        Attention(),
+        sequence(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, CLASSES)),
+    ):
         assert resolved(module, lanes="16").lanes == 16
         one, many = (trained(module, lanes=lanes).weights for lanes in ("1", "16"))
         assert max(float((one[n] - many[n]).abs().max()) for n in one) < 1e-5
@@ -225,7 +230,8 @@ class Remembering(nn.Module):
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_state_that_would_be_lost_is_refused(how, says, inside):
-    """A tensor that forward assigned to a buffer, and counts in whole numbers, were thrown away after every pass."""
+    """A tensor that forward assigned to a buffer, and counts in whole numbers, were thrown away after every
+    pass."""
     module = nn.Sequential(Remembering(how)) if inside else Remembering(how)
     if inside:
         module.add_module("last", nn.Linear(CLASSES, CLASSES))
@@ -279,7 +285,8 @@ def add_up(layer, x):
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
-    """Clients that trained one after another went on from one another's counts, and a resumed run began at 0."""
+    """Clients that trained one after another went on from one another's counts, and a resumed run began at
+    0."""
     module = nn.Sequential(Counting(keeps), nn.Linear(CLASSES, CLASSES)) if inside else Counting(keeps)
     name = f"0.{what}" if inside else what
     with pytest.raises(
@@ -292,7 +299,11 @@ def test_attributes_that_say_of_the_samples_alone_are_the_models_own_matter():
     def note(layer, x):
         layer.shape, layer.last = (
             tuple(x.shape),
-            {"x": x * (torch.rand(()) if layer.training else 1), "mean": float(x.mean()), "seen": {len(x), "x"}},
+            {
+                "x": x * (torch.rand(()) if layer.training else 1),
+                "mean": float(x.mean()),
+                "seen": {len(x), "x"},
+            },
         )
 
     result = unskew.run("fedavg", data(), model=Counting(note), rounds=1, clients=2, epochs=1, skew="iid")
@@ -337,12 +348,16 @@ class Bounded(nn.Module):
 @pytest.mark.parametrize("how", [clamped, clamped_data, divided])
 def test_a_forward_that_changes_weights_is_refused(how):
     """The change was lost, and another model was trained without a word."""
-    with pytest.raises(UsageError, match=r"E123 the model's forward changes its weight 'body.weight', as max_norm"):
+    with pytest.raises(
+        UsageError, match=r"E123 the model's forward changes its weight 'body.weight', as max_norm"
+    ):
         unskew.run("fedavg", data(), model=Changing(how), rounds=1, clients=2, epochs=1)
 
 
 def test_an_embedding_whose_rows_are_bounded_is_refused():
-    with pytest.raises(UsageError, match=r"E123 the model's forward changes its weight 'table.weight', as max_norm"):
+    with pytest.raises(
+        UsageError, match=r"E123 the model's forward changes its weight 'table.weight', as max_norm"
+    ):
         unskew.run("fedavg", data(), model=Bounded(), rounds=1, clients=2, epochs=1)
 
 
@@ -421,7 +436,8 @@ class Greatest(nn.Module):
     "over", [lambda h: h / h.abs().amax(), lambda h: h - 0.3 * h.amax(0), lambda h: h - 0.3 * h.amin(0)]
 )
 def test_a_model_that_reads_the_batchs_largest_number_trains_one_client_after_another(over):
-    """Padding with a copy of a sample could not change it, so that batches were padded and trained otherwise."""
+    """Padding with a copy of a sample could not change it, so that batches were padded and trained
+    otherwise."""
     result, alone = (
         unskew.run("fedavg", data(), model=(torch.manual_seed(0), Greatest(over))[1], rounds=1, clients=3, epochs=1,
                    lanes=lanes, batch=8, skew="dirichlet:0.5", normalise="none")

@@ -115,7 +115,11 @@ def test_merged_weights_that_are_not_finite_do_not_replace_sound_ones():
             1,
             r"none of \d+ replies was used, so .* fedavg: training diverges, .* lr=1e\+30 is too high; try",
         ),
-        ({"lr": 0.5}, 1e25, r"inputs as large as \S+ make training diverge; scale them, .* normalise=dataset"),
+        (
+            {"lr": 0.5},
+            1e25,
+            r"inputs as large as \S+ make training diverge; scale them, .* normalise=dataset",
+        ),
         (
             {"availability": "trace:{empty}"},
             1,
@@ -160,8 +164,13 @@ def test_a_run_that_lost_many_replies_ends_with_a_warning(tmp_path, folder):
         "training diverges, most likely because lr=1e+30 is too high; try lr=0.01."
     )
     assert result.table().endswith(f"\nWarning: {text}")
-    for record in (result.record, unskew.run("fedavg", conformance.small_federation(), **options, **where).record):
-        assert [e for e in record.rows["events"] if e["code"] == "E317"] == [{"t": 2, "code": "E317", "text": text}]
+    for record in (
+        result.record,
+        unskew.run("fedavg", conformance.small_federation(), **options, **where).record,
+    ):
+        assert [e for e in record.rows["events"] if e["code"] == "E317"] == [
+            {"t": 2, "code": "E317", "text": text}
+        ]
     if folder:
         rows = summary_table([read_run(tmp_path / "r")])
         assert tables.plain(rows).endswith(f"\nWarning: fedavg, 1 of 1 run, such as seed 0: {text}")
@@ -180,27 +189,36 @@ def test_small_amounts_are_printed_with_a_unit_that_fits():
     model(torch.zeros(2, *conformance.small_federation().shape))
     result = unskew.run("fedavg", conformance.small_federation(), model=model, **{**FAST, "rounds": 1})
     assert 0 < result.bytes("up") < 100_000
-    assert f"sent by clients {size(result.bytes('up'))}, received {size(result.bytes('down'))}" in result.table()
+    assert (
+        f"sent by clients {size(result.bytes('up'))}, received {size(result.bytes('down'))}" in result.table()
+    )
 
 
 def test_clients_that_were_asked_and_failed_are_not_blamed_on_availability():
     run = resolve(conformance.short_settings(), conformance.small_federation())
-    assert likely_cause(run, UsedReplies(3, 0, 0)) == "every client failed or was away; events.jsonl says why."
+    assert (
+        likely_cause(run, UsedReplies(3, 0, 0)) == "every client failed or was away; events.jsonl says why."
+    )
 
 
 def test_large_inputs_are_blamed_whatever_their_sign():
     run = resolve(conformance.short_settings(), conformance.small_federation())
     below = replace(run, federation=SimpleNamespace(x=np.full((3, 2), -500.0, np.float32)))  # type: ignore[arg-type]
     diverged = UsedReplies(3, 15, 1, Counter({"E301": 14}))
-    assert likely_cause(below, diverged).startswith("inputs as large as 500 make training diverge; scale them")
+    assert likely_cause(below, diverged).startswith(
+        "inputs as large as 500 make training diverge; scale them"
+    )
     assert likely_cause(run, diverged).startswith("training diverges, most likely because lr=")
 
 
 @pytest.mark.parametrize("reasons", [{"E315": 9, "E309": 3, "E308": 5}, {"E308": 13, "E301": 1}])
 def test_the_likeliest_cause_is_what_dropped_most_replies(reasons):
-    """Of a cautious rule with too few replies (E315) it said that most were dropped with it; one NaN of 14 was the cause."""
+    """Of a cautious rule with too few replies (E315) it said that most were dropped with it; one NaN of 14
+    was the cause."""
     run = resolve(conformance.short_settings(), conformance.small_federation())
-    assert likely_cause(run, UsedReplies(3, 15, 1, Counter(reasons))).startswith("most were dropped with E308; ")
+    assert likely_cause(run, UsedReplies(3, 15, 1, Counter(reasons))).startswith(
+        "most were dropped with E308; "
+    )
 
 
 @dataclass(frozen=True)
@@ -221,7 +239,9 @@ def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(tmp_path, s
     run = resolve(conformance.short_settings(**FAST), conformance.small_federation(), Rooted(since))
     with np.errstate(all="ignore"), pytest.raises(NothingUsed) if since == 1 else nullcontext() as error:
         result = unskew.run(Rooted(since), conformance.small_federation(), **FAST | {"rounds": 4})
-    text = str(error.value) if since == 1 else doubt(run, UsedReplies.of(result.record.rows["events"]), result.t)
+    text = (
+        str(error.value) if since == 1 else doubt(run, UsedReplies.of(result.record.rows["events"]), result.t)
+    )
     assert f"{when} hold values that are no numbers: either a hook of 'rooted' returns no number" in text
     assert f"or lr={run.settings.lr:g} is too high." in text
 
@@ -248,7 +268,8 @@ def test_a_merge_of_a_users_own_is_suspected_where_the_server_made_no_numbers():
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_an_exchange_that_brings_no_numbers_is_a_doubt(tmp_path, side):
-    """Its answers were dropped in every round, with a line in events.jsonl; the table said that all replies were used."""
+    """Its answers were dropped in every round, with a line in events.jsonl; the table said that all replies
+    were used."""
 
     def bad(tree):
         return {n: t * math.nan for n, t in tree.items()}
@@ -262,8 +283,13 @@ def test_an_exchange_that_brings_no_numbers_is_a_doubt(tmp_path, side):
         lambda w, s, ups, fed: (bad(w) if side == "server" else w, s),
         lambda fed: {"v": Share((3,), kind="statistics", samples="client")},
     )
-    mine = dataclass(frozen=True)(type("Mine", (Part,), {"name": "mine", "trips": (trip,), "__module__": __name__}))()
+    mine = dataclass(frozen=True)(
+        type("Mine", (Part,), {"name": "mine", "trips": (trip,), "__module__": __name__})
+    )()
     result = unskew.run(mine, conformance.small_federation(), name="r", folder=tmp_path, **FAST)
-    told = "in an exchange beside the training, answers or what the server made of them held values that are no numbers"
+    told = (
+        "in an exchange beside the training, answers or what the server made of them held values that are no"
+        " numbers"
+    )
     assert f"Warning: {told}" in result.table()
     assert told in read_run(tmp_path / "r").doubt

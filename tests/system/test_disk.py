@@ -1,4 +1,5 @@
-"""Files are written whole or not at all, synced before they count, and a full disk is reported with the bytes it needs."""
+"""Files are written whole or not at all, synced before they count, and a full disk is reported with the bytes
+it needs."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def fails(number: int, after: int = 0):
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("fedavg", "fedavg"), ("fedprox(mu=0.01)+fedrdn", "fedprox-mu-0.01-_fedrdn"), ("mine/m.py", "m.py-[0-9a-f]{6}")],
+    [
+        ("fedavg", "fedavg"),
+        ("fedprox(mu=0.01)+fedrdn", "fedprox-mu-0.01-_fedrdn"),
+        ("mine/m.py", "m.py-[0-9a-f]{6}"),
+    ],
 )
 def test_a_methods_folder_has_a_readable_name(text, name):
     assert re.fullmatch(name, disk.slug(text))
@@ -187,9 +192,17 @@ def test_no_other_module_writes_files_by_itself():
                 continue
             called = ast.unparse(node.func)
             modes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "mode")]
-            opens = called == "open" and any(isinstance(m, ast.Constant) and {*"wxa"} & {*str(m.value)} for m in modes)
-            opens &= not any(k.arg == "opener" and "refuse_link" in ast.unparse(k.value) for k in node.keywords)
-            if opens or called.endswith((".write_text", ".write_bytes")) or called in ("os.replace", "os.rename"):
+            opens = called == "open" and any(
+                isinstance(m, ast.Constant) and {*"wxa"} & {*str(m.value)} for m in modes
+            )
+            opens &= not any(
+                k.arg == "opener" and "refuse_link" in ast.unparse(k.value) for k in node.keywords
+            )
+            if (
+                opens
+                or called.endswith((".write_text", ".write_bytes"))
+                or called in ("os.replace", "os.rename")
+            ):
                 wrong.append(f"{name}:{node.lineno} {called}")
     assert not wrong
 

@@ -10,7 +10,9 @@ from unskew.version import revision
 
 def git(at, *words):
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    return subprocess.run(["git", *who, "-C", str(at), *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", *who, "-C", str(at), *words], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_a_checkout_tells_its_commit_and_changed_sources(tmp_path):

@@ -27,7 +27,9 @@ def test_a_masked_class_without_mass_costs_nothing():
 
 def test_scores():
     found = Classification().metrics(np.array([[8, 2, 0], [5, 5, 0], [0, 0, 0]]))
-    assert_close([found["accuracy"], found["macro_f1"], found["worst_class"]], [0.65, (16 / 23 + 10 / 17) / 2, 0.5])
+    assert_close(
+        [found["accuracy"], found["macro_f1"], found["worst_class"]], [0.65, (16 / 23 + 10 / 17) / 2, 0.5]
+    )
 
 
 def test_scores_of_many_classes_need_no_matrix_of_all_pairs():
@@ -35,7 +37,12 @@ def test_scores_of_many_classes_need_no_matrix_of_all_pairs():
     true, guess = np.array([0] * 10 + [1] * 10), np.array([0] * 8 + [1] * 2 + [0] * 5 + [1] * 5)
     task = Classification()
     few = task.metrics(np.array([[8, 2], [5, 5]]))
-    assert task.scores(guess, true, 2) == task.scores(guess, true, 3) == task.scores(guess, true, 1_000_000) == few
+    assert (
+        task.scores(guess, true, 2)
+        == task.scores(guess, true, 3)
+        == task.scores(guess, true, 1_000_000)
+        == few
+    )
     assert task.scores(guess[:0], true[:0], 2) == {}
 
 
@@ -72,6 +79,10 @@ def test_targets_keep_classes_nobody_holds():
 def test_scores_of_pieces_add_up_and_nothing_scores_nothing():
     task = Classification()
     pieces = [np.array([[3, 1], [0, 0]]), np.array([[0, 0], [2, 4]])]
-    assert task.metrics(sum(pieces)) == {"accuracy": 0.7, "macro_f1": (6 / 9 + 8 / 11) / 2, "worst_class": 4 / 6}
+    assert task.metrics(sum(pieces)) == {
+        "accuracy": 0.7,
+        "macro_f1": (6 / 9 + 8 / 11) / 2,
+        "worst_class": 4 / 6,
+    }
     assert task.metrics(sum(pieces), loss_sum=5.0)["loss"] == 0.5
     assert task.metrics(np.zeros((2, 2), int)) == {}

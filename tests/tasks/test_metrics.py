@@ -1,4 +1,5 @@
-"""Metrics by name: hand-worked numbers, the three scopes, a network, users' own functions, and what is undefined."""
+"""Metrics by name: hand-worked numbers, the three scopes, a network, users' own functions, and what is
+undefined."""
 
 from __future__ import annotations
 
@@ -58,13 +59,16 @@ def kept(tmp_path_factory) -> unskew.Result:
     """The first client's test rows are of one class, the second's of two, the third's of all."""
     split = [(X[:30], Y[:30]), (X[30:60], Y[30:60]), (X[60:], Y[60:])]
     tests = [np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y < 2)[:9], np.arange(20)]
-    clients = {f"c{k}": {"train": one, "test": (X[rows], Y[rows])} for k, (one, rows) in enumerate(zip(split, tests))}
+    clients = {
+        f"c{k}": {"train": one, "test": (X[rows], Y[rows])} for k, (one, rows) in enumerate(zip(split, tests))
+    }
     given = {"metrics": [error, *ALL.split(",")], "name": "m", "folder": tmp_path_factory.mktemp("runs")}
     return unskew.run("fedavg", clients, **{n: v for n, v in SMALL.items() if n != "clients"}, **given)
 
 
 def test_ranking_by_hand():
-    """Of the four pairs of a positive and a negative two are in order and two tie; ties at 0.4 come at once."""
+    """Of the four pairs of a positive and a negative two are in order and two tie; ties at 0.4 come at
+    once."""
     assert auroc(Y4 == 1, P4) == 0.75
     assert average_precision(Y4 == 1, P4) == pytest.approx(2 / 3)
     assert average_precision(Y4 == 1, np.array([0.9, 0.8, 0.1, 0.2])) == pytest.approx((1 / 2 + 2 / 4) / 2)
@@ -72,7 +76,10 @@ def test_ranking_by_hand():
 
 
 def test_scores_of_classes_by_hand():
-    y, p = np.array([0, 0, 1, 2]), np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2]])
+    y, p = (
+        np.array([0, 0, 1, 2]),
+        np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2]]),
+    )
     assert balanced_accuracy(y, p.argmax(1)) == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert class_macro_f1(y, p.argmax(1)) == pytest.approx((2 / 4 + 2 / 3 + 0) / 3)
     assert class_macro_f1(np.array([0, 0, 1]), np.array([0, 2, 1])) == pytest.approx(
@@ -121,7 +128,10 @@ def test_every_name_is_computed_for_some_task_and_has_a_kind():
 def test_each_scope_is_computed_from_all_its_rows(kept):
     """The global AUROC is that of all rows, not the mean of the clients'; without a class there is none."""
     of = kept.federation
-    p, y = kept.predict_proba(np.asarray(of.x_test)) if of.applied is None else answers(kept), np.asarray(of.y_test)
+    p, y = (
+        kept.predict_proba(np.asarray(of.x_test)) if of.applied is None else answers(kept),
+        np.asarray(of.y_test),
+    )
     assert kept.scores("global", "auroc")["last"] == pytest.approx(class_auroc(y, p), abs=1e-6)
     each = [class_auroc(y[rows], p[rows]) for rows in (of.test[k] for k in range(3))]
     assert each[0] is None
@@ -131,7 +141,9 @@ def test_each_scope_is_computed_from_all_its_rows(kept):
     )
     wrong = (p.argmax(1) != y).mean()
     assert kept.scores("global", "own-lower:error")["last"] == pytest.approx(wrong, abs=1e-6)
-    assert kept.scores("global", "own-lower:error")["best"] <= kept.scores("global", "own-lower:error")["last"]
+    assert (
+        kept.scores("global", "own-lower:error")["best"] <= kept.scores("global", "own-lower:error")["last"]
+    )
     rows = [r for r in kept.record.rows["metrics"] if r["metric"] == "auroc" and r["client"] is not None]
     assert {r["client"] for r in rows} == {1, 2}
     assert all(math.isfinite(r["value"]) for r in kept.record.rows["metrics"])
@@ -203,10 +215,15 @@ def test_where_an_unknown_metric_stands(tmp_path):
 @pytest.mark.parametrize(
     ("result", "value"),
     [
-        (torch.tensor(0.5), 0.5), (np.array([0.25]), 0.25), (None, None), (float("nan"), None), (np.float32("inf"), None),
-        (True, 1.0), (10**400, None),
+        (torch.tensor(0.5), 0.5),
+        (np.array([0.25]), 0.25),
+        (None, None),
+        (float("nan"), None),
+        (np.float32("inf"), None),
+        (True, 1.0),
+        (10**400, None),
     ],
-)  # fmt: skip
+)
 def test_what_an_own_function_may_return(result, value):
     assert user_metric.checked_function("f", lambda y, p: result)(Y4, P4) == value
 
@@ -254,10 +271,14 @@ def test_numbers_have_their_own(tmp_path):
     def bias(y, guess):
         return (guess - y).mean()
 
-    run = unskew.run("fedavg", (X, X[:, 0] * 3), target="price", metrics=["r2", "median_error", bias], **SMALL)
+    run = unskew.run(
+        "fedavg", (X, X[:, 0] * 3), target="price", metrics=["r2", "median_error", bias], **SMALL
+    )
     assert run.scores("global@client", "r2")["last"] <= 1
     assert run.scores("global", "own:bias")
-    with pytest.raises(UsageError, match=r"E135 the metric 'auroc' does not fit regression; .*, r2, median_error"):
+    with pytest.raises(
+        UsageError, match=r"E135 the metric 'auroc' does not fit regression; .*, r2, median_error"
+    ):
         unskew.run("fedavg", (X, X[:, 0]), target="price", metrics="auroc", **SMALL)
 
 
@@ -337,5 +358,6 @@ def test_a_site_is_told_which_scores_leave():
         fake.data_of(fake.federation(), 0), study_rules.study_settings(small("fedavg"))
     )
     assert any(
-        "accuracy, auroc, map, macro_f1, balanced_accuracy, ece, brier, a round that is scored" in x for x in lines
+        "accuracy, auroc, map, macro_f1, balanced_accuracy, ece, brier, a round that is scored" in x
+        for x in lines
     )

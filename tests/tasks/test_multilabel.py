@@ -25,7 +25,12 @@ from unskew.records.checkpoints import digest
 from unskew.report import page
 from unskew.report.analysis import runs
 from unskew.runs.export.export_folder import SEVERAL
-from unskew.tasks.metrics.functions import label_auroc, label_average_precision, label_macro_f1, label_micro_f1
+from unskew.tasks.metrics.functions import (
+    label_auroc,
+    label_average_precision,
+    label_macro_f1,
+    label_micro_f1,
+)
 from unskew.tasks.task import MultiLabel, task_of
 
 RNG = np.random.default_rng(4)
@@ -46,7 +51,9 @@ def test_scores_by_hand():
     task = MultiLabel()
     assert task.scores(P, TRUE, 3) == pytest.approx({"sample_f1": (2 / 3 + 1 + 2 / 4 + 2 / 3) / 4})
     assert task.scores(P[:0], TRUE[:0], 3) == {}
-    even = np.full((1, 3), 0.5)  # as from a model that knows nothing: no label is above a half, so none is predicted
+    even = np.full(
+        (1, 3), 0.5
+    )  # as from a model that knows nothing: no label is above a half, so none is predicted
     assert task.scores(even, TRUE[:1], 3) == {"sample_f1": 0}
     assert label_micro_f1(TRUE[:1], even) == 0
     assert label_micro_f1(TRUE, P) == pytest.approx(2 * 3 / (5 + 5))
@@ -79,7 +86,9 @@ def test_a_client_of_one_learns_as_torch_does():
     net = torch.nn.Linear(4, 3)
     net.load_state_dict({n.removeprefix("head."): w for n, w in start.weights.items()})
     for _ in range(3):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(net(torch.tensor(X)), torch.tensor(Y).float())
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            net(torch.tensor(X)), torch.tensor(Y).float()
+        )
         gradients = torch.autograd.grad(loss, list(net.parameters()))
         with torch.no_grad():
             for w, g in zip(net.parameters(), gradients):
@@ -221,9 +230,12 @@ def test_the_same_bits_and_scores_over_a_network(tmp_path):
 
 
 def test_sites_with_one_class_a_sample_take_no_part():
-    several, single = (Hello.of(n, fake.data_of(f, 0), {}) for n, f in (("a", five()), ("b", fake.federation())))
+    several, single = (
+        Hello.of(n, fake.data_of(f, 0), {}) for n, f in (("a", five()), ("b", fake.federation()))
+    )
     assert (
-        data_difference(several, single) == "sites hold different data: samples have several labels at a and one at b"
+        data_difference(several, single)
+        == "sites hold different data: samples have several labels at a and one at b"
     )
     assert Hello.read(several.as_json()) == several
     assert "several" not in single.as_json()

@@ -100,10 +100,21 @@ def test_which_losses_go_with_which_labels():
 
 
 def test_gradient_descent_as_numpy_does_it():
-    """One client, full batches, a linear model: three rounds of one epoch are three steps on (y - mean) / std."""
-    given = {"model": "mlp(hidden=[])", "rounds": 3, "epochs": 1, "batch": 60, "lr": 0.1, "clients": 1, "workers": 1}
+    """One client, full batches, a linear model: three rounds of one epoch are three steps on (y - mean) /
+    std."""
+    given = {
+        "model": "mlp(hidden=[])",
+        "rounds": 3,
+        "epochs": 1,
+        "batch": 60,
+        "lr": 0.1,
+        "clients": 1,
+        "workers": 1,
+    }
     made = unskew.run("fedavg", (X, Y, X, Y), target="price", skew="iid", normalise="none", **given)
-    start = unskew.run("fedavg", (X, Y, X, Y), target="price", skew="iid", normalise="none", **given | {"lr": 1e-12})
+    start = unskew.run(
+        "fedavg", (X, Y, X, Y), target="price", skew="iid", normalise="none", **given | {"lr": 1e-12}
+    )
     w, b = (start.weights[f"head.{n}"].double().numpy() for n in ("weight", "bias"))
     u, x = (Y - Y.mean()) / Y.std(), X.astype(float)
     for _ in range(3):
@@ -119,7 +130,11 @@ def test_gradient_descent_as_numpy_does_it():
     ("y", "target", "says"),
     [
         (np.where(np.arange(60) == 7, np.nan, Y), "price", "E404 .*training sample 7 is nan .1 such"),
-        (np.full(60, 4.0), "price", "E404 .*'price' is 4 in every training sample, so there is nothing to learn"),
+        (
+            np.full(60, 4.0),
+            "price",
+            "E404 .*'price' is 4 in every training sample, so there is nothing to learn",
+        ),
         (np.array(["a", "b"] * 30), "price", "E404 .*one number a sample"),
         (np.stack([Y, Y], 1), "price", r"E404 .*targets are float64 \[60, 2\]"),
         (Y, None, "E404 .*ask for regression: name the target, target='price'"),
@@ -132,7 +147,9 @@ def test_targets_that_nobody_can_learn_are_refused(y, target, says):
 
 def table(tmp_path, column: list[str]):
     path = tmp_path / "houses.csv"
-    path.write_text("\n".join(["size,bank,price", *(f"{i % 7},{'ab'[i % 2]},{v}" for i, v in enumerate(column))]))
+    path.write_text(
+        "\n".join(["size,bank,price", *(f"{i % 7},{'ab'[i % 2]},{v}" for i, v in enumerate(column))])
+    )
     return path
 
 
@@ -157,7 +174,9 @@ def test_tables_name_their_target(tmp_path):
             data.read(f"{path}({options})")
 
 
-@pytest.mark.parametrize(("value", "says"), [("", "no value at line 4"), ("inf", "inf at line 4"), ("?", "at line 4")])
+@pytest.mark.parametrize(
+    ("value", "says"), [("", "no value at line 4"), ("inf", "inf at line 4"), ("?", "at line 4")]
+)
 def test_a_target_that_is_missing_is_named_by_its_line(tmp_path, value, says):
     with pytest.raises(DataError, match=f"E405 .*'price'.*{says}"):
         data.read(f"{table(tmp_path, ['1', '2', value, *'345678'])}(target=price)")
@@ -173,7 +192,10 @@ def test_tenths_of_the_target_are_dealt_like_classes():
     even = partition("iid", Y, 6, np.random.default_rng(0))
     assert all(np.bincount(groups[rows]).tolist() == [1] * 10 for rows in even)
     assert strata(np.array([0.0, 5.0, 1e9]), among=Y).tolist() == [0, strata(np.append(Y, 5.0))[-1], 9]
-    assert set(strata(np.array([0.0] * 50 + [1.0, 2.0]))) == {0, 1} or len(set(strata(np.array([0.0] * 50)))) == 1
+    assert (
+        set(strata(np.array([0.0] * 50 + [1.0, 2.0]))) == {0, 1}
+        or len(set(strata(np.array([0.0] * 50)))) == 1
+    )
 
 
 def test_methods_that_need_classes_are_refused_by_what_they_need():
@@ -183,7 +205,9 @@ def test_methods_that_need_classes_are_refused_by_what_they_need():
         if part is None or "regression" in part.tasks:
             continue
         assert part.needs, name
-        with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: it needs {part.needs}, so it is for "):
+        with pytest.raises(
+            UsageError, match=f"E108 '.*' cannot run here: it needs {part.needs}, so it is for "
+        ):
             unskew.run(name, **given)
 
 
@@ -208,7 +232,9 @@ def test_less_is_better_wherever_runs_are_ranked(compared):
     assert other.gap.lost == 2
     assert best.metric == "rmse"
     assert best.best.mean <= best.last.mean
-    assert best.best.mean == np.mean([r.series("global", "rmse")[1][1:].min() for r in runs if r.method == "fedavg"])
+    assert best.best.mean == np.mean(
+        [r.series("global", "rmse")[1][1:].min() for r in runs if r.method == "fedavg"]
+    )
     assert best.worst.mean > best.clients.mean
     assert best.target == pytest.approx(best.final.mean / 0.95, rel=1e-2)
     assert best.reached
@@ -221,7 +247,9 @@ def test_the_page_speaks_of_the_targets_unit(compared, tmp_path):
     assert "lower is better" in html
     assert "tenths of the target price" in html
     assert "accuracy" not in html.lower()
-    assert "in %" not in html.partition("<style")[0] + html.rpartition("</style>")[2].replace("leakage, in %", "")
+    assert "in %" not in html.partition("<style")[0] + html.rpartition("</style>")[2].replace(
+        "leakage, in %", ""
+    )
     first = next(compared.path.iterdir())
     assert "| task | regression |" in (first / "model.md").read_text()
     assert json.loads((first / "federation.json").read_text())["task"] == "regression"
@@ -255,7 +283,9 @@ def five() -> tuple:
     """The federation of the tests of sites, with a target that all sites learn by the same constants."""
     of = fake.federation()
     y, target = of.y + of.x.mean((1, 2, 3)), Target("dose", 1.0, 0.5, given=True)
-    whole = dataclasses.replace(of, y=y.astype(float), y_test=y[:60].astype(float), classes=("dose",), target=target)
+    whole = dataclasses.replace(
+        of, y=y.astype(float), y_test=y[:60].astype(float), classes=("dose",), target=target
+    )
     return whole, target
 
 
@@ -266,7 +296,11 @@ def test_the_same_bits_and_scores_over_a_network(tmp_path, monkeypatch):
     for name in ("fedavg", "fedbn"):
         channel = fake.Direct(fake.sites(tmp_path / name / "sites", whole))
         loop, state, _ = fake.run(tmp_path / name / "run", channel, fake.small(name, lr=0.01, rounds=2))
-        left = {n: v for n, v in fake.small(name, lr=0.01, rounds=2).as_dict().items() if n not in ("method", "data")}
+        left = {
+            n: v
+            for n, v in fake.small(name, lr=0.01, rounds=2).as_dict().items()
+            if n not in ("method", "data")
+        }
         alone = unskew.run(name, whole, **left)
         assert digest(state.weights) == alone.digest
         for scope, metric in (("global", "rmse"), ("global@client", "mean"), ("global@client", "worst")):
@@ -287,7 +321,8 @@ def test_sites_agree_on_the_constants_or_do_not_take_part(tmp_path):
     with pytest.raises(DataError, match=r"E404 .*agree on them, such as target=price,center=100,scale=50"):
         load(f"{path}(target=price)")
     one, other = (
-        Hello.of("s", load(f"{path}(target=price,center=10,scale={scale})"), {"torch": "2"}) for scale in (4, 5)
+        Hello.of("s", load(f"{path}(target=price,center=10,scale={scale})"), {"torch": "2"})
+        for scale in (4, 5)
     )
     assert "sites hold different data: the target's center and scale" in data_difference(one, other)
     assert Hello.read(json.loads(json.dumps(one.as_json()))) == one

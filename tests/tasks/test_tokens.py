@@ -1,4 +1,5 @@
-"""A label for every token: what is learnt and scored, what counts nowhere, the same bits over a network, what is refused."""
+"""A label for every token: what is learnt and scored, what counts nowhere, the same bits over a network, what
+is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +33,16 @@ IDS = (np.arange(T + 1) * 3 + np.arange(N)[:, None]) % WORDS
 X, Y = IDS[:, :-1], IDS[:, 1:].copy()
 Y[::3, 3:] = -100  # padding
 GIVEN = (X, Y, X, Y)
-RUN = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 8, "lr": 0.5, "skew": "iid", "workers": 1, "lanes": "1"}
+RUN = {
+    "clients": 3,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 8,
+    "lr": 0.5,
+    "skew": "iid",
+    "workers": 1,
+    "lanes": "1",
+}
 FILE = """
 import torch
 from torch import nn
@@ -70,7 +80,9 @@ def speaker() -> Speaker:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory) -> unskew.Result:
-    return unskew.run("fedavg", GIVEN, model=speaker(), name="t", folder=tmp_path_factory.mktemp("runs"), **RUN)
+    return unskew.run(
+        "fedavg", GIVEN, model=speaker(), name="t", folder=tmp_path_factory.mktemp("runs"), **RUN
+    )
 
 
 def test_the_loss_and_the_scores_by_hand():
@@ -95,7 +107,8 @@ def test_the_loss_and_the_scores_by_hand():
 
 @pytest.mark.parametrize("lanes", ["1", "2"])
 def test_a_client_learns_as_torch_does(lanes):
-    """Gradient descent on the mean over samples of the mean over their labelled places, by torch's own cross-entropy."""
+    """Gradient descent on the mean over samples of the mean over their labelled places, by torch's own
+    cross-entropy."""
     whole = build(data.arrays(*GIVEN), "iid", 2, np.random.default_rng(0), np.random.default_rng(1))
     made = unskew.run("fedavg", whole, model=speaker(), **{**RUN, "rounds": 1, "batch": 60, "lanes": lanes})
     mean = {}
@@ -116,7 +129,9 @@ def test_places_without_a_label_count_nowhere(kept):
     assert (kept.predict(X) == p.argmax(-1)).all()
     counts = Y >= 0
     of_label = np.take_along_axis(p, np.maximum(Y, 0)[..., None], -1)[..., 0]
-    assert kept.scores("global", "perplexity")["last"] == pytest.approx(np.exp(-np.log(of_label[counts]).mean()))
+    assert kept.scores("global", "perplexity")["last"] == pytest.approx(
+        np.exp(-np.log(of_label[counts]).mean())
+    )
     right = ((p.argmax(-1) == Y) & counts).sum(1) / counts.sum(1)
     assert kept.scores()["last"] == pytest.approx(right.mean())
     assert kept.federation.label_counts.sum() == counts.sum()
@@ -161,14 +176,22 @@ def test_no_label_is_renumbered():
 @pytest.mark.parametrize(
     ("y", "classes", "says"),
     [
-        (X, None, r"the label of every place is the token at that place; give the token that follows: x = ids\[:, :-1\]"),
+        (
+            X,
+            None,
+            r"the label of every place is the token at that place; give the token that follows: x = ids\[:, :-1\]",
+        ),
         (np.where(Y >= 0, Y, -7), None, r"training sample 0 at \[3\] is -7"),
-        (np.where(np.arange(N)[:, None] == 4, -100, Y), None, "no place of sample 4 has a label; leave the sample out"),
+        (
+            np.where(np.arange(N)[:, None] == 4, -100, Y),
+            None,
+            "no place of sample 4 has a label; leave the sample out",
+        ),
         (np.where(Y > 0, 100 * Y, Y), None, "only 7 different labels, but the largest is 600; give classes"),
         (Y, ["a", "b"], "2 classes need labels from 0 to 1"),
         (Y.astype(float), None, "but not zeros and ones"),
     ],
-)  # fmt: skip
+)
 def test_labels_that_cannot_be_meant_so(y, classes, says):
     with pytest.raises(DataError, match=f"E404 .*{says}"):
         data.arrays(X, y, X, Y if classes else y, classes=classes)
@@ -176,12 +199,18 @@ def test_labels_that_cannot_be_meant_so(y, classes, says):
 
 def test_what_does_not_fit_tokens_is_one_sentence():
     for given, says in (
-        ({"model": Speaker(turned=True)}, r"E123 .*\[2, 7, 5\] .* expected \[2, 5, 7\], a row of logits a token"),
+        (
+            {"model": Speaker(turned=True)},
+            r"E123 .*\[2, 7, 5\] .* expected \[2, 5, 7\], a row of logits a token",
+        ),
         (
             {"model": "auto"},
             r"E122 no model that comes with unskew answers at every token; .* model='hf\(path=FOLDER\)'",
         ),
-        ({"model": "mlp"}, "E122 model 'mlp' gives one answer per sample, but each sample has a label for each token"),
+        (
+            {"model": "mlp"},
+            "E122 model 'mlp' gives one answer per sample, but each sample has a label for each token",
+        ),
         ({"skew": "dirichlet:0.3"}, "E406 .*these samples have a label for each token; use iid"),
         ({"metrics": "ece"}, "E135 the metric 'ece' does not fit tokens"),
     ):
@@ -222,7 +251,11 @@ def test_the_same_bits_and_scores_over_a_network(tmp_path):
     left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
     alone = unskew.run("fedavg", five(), **left)
     assert digest(state.weights) == alone.digest
-    for scope, metric in (("global", "token_accuracy"), ("global@client", "mean"), ("global@client", "perplexity")):
+    for scope, metric in (
+        ("global", "token_accuracy"),
+        ("global@client", "mean"),
+        ("global@client", "perplexity"),
+    ):
         expected = alone.record.series(scope, metric)[1]
         assert loop.record.series(scope, metric)[1] == pytest.approx(expected, rel=1e-5), metric
     assert not [e["text"] for e in loop.record.rows["events"] if e["code"] != "round"]

@@ -1,4 +1,5 @@
-"""An attack (its settings, the adversary that it plays, the runs that it fits, one attempt), and the scores that it returns.
+"""An attack (its settings, the adversary that it plays, the runs that it fits, one attempt), and the scores
+that it returns.
 
 Each score has the floor and the ceiling that bound it.
 """
@@ -22,9 +23,12 @@ from unskew.formats import arguments
 class Score:
     """One number that says how well an attack does.
 
-    payload: what is attacked, as the ledger calls it ("w", "flea/features"). of: whose, and by which attacker. metric:
-    what is counted. value: mean over seeds. low, high: its 95 % interval, over samples with one seed, over seeds with
-    more. floor: the same without the payload. ceiling: the same where the payload is the raw input. n: how many samples
+    payload: what is attacked, as the ledger calls it ("w", "flea/features"). of: whose, and by which
+    attacker. metric:
+    what is counted. value: mean over seeds. low, high: its 95 % interval, over samples with one seed, over
+    seeds with
+    more. floor: the same without the payload. ceiling: the same where the payload is the raw input. n: how
+    many samples
     are behind it, per seed. main: whether it stands for the attack in tables that have room for one number.
     """
 
@@ -41,9 +45,12 @@ class Score:
 
     @property
     def doubt(self) -> str:
-        """Why the attack itself must be wrong: it beats its ceiling or loses to its floor beyond chance; "" if neither."""
+        """Why the attack itself must be wrong: it beats its ceiling or loses to its floor beyond chance; ""
+        if neither."""
         up = 1 if self.ceiling >= self.floor else -1
-        reach = 2 * max(self.high - self.value, self.value - self.low, 0.0)  # twice the interval: hardly ever by chance
+        reach = 2 * max(
+            self.high - self.value, self.value - self.low, 0.0
+        )  # twice the interval: hardly ever by chance
         if up * self.value - reach > up * self.ceiling + 1e-9:
             return f"{self.of}: {self.metric} beats its ceiling, which raw inputs give"
         if up * self.value + reach < up * self.floor - 1e-9:
@@ -59,8 +66,8 @@ class Score:
 class Outcome:
     """What one attempt of an attack, with one seed, comes to.
 
-    auxiliary: the attacker's own samples, in words. pictures: what the report draws, by kind, as JSON takes it. remarks:
-    sentences, without full stop, on what must be wrong, with the run or with the attack.
+    auxiliary: the attacker's own samples, in words. pictures: what the report draws, by kind, as JSON takes
+    it. remarks: sentences, without full stop, on what must be wrong, with the run or with the attack.
     """
 
     scores: tuple[Score, ...]
@@ -70,7 +77,8 @@ class Outcome:
 
 
 def pool(attempts: Sequence[Outcome]) -> tuple[Score, ...]:
-    """The scores of attempts with different seeds as one list: means, and with several seeds intervals over these."""
+    """The scores of attempts with different seeds as one list: means, and with several seeds intervals over
+    these."""
     by_name: dict[tuple[str, str, str], list[Score]] = {}
     for attempt in attempts:
         for score in attempt.scores:
@@ -90,7 +98,8 @@ def _pool_scores(scores: Sequence[Score]) -> Score:
 
 
 def mean_of(values: np.ndarray) -> tuple[float, float, float]:
-    """(mean, low, high) of one value per sample: Student's 95 % interval of the mean, for there may be few."""
+    """(mean, low, high) of one value per sample: Student's 95 % interval of the mean, for there may be
+    few."""
     n, mean = len(values), float(values.mean())
     half = _student(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return mean, mean - half, mean + half
@@ -104,7 +113,8 @@ def _student(freedom: int) -> float:
 
 
 def share_of(hits: float, n: int) -> tuple[float, float, float]:
-    """(share, low, high) of hits among n tries, of which one that nothing decides is half of one: Wilson's 95 % interval."""
+    """(share, low, high) of hits among n tries, of which one that nothing decides is half of one: Wilson's 95
+    % interval."""
     z, p = 1.96, hits / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return p, max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
@@ -118,8 +128,8 @@ def _is_not_finite(value: object) -> bool:
 class Attack:
     """One way to learn about clients' samples from what they sent.
 
-    A subclass is a frozen dataclass in a file of `attacks/kinds` whose name is the attack's. Its fields are its settings,
-    each `Annotated` with range and meaning.
+    A subclass is a frozen dataclass in a file of `attacks/kinds` whose name is the attack's. Its fields are
+    its settings, each `Annotated` with range and meaning.
     """
 
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 500
@@ -129,11 +139,13 @@ class Attack:
     asks: ClassVar[str] = ""
     """What it asks of a payload, as a question for readers who know no attacks."""
     alone: ClassVar[str] = ""
-    """Why it is made only if it is named, as the end of a sentence; "" for an attack that is made with all others."""
+    """Why it is made only if it is named, as the end of a sentence; "" for an attack that is made with all
+    others."""
     on_merged: ClassVar[bool] = False
     """Whether it can do with the merged model, where no round can be computed again."""
     quick: ClassVar[Mapping[str, object]] = {}
-    """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and nothing else."""
+    """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and
+    nothing else."""
 
     one_input: ClassVar[bool] = True
     """Whether a sample must have one input, because the attack recovers it as a whole, or compares it."""
@@ -141,11 +153,13 @@ class Attack:
     """With which models it can do, by whether they look whole numbers up and send the table."""
 
     def refuse(self, scene: Scene) -> str | None:
-        """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""
+        """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is
+        computed."""
         raise NotImplementedError
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
-        """The attack with one seed, which decides what the attacker draws; the run itself has the seed it had."""
+        """The attack with one seed, which decides what the attacker draws; the run itself has the seed it
+        had."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Samples that no client trained on: the attacker's own, and the strangers that members are told from.
 
-They are training samples that nobody holds where there are enough of these, else test samples. What equals an attacked
-sample, value by value, is left out. Letters: N samples.
+They are training samples that nobody holds where there are enough of these, else test samples. What equals an
+attacked sample, value by value, is left out. Letters: N samples.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PIECE = 2000
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples in the order in which they were drawn. name: what they are, in words. x: [N, *shape], as stored. y: [N]."""
+    """Samples in the order in which they were drawn. name: what they are, in words. x: [N, *shape], as
+    stored. y: [N]."""
 
     name: str
     x: Tensor
@@ -42,10 +43,12 @@ class Samples:
 
 
 def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -> Samples | None:
-    """Samples that no client holds and that look like those of client k, in random order; None where all clients' look alike.
+    """Samples that no client holds and that look like those of client k, in random order; None where all
+    clients' look alike.
 
-    attacked: as for `unseen`. Where clients have devices or places of their own, whoever tells these apart would seem to tell
-    members apart, so they are the client's own test samples. Raises UsageError (E154) where fewer than LEAST are left.
+    attacked: as for `unseen`. Where clients have devices or places of their own, whoever tells these apart
+    would seem to tell members apart, so they are the client's own test samples. Raises UsageError (E154)
+    where fewer than LEAST are left.
     """
     if not (federation.natural or "+" in federation.skew or federation.skew == "sites"):
         return None
@@ -53,7 +56,10 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
     own, rows = _fresh(federation.x_test, rows, prints(attacked.cpu().numpy()), len(rows))
     if len(rows) < LEAST:
         name = federation.name_of(k)
-        text = f"samples look otherwise at each client, and {name} has {len(rows)} test samples, of which {LEAST} are needed"
+        text = (
+            f"samples look otherwise at each client, and {name} has {len(rows)} test samples, of which"
+            f" {LEAST} are needed"
+        )
         raise UsageError(
             "E154", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
         )
@@ -64,10 +70,11 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
 def unseen(
     federation: Federation, attacked: Tensor, seed: int, half: int | None = None, most: int | None = None
 ) -> Samples:
-    """Samples that no client holds, in random order. attacked: samples [N, *shape] that must not be among them.
+    """Samples that no client holds, in random order. attacked: samples [N, *shape] that must not be among
+    them.
 
-    half: 0 or 1 for one of two disjoint halves, where an attack needs both an auxiliary set and strangers. most: how many
-    are needed; all if left out.
+    half: 0 or 1 for one of two disjoint halves, where an attack needs both an auxiliary set and strangers.
+    most: how many are needed; all if left out.
     Raises UsageError (E154) where fewer than LEAST are left.
     """
     held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
@@ -79,16 +86,22 @@ def unseen(
     rows = rows if half is None else rows[half::2]
     own, rows = _fresh(x, rows, prints(attacked.cpu().numpy()), len(rows) if most is None else most)
     if len(rows) < min(LEAST, most or LEAST):
-        text = f"only {len(rows)} samples of {federation.name} are held by no client and differ from the attacked ones"
+        text = (
+            f"only {len(rows)} samples of {federation.name} are held by no client and differ from the"
+            " attacked ones"
+        )
         raise UsageError(
-            "E154", f"{text}; the attacker needs {LEAST}. Train with fewer `samples` a client, or data with a test set."
+            "E154",
+            f"{text}; the attacker needs {LEAST}. Train with fewer `samples` a client, or data with a test"
+            " set.",
         )
     name = "training samples that no client holds" if in_training else "test samples"
     return Samples(name, own, torch.as_tensor(np.asarray(y[rows])).long())
 
 
 def _fresh(x: np.ndarray, rows: np.ndarray, seen: set[bytes], most: int) -> tuple[Tensor, np.ndarray]:
-    """(samples, their rows): the first of these rows that are not among those seen; read piece by piece, as data may be large."""
+    """(samples, their rows): the first of these rows that are not among those seen; read piece by piece, as
+    data may be large."""
     pieces, kept = [load_samples(np.asarray(x[:0]), "cpu")[:]], [rows[:0]]
     for begin in range(0, len(rows), PIECE):
         if sum(map(len, kept)) >= most:

@@ -1,4 +1,5 @@
-"""The attacks by name, read from the source of their files, so that they can be listed before torch is loaded."""
+"""The attacks by name, read from the source of their files, so that they can be listed before torch is
+loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def names() -> dict[str, str]:
 def attacks_on(share: str) -> list[str]:
     """The attacks that read this payload, as the ledger calls it."""
     return [
-        path.stem for path in python_files.module_files(FOLDER) if share in python_files.constant(path, "READS", ())
+        path.stem
+        for path in python_files.module_files(FOLDER)
+        if share in python_files.constant(path, "READS", ())
     ]
 
 
@@ -46,6 +49,7 @@ def kind_of(name: str) -> type[Attack]:
 
 
 def attack_of(name: str, settings: Mapping[str, object]) -> Attack:
-    """The attack with these settings. Raises UsageError (E150) for a name or a setting that does not exist or fit."""
+    """The attack with these settings. Raises UsageError (E150) for a name or a setting that does not exist or
+    fit."""
     kind = kind_of(name)
     return kind(**arguments.check(kind, settings, f"attack '{name}'", "E150"))

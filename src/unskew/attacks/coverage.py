@@ -1,4 +1,5 @@
-"""Who reads what a method's clients send, what that tells without any attack, and which attacks measure the rest."""
+"""Who reads what a method's clients send, what that tells without any attack, and which attacks measure the
+rest."""
 
 from __future__ import annotations
 
@@ -17,21 +18,27 @@ HEAD = "what it tells       "
 
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
-    """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
+    """A line on each payload: its readers, and what it tells, or the commands that would measure that on a
+    run."""
     samples = Attackable(fed.net.layout is not None, module_inputs.table_exposure(fed.net.module, fed.shared))
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
-    lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, samples)}"] if fed.shared else []
+    lines = (
+        [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, samples)}"] if fed.shared else []
+    )
     for part, payload, share in _payloads(method, fed):
         clear = in_clear(share.discloses, share.samples)
-        lines.append(f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run, samples)}")
+        lines.append(
+            f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run, samples)}"
+        )
     return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
 
 
 def readers(handed_on: bool, single: str = "", sum_of: int = 0) -> str:
     """Who reads a payload, in words.
 
-    handed_on: whether the server broadcasts what it makes of it. single: what of single clients it sends to others. sum_of: of
-    how many clients it can open a sum, and nothing else, by secure aggregation; 0 where it reads replies.
+    handed_on: whether the server broadcasts what it makes of it. single: what of single clients it sends to
+    others. sum_of: of how many clients it can open a sum, and nothing else, by secure aggregation; 0 where it
+    reads replies.
     """
     server = f"the server, in sums of {sum_of} or more clients" if sum_of else "the server"
     if single:
@@ -40,7 +47,8 @@ def readers(handed_on: bool, single: str = "", sum_of: int = 0) -> str:
 
 
 def in_clear(kind: str, samples: int | str) -> str:
-    """What a payload tells without any attack, because it is what an attacker would look for; "" for any other.
+    """What a payload tells without any attack, because it is what an attacker would look for; "" for any
+    other.
 
     kind, samples: as its Share says.
     """
@@ -51,7 +59,8 @@ def in_clear(kind: str, samples: int | str) -> str:
 
 @dataclass(frozen=True)
 class Attackable:
-    """What attacks ask of samples. several: whether one has several inputs. looked_up: whether the model looks them up."""
+    """What attacks ask of samples. several: whether one has several inputs. looked_up: whether the model
+    looks them up."""
 
     several: bool = False
     looked_up: module_inputs.TableExposure = ""
@@ -63,7 +72,8 @@ class Attackable:
 
 
 def commands(payload: str, run: str, samples: Attackable) -> list[str]:
-    """What would measure what a payload of this run tells; an audit, which asks another question, comes last."""
+    """What would measure what a payload of this run tells; an audit, which asks another question, comes
+    last."""
     fitting = [n for n in catalogue.attacks_on(payload) if samples.suit(n)]
     names = sorted(fitting, key=lambda name: name == "audit")
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]

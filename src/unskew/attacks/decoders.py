@@ -1,11 +1,14 @@
-"""Networks that an attacker trains to turn payloads back into samples, with a fixed budget, its own seed and early stopping.
+"""Networks that an attacker trains to turn payloads back into samples, with a fixed budget, its own seed and
+early stopping.
 
-    linear   maps: conv 1x1, transposed convs of stride 2 until the image's size is passed, conv of stride 2, conv 1x1, without
-             non-linearities, as in FLea's public code; vectors: ridge regression, the best affine map there is
+    linear   maps: conv 1x1, transposed convs of stride 2 until the image's size is passed, conv of stride 2,
+    conv 1x1, without
+             non-linearities, as in FLea's public code; vectors: ridge regression, the best affine map there
+             is
     deep     maps: convolutions with ReLU and nearest upsampling; vectors: two hidden layers
 
-From vectors of a class also a decoder with upsampling, a variational one, and a generator fitted to single vectors. Training stops
-early by the loss on a quarter of the attacker's own samples that is held back.
+From vectors of a class also a decoder with upsampling, a variational one, and a generator fitted to single
+vectors. Training stops early by the loss on a quarter of the attacker's own samples that is held back.
 
 Letters: N samples or vectors, D values of a payload or a vector, P of a sample.
 """
@@ -32,7 +35,8 @@ LEAST, NEAR = 0.05, 2.0
 
 @dataclass(frozen=True)
 class Lesson:
-    """What an attacker learns from: payloads [N, ...] and what it wants to know of each, [N, ...], all of its own samples.
+    """What an attacker learns from: payloads [N, ...] and what it wants to know of each, [N, ...], all of its
+    own samples.
 
     steps: of training, at most.
     """
@@ -49,7 +53,9 @@ class Lesson:
         return order[quarter:], order[:quarter]
 
 
-def fit(lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def fit(
+    lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
     """The network after training by Adam, as it was when its loss on the held-back quarter was least.
 
     It takes payloads as they are; they are scaled by the mean and deviation of the lesson's.
@@ -83,10 +89,11 @@ def fit(lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tens
 def fit_inputs(
     lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The same of a network that answers with inputs, which it learns in deviations from their mean where they are far from one.
+    """The same of a network that answers with inputs, which it learns in deviations from their mean where
+    they are far from one.
 
-    Steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach. Numbers like those of images from 0 to
-    1 are learnt as they are.
+    Steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach. Numbers like those
+    of images from 0 to 1 are learnt as they are.
     """
     mean, std = lesson.x.mean(), lesson.x.std(correction=0)
     if float(mean.abs()) <= NEAR and LEAST <= float(std) <= NEAR:
@@ -119,7 +126,12 @@ def deep_decoder(lesson: Lesson) -> Decoder:
         return _train_decoder(lesson, _deep_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
     values, pixels = lesson.sent[0].numel(), lesson.x[0].numel()
     dense = nn.Sequential(
-        nn.Flatten(), nn.Linear(values, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, pixels)
+        nn.Flatten(),
+        nn.Linear(values, 256),
+        nn.ReLU(),
+        nn.Linear(256, 256),
+        nn.ReLU(),
+        nn.Linear(256, pixels),
     )
     return _train_decoder(lesson, nn.Sequential(dense, nn.Unflatten(1, tuple(lesson.x.shape[1:]))))
 
@@ -160,7 +172,11 @@ class _Resized(nn.Module):
         self.size = (int(image[1]), int(image[2]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x if x.shape[2:] == self.size else F.interpolate(x, self.size, mode="bilinear", align_corners=False)
+        return (
+            x
+            if x.shape[2:] == self.size
+            else F.interpolate(x, self.size, mode="bilinear", align_corners=False)
+        )
 
 
 def _train_decoder(lesson: Lesson, module: nn.Module) -> Decoder:
@@ -187,7 +203,8 @@ def _affine(lesson: Lesson) -> Decoder:
 def ridge(a: Tensor, b: Tensor, penalties: Sequence[float]) -> list[Tensor]:
     """For each penalty the w, [D, P], that minimises |a w - b|^2 / N + penalty |w|^2. a: [N, D]. b: [N, P].
 
-    By whichever of the two systems of equations has fewer unknowns: payloads may have many more values than there are samples.
+    By whichever of the two systems of equations has fewer unknowns: payloads may have many more values than
+    there are samples.
     """
     n, d = a.shape
     eye = torch.eye(min(n, d), dtype=a.dtype)
@@ -214,14 +231,17 @@ def vae(lesson: Lesson) -> Generator:
     return fit_inputs(
         lesson,
         module,
-        lambda answer, x: F.mse_loss(answer, x) + (module.divergence / 1000 if torch.is_grad_enabled() else 0.0),
+        lambda answer, x: (
+            F.mse_loss(answer, x) + (module.divergence / 1000 if torch.is_grad_enabled() else 0.0)
+        ),
     )
 
 
 def fit_generator(
     features: Callable[[Tensor], Tensor], aims: Tensor, shape: torch.Size, plan: tuple[int, int]
 ) -> Tensor:
-    """[N, *shape] inputs whose features are near these aims, [N, D], made from noise by one generator. plan: steps, seed."""
+    """[N, *shape] inputs whose features are near these aims, [N, D], made from noise by one generator. plan:
+    steps, seed."""
     steps, seed = plan
     noise = torch.randn((len(aims), NOISE), generator=key(seed, "noise")).to(aims.device)
     module = _upsampling(NOISE, shape).to(aims.device)

@@ -1,7 +1,8 @@
-"""From the update of a client to its labels and inputs, see `kinds/gradient.py`, and what of a sample an attack recovers.
+"""From the update of a client to its labels and inputs, see `kinds/gradient.py`, and what of a sample an
+attack recovers.
 
-An attack recovers or marks all of a sample, or of several inputs one at a time. Letters: C classes, N samples, D numbers of a row of
-several inputs.
+An attack recovers or marks all of a sample, or of several inputs one at a time. Letters: C classes, N
+samples, D numbers of a row of several inputs.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ from unskew.data.samples.input_layout import Layout
 from unskew.round.run import Run
 
 Image = tuple[int, int, tuple[int, ...]]
-"""Where an image begins and ends in a row, and its shape; a sample that is an image lies in no row, from 0 to 0."""
+"""Where an image begins and ends in a row, and its shape; a sample that is an image lies in no row, from 0 to
+0."""
 
 
 def pieces(layout: Layout | None, x: Tensor) -> dict[str, Tensor]:
-    """Samples [N, ...] under the name "", or each input of rows [N, D] under its own, [N, *shape], [N, 1] of single numbers.
+    """Samples [N, ...] under the name "", or each input of rows [N, D] under its own, [N, *shape], [N, 1] of
+    single numbers.
 
     Whole numbers and truth values stay the floats as which they travel.
     """
     if layout is None:
         return {"": x}
-    return {each.name: x[:, start:end].reshape(len(x), *(each.shape or (1,))) for each, start, end in layout.places}
+    return {
+        each.name: x[:, start:end].reshape(len(x), *(each.shape or (1,)))
+        for each, start, end in layout.places
+    }
 
 
 def over_row(layout: Layout, of: Mapping[str, Tensor]) -> Tensor:
@@ -46,13 +52,18 @@ def score_subject(piece: str, text: str) -> str:
 
 def image_of(layout: Layout | None, shape: tuple[int, ...], least: int) -> Image | None:
     """The first image whose sides are `least` or more, if there is one. shape: of a sample."""
-    images = [(0, 0, shape)] if layout is None else [(start, end, each.shape) for each, start, end in layout.images]
+    images = (
+        [(0, 0, shape)]
+        if layout is None
+        else [(start, end, each.shape) for each, start, end in layout.images]
+    )
     return next((i for i in images if len(i[2]) == 3 and min(i[2][1:]) >= least), None)
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one client's training changed. before, after: its weights. n: its samples. steps: that it took, of rate lr."""
+    """What one client's training changed. before, after: its weights. n: its samples. steps: that it took, of
+    rate lr."""
 
     before: Weights
     after: Weights
@@ -75,7 +86,8 @@ class Search:
 
     @staticmethod
     def like(x: Tensor, layout: Layout | None) -> Search:
-        """As wide as samples of the attacker's own, as the model sees them; of one input in the unit it is seen in."""
+        """As wide as samples of the attacker's own, as the model sees them; of one input in the unit it is
+        seen in."""
         low, high = (_each(x, layout, of) for of in (Tensor.amin, Tensor.amax))
         if layout is None:
             return Search(low, high, torch.zeros_like(low), torch.ones_like(low))
@@ -92,7 +104,8 @@ class Inversion:
         self.search, self.shape = search, run.fed.shape
 
     def labels(self, update: Update, own: Tensor) -> Tensor:
-        """[N] classes of the client's samples, as the head's update tells them. own: inputs of the attacker's, as the model sees them."""
+        """[N] classes of the client's samples, as the head's update tells them. own: inputs of the
+        attacker's, as the model sees them."""
         name = f"{self.net.head}.bias"
         if name in update.before:
             change_C = update.before[name] - update.after[name]
@@ -148,7 +161,8 @@ class Inversion:
 
 
 def relax(net: Network) -> Network:
-    """The network, given whole numbers and truth values of several inputs as any numbers, along which a loss has slopes."""
+    """The network, given whole numbers and truth values of several inputs as any numbers, along which a loss
+    has slopes."""
     if net.layout is None or not net.layout.whole:
         return net
     other = net.copy()
@@ -160,8 +174,8 @@ def relax(net: Network) -> Network:
 
 
 def has_slopes(net: Network) -> bool:
-    """Whether logits have slopes along the inputs, so that an inversion can move them; not where a model takes whole numbers
-    alone, or makes them of what it is given."""
+    """Whether logits have slopes along the inputs, so that an inversion can move them; not where a model
+    takes whole numbers alone, or makes them of what it is given."""
     with contextlib.suppress(Exception):  # whatever a user's own code makes of such inputs
         x = torch.full((2, *net.shape), 0.5, requires_grad=True)
         return relax(net).run(net.weights(), x)[0].requires_grad
@@ -176,7 +190,8 @@ def _each(x: Tensor, layout: Layout | None, of: Callable[[Tensor], Tensor]) -> T
 
 
 def round_counts(counts_C: Tensor, n: int) -> Tensor:
-    """[N] classes, each as often as its count says, n in all: whole parts first, then the largest remainders."""
+    """[N] classes, each as often as its count says, n in all: whole parts first, then the largest
+    remainders."""
     counts = counts_C.clamp(min=0)
     counts = counts * n / counts.sum().clamp(min=1e-12)
     whole = counts.floor()

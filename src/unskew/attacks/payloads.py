@@ -1,4 +1,5 @@
-"""Payloads of single samples or of few, computed again to the bits that the server kept, with the samples behind them.
+"""Payloads of single samples or of few, computed again to the bits that the server kept, with the samples
+behind them.
 
 Letters: N payloads.
 """
@@ -26,7 +27,8 @@ P = TypeVar("P", bound=Part)
 class Taken:
     """What was taken from clients.
 
-    share: its name in the ledger. sent: [N, ...]. x: [N, *shape], the samples behind, as stored. y: [N] their classes.
+    share: its name in the ledger. sent: [N, ...]. x: [N, *shape], the samples behind, as stored. y: [N] their
+    classes.
     weights, cut: the model that made them and where; start: what the clients were sent with it.
     """
 
@@ -45,7 +47,8 @@ def part_of(scene: Scene, kind: type[P]) -> P | None:
 
 
 def activations(scene: Scene, part: FLea) -> Taken:
-    """What FLea's clients sent last: activations at the cut, with labels. Raises StateError (E153) for other bits."""
+    """What FLea's clients sent last: activations at the cut, with labels. Raises StateError (E153) for other
+    bits."""
     trip = part.trips[0]
     visit = _early(scene, part) if trip.early else _late(scene, part, trip)
     kept = scene.before[0]["slices"][part.name]
@@ -58,7 +61,8 @@ def activations(scene: Scene, part: FLea) -> Taken:
 
 
 def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
-    """What FedMix's or FedData's clients sent before round 1: averages of inputs, or inputs, a row for each behind them."""
+    """What FedMix's or FedData's clients sent before round 1: averages of inputs, or inputs, a row for each
+    behind them."""
     visit = first_trip(scene, part)
     group = part.group if isinstance(part, FedMix) else 1
     sent = [r.shares[part.name]["x"] for r in visit.replies]
@@ -85,8 +89,11 @@ def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
 
 
 def _early(scene: Scene, part: Part) -> Visit:
-    """The same where activations were computed on weights that the folder has lost: the run, up to there, once more."""
+    """The same where activations were computed on weights that the folder has lost: the run, up to there,
+    once more."""
     last = scene.final.t - 1
-    visit = scene.first(f"{part.name} early", lambda t, heard, _: heard.visit(part.name) if t == last else None)
+    visit = scene.first(
+        f"{part.name} early", lambda t, heard, _: heard.visit(part.name) if t == last else None
+    )
     assert visit is not None  # a trip that left a buffer took place
     return visit

@@ -1,4 +1,5 @@
-"""From the name of an attack to a finding in the run's folder: every seed's attempt, pooled, doubted and written down."""
+"""From the name of an attack to a finding in the run's folder: every seed's attempt, pooled, doubted and
+written down."""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ def perform(
 ) -> dict[str, dict[str, Any]]:
     """What each attack measured, by its name, written into the run's privacy.json as soon as it is there.
 
-    opening: opens the run, once the attack and its settings were found to exist; it is closed. name: of one attack; None
-    for all that fit the run. settings: of the attack, or of all. say: told of each attack that does not fit, and of each
+    opening: opens the run, once the attack and its settings were found to exist; it is closed. name: of one
+    attack; None
+    for all that fit the run. settings: of the attack, or of all. say: told of each attack that does not fit,
+    and of each
     finding. Raises UsageError: E150 for an attack or a setting that does not exist, E151 where
     nothing fits this run; and as opening a Scene does.
     """
@@ -41,9 +44,11 @@ def perform(
 
 
 def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
-    """Every attack that fits the run of this folder, with its quick settings, unless its privacy.json has one already.
+    """Every attack that fits the run of this folder, with its quick settings, unless its privacy.json has one
+    already.
 
-    code: as for a Scene. say: told why an attack that fits measured nothing, which fails nothing else. Raises as opening a Scene does.
+    code: as for a Scene. say: told why an attack that fits measured nothing, which fails nothing else. Raises
+    as opening a Scene does.
     """
     done = schema.read_privacy(path).get(schema.ATTACKS, {})
     kinds = {name: catalogue.kind_of(name) for name in catalogue.names() if name not in done}
@@ -63,7 +68,8 @@ def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
 
 
 def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: Say) -> dict[str, Any]:
-    """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as `perform` does.
+    """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as
+    `perform` does.
 
     code: as for a Scene.
     """
@@ -97,7 +103,8 @@ def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
         return scene.no_anew or attack.alone
     if scene.merged_only and not attack.on_merged:
         return (
-            f"it reads what single clients send, and only the merged model can be attacked, because {scene.merged_only}"
+            "it reads what single clients send, and only the merged model can be attacked, because"
+            f" {scene.merged_only}"
         )
     if scene.run.federation.layout and attack.one_input:
         return "it recovers a sample as one input, and a sample here has several"
@@ -117,7 +124,9 @@ def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, 
         attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
     finding = finding_of(attack, attempts, command_of(scene.words(), attack, seeds))
     if not scene.pictures and finding["pictures"].pop("images", None):
-        finding["doubts"].append("pictures that stand beside samples of the sites are not kept (--pictures keeps them)")
+        finding["doubts"].append(
+            "pictures that stand beside samples of the sites are not kept (--pictures keeps them)"
+        )
     finding |= {"only": scene.told} if scene.told else {}
     finding["seconds"] = round(time.monotonic() - began, 1)
     say(finding_text(attack, finding))
@@ -134,14 +143,17 @@ def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dic
         "auxiliary": attempts[0].auxiliary,
         "seeds": len(attempts),
         "scores": [score.as_json() for score in scores],
-        "doubts": list(dict.fromkeys([*(remark for a in attempts for remark in a.remarks), *_doubts(attack, scores)])),
+        "doubts": list(
+            dict.fromkeys([*(remark for a in attempts for remark in a.remarks), *_doubts(attack, scores)])
+        ),
         "pictures": attempts[0].pictures,
         "unskew": revision(),
     }
 
 
 def _doubts(attack: Attack, scores: Sequence[Score]) -> list[str]:
-    """What says that the attack itself must be wrong; an audit beats its ceiling where the claim is wrong instead."""
+    """What says that the attack itself must be wrong; an audit beats its ceiling where the claim is wrong
+    instead."""
     return [score.doubt for score in scores if score.doubt and not attack.alone]
 
 

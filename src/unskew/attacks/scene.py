@@ -1,7 +1,8 @@
-"""A finished run opened for attacks: its last round computed again to the same bits, and the samples that score an attack.
+"""A finished run opened for attacks: its last round computed again to the same bits, and the samples that
+score an attack.
 
-Nothing in the run's folder is changed. The folder may be anybody's: no Python file is imported because the folder names it. An
-exchange records what a reader at the server gets. Letters: N samples.
+Nothing in the run's folder is changed. The folder may be anybody's: no Python file is imported because the
+folder names it. An exchange records what a reader at the server gets. Letters: N samples.
 """
 
 from __future__ import annotations
@@ -54,13 +55,17 @@ def settings_of(path: Path) -> Settings:
 
 
 def open_run(path: Path, settings: Settings, code: UserCode) -> RunFolder:
-    """The run of a folder whose settings name its samples, with the caller's code in place of what they name."""
+    """The run of a folder whose settings name its samples, with the caller's code in place of what they
+    name."""
     _check_here(path, settings)
     checkpoint = last_checkpoint(path)
     files = checkpoint[1]["files"]
     method = recorded_method(path, files, settings, code.method)
     check_model(path, files, settings, code.model)
-    here, model = settings.replace(metrics=scores.NONE), code.model  # no attack reads metrics, which may be files, too
+    here, model = (
+        settings.replace(metrics=scores.NONE),
+        code.model,
+    )  # no attack reads metrics, which may be files, too
     if isinstance(model, str):
         here, model = here.replace(model=model), None
     return RunFolder(path, with_recorded_lanes(resolve.resolve(here, method=method, model=model), checkpoint))
@@ -78,7 +83,8 @@ def without_code(settings: Settings) -> Settings:
 
 
 def last_checkpoint(path: Path) -> Checkpoint:
-    """The last checkpoint of the run in this folder. Raises StateError (E152) where there is none, (E201) for a damaged one."""
+    """The last checkpoint of the run in this folder. Raises StateError (E152) where there is none, (E201) for
+    a damaged one."""
     try:
         return checkpoints.read(path / checkpoints.LATEST)
     except FileNotFoundError:
@@ -88,8 +94,14 @@ def last_checkpoint(path: Path) -> Checkpoint:
 def _check_here(path: Path, settings: Settings) -> None:
     """Raises StateError (E152) for a run whose samples or model are not in reach of this machine."""
     if settings.data.startswith("("):
-        text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
-        remedy = "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a simulated run of the same settings"
+        text = (
+            f"the samples of {path} are not named in its settings (they stayed at sites, or were given in"
+            " Python)"
+        )
+        remedy = (
+            "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a"
+            " simulated run of the same settings"
+        )
         raise StateError("E152", f"{text}, and an attack is scored on them; {remedy}.")
     if settings.model == GIVEN_OBJECT:
         raise StateError(
@@ -116,7 +128,8 @@ class Visit:
 class RecordedRound:
     """All that was carried in one round, or before the first one.
 
-    start: what was broadcast. private: the clients' private state, which no reader gets. replies: of the training.
+    start: what was broadcast. private: the clients' private state, which no reader gets. replies: of the
+    training.
     """
 
     start: Broadcast | None = None
@@ -130,11 +143,17 @@ class RecordedRound:
 
 
 class RecordingExchange:
-    """An exchange that carries what a trainer sends and keeps it; `heard` is what it kept since the last `forget`."""
+    """An exchange that carries what a trainer sends and keeps it; `heard` is what it kept since the last
+    `forget`."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.device, self.sent, self.kept, self.hooks = trainer.device, trainer.sent, trainer.kept, trainer.hooks
+        self.device, self.sent, self.kept, self.hooks = (
+            trainer.device,
+            trainer.sent,
+            trainer.kept,
+            trainer.hooks,
+        )
         self.chance = trainer.chance
         self.heard = RecordedRound()
 
@@ -195,7 +214,8 @@ T = TypeVar("T")
 class Scene:
     """A finished run as whoever reads its payloads meets it; `close` it.
 
-    final: the state after the last round. last_t: the round with which the run ends, where its budget does not last longer.
+    final: the state after the last round. last_t: the round with which the run ends, where its budget does
+    not last longer.
     trainer: the clients with their samples.
     """
 
@@ -204,14 +224,15 @@ class Scene:
     no_anew = ""
     """Why attacks that train the run anew are not made here; "" where they may be."""
     merged_only = ""
-    """Why the merged model alone can be attacked here and no reply, as the end of a sentence; "" where replies can be, too."""
+    """Why the merged model alone can be attacked here and no reply, as the end of a sentence; "" where
+    replies can be, too."""
 
     def __init__(self, path: Path, folder: RunFolder | None = None, code: UserCode = NO_CODE):
-        """folder: the run with samples that its settings do not name; opened from the path if left out. code: Python files
-        of the run, which may be anybody's, so that none is imported because its folder names it.
+        """folder: the run with samples that its settings do not name; opened from the path if left out. code:
+        Python files of the run, which may be anybody's, so that none is imported because its folder names it.
 
-        Raises StateError: E117 for no run, E152 for one that cannot be attacked, E156 and E112 for code that is missing or
-        another than the run's, and as resuming does for a damaged one.
+        Raises StateError: E117 for no run, E152 for one that cannot be attacked, E156 and E112 for code that
+        is missing or another than the run's, and as resuming does for a damaged one.
         """
         self.path = path
         self._kept = dict[str, Any]()
@@ -220,7 +241,9 @@ class Scene:
         self.run: Run = self.folder.run
         self.merged_only = SUMS_ONLY if self.run.secure else ""
         given = {"--method": code.method, "--model": code.model}
-        self.named = [word for option, text in given.items() if isinstance(text, str) for word in (option, text)]
+        self.named = [
+            word for option, text in given.items() if isinstance(text, str) for word in (option, text)
+        ]
         protector = self.run.method.protector
         self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
         self.last = self._checked()
@@ -256,7 +279,9 @@ class Scene:
     def check_data(self, facts: Mapping[str, Any]) -> None:
         """Raises StateError (E112) for other data than a checkpoint's facts vouch for."""
         if facts["data"] != self.folder.data:
-            raise StateError("E112", f"the data of {self.path} have changed since it ran, so nothing can be scored.")
+            raise StateError(
+                "E112", f"the data of {self.path} have changed since it ran, so nothing can be scored."
+            )
 
     def heard_by(self) -> RecordingExchange:
         """What carries a round that is computed again."""
@@ -287,20 +312,27 @@ class Scene:
         except FileNotFoundError:
             checkpoint = None
         if checkpoint is None or checkpoint[1]["t"] != self.final.t - 1:
-            text = f"{self.path} has no state.previous.safetensors of round {self.final.t - 1}, from which its last round is heard again."
+            text = (
+                f"{self.path} has no state.previous.safetensors of round {self.final.t - 1}, from which its"
+                " last round is heard again."
+            )
             raise StateError("E152", f"{text} Train the run anew.")
         return checkpoint
 
     @cached_property
     def last_round(self) -> RecordedRound:
-        """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits than the run."""
+        """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits
+        than the run."""
         loop, listener = self._loop(OverlayStore(self.folder.store(self.before)))
         after, _ = loop.round(checkpoints.state_in(self.before, self.run.device), self.final.t)
-        self._same({"w": after.weights, **after.slices}, {"w": self.final.weights, **self.final.slices}, self.final.t)
+        self._same(
+            {"w": after.weights, **after.slices}, {"w": self.final.weights, **self.final.slices}, self.final.t
+        )
         return listener.heard
 
     def rounds(self) -> Iterator[tuple[int, RecordedRound, State]]:
-        """(round, what it carried, the state after it), computed again from the beginning; 0 is before the first round."""
+        """(round, what it carried, the state after it), computed again from the beginning; 0 is before the
+        first round."""
         loop, listener = self._loop(MemoryStore())
         now = loop.begin()
         yield 0, listener.heard, now
@@ -310,8 +342,10 @@ class Scene:
             yield t, listener.heard, now
 
     def first(self, what: str, look: Callable[[int, RecordedRound, State], T | None]) -> T | None:
-        """The first thing that `look` returns of `rounds`, None if it returns nothing. what: its name in this run, under which
-        it is kept: a round costs what training it cost, and every seed of an attack reads the same payloads."""
+        """The first thing that `look` returns of `rounds`, None if it returns nothing. what: its name in this
+        run, under which
+        it is kept: a round costs what training it cost, and every seed of an attack reads the same
+        payloads."""
         if what not in self._kept:
             self._kept[what] = next((thing for r in self.rounds() if (thing := look(*r)) is not None), None)
         return self._kept[what]
@@ -320,11 +354,13 @@ class Scene:
         if digest(ours) != digest(kept):
             text = f"round {t} of {self.path}, computed again, does not end with the bits that the run has"
             raise StateError(
-                "E153", f"{text}; attack it with the versions and the machine that env.json in its folder names."
+                "E153",
+                f"{text}; attack it with the versions and the machine that env.json in its folder names.",
             )
 
     def check_same(self, ours: Tensor, kept: Tensor, what: str) -> None:
-        """Raises StateError (E153) unless a payload that was computed again has the bits that the run's server kept."""
+        """Raises StateError (E153) unless a payload that was computed again has the bits that the run's
+        server kept."""
         if not torch.equal(ours, kept):
             self._same({what: ours}, {what: kept}, self.final.t)
 

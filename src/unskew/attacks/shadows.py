@@ -1,6 +1,8 @@
-"""Shadow models: models trained as the attacked one was, on halves of the candidates that the attacker draws himself.
+"""Shadow models: models trained as the attacked one was, on halves of the candidates that the attacker draws
+himself.
 
-A shadow is a client, so shadows train side by side in lanes. They minimise the task's loss alone, without the method's
+A shadow is a client, so shadows train side by side in lanes. They minimise the task's loss alone, without the
+method's
 Parts. Letters: S shadows, N candidates, C classes.
 """
 
@@ -32,7 +34,8 @@ def halves(shadows: int, n: int, rng: np.random.Generator) -> np.ndarray:
 def train_shadows(
     scene: Scene, x: Tensor, y: Tensor, inside_SN: np.ndarray, start: Broadcast, plan: tuple[int, int]
 ) -> list[Weights]:
-    """The weights of every shadow. x: inputs as the model sees them; start: from where; plan: passes over its half, seed."""
+    """The weights of every shadow. x: inputs as the model sees them; start: from where; plan: passes over its
+    half, seed."""
     passes, seed = plan
     run, settings = scene.run, scene.run.settings
     rows = [np.flatnonzero(inside) for inside in inside_SN]
@@ -41,7 +44,9 @@ def train_shadows(
     counts = np.array([np.bincount(y[torch.as_tensor(r)].numpy(), minlength=run.fed.classes) for r in rows])
     samples = TrainingSamples(x, run.task.targets(y.to(x.device), run.fed.classes), Index.of(rows), counts)
     recipe = Recipe(settings.batch, passes, bool(run.fed.net.norms), settings.drop_last)
-    training = LocalTraining(recipe, settings.optimiser, settings.momentum, settings.weight_decay, settings.precision)
+    training = LocalTraining(
+        recipe, settings.optimiser, settings.momentum, settings.weight_decay, settings.precision
+    )
     trainer = Trainer(Method(), fed, samples, training, run.lanes, scene.trainer.workers)
     try:
         replies = trainer.train(replace(start, down={}), range(len(rows)), {})
@@ -55,7 +60,11 @@ def confidences(scene: Scene, weights: Sequence[Weights], x: Tensor, y: Tensor) 
 
     def of(w: Weights) -> np.ndarray:
         with scene.trainer.evaluating():
-            return margins(torch.cat([scene.trainer.net.run(w, piece)[0] for piece in x.split(500)]), y).cpu().numpy()
+            return (
+                margins(torch.cat([scene.trainer.net.run(w, piece)[0] for piece in x.split(500)]), y)
+                .cpu()
+                .numpy()
+            )
 
     return np.stack(scene.trainer.each(of, weights))
 
@@ -70,12 +79,14 @@ def margins(z_NC: Tensor, y_N: Tensor) -> Tensor:
 def ratios(target_N: np.ndarray, shadow_SN: np.ndarray, inside_SN: np.ndarray) -> np.ndarray:
     """LiRA's score, [N]: log N(target; of the shadows with the sample) - log N(target; of those without).
 
-    Each sample has its own two means; with so few shadows the two variances are those of all samples together.
+    Each sample has its own two means; with so few shadows the two variances are those of all samples
+    together.
     """
     inside, outside = (np.where(mask, shadow_SN, np.nan) for mask in (inside_SN, ~inside_SN))
     with_N, without_N = np.nanmean(inside, 0), np.nanmean(outside, 0)
     with_var, without_var = (
-        float(np.nanmean((values - mean) ** 2)) + 1e-9 for values, mean in ((inside, with_N), (outside, without_N))
+        float(np.nanmean((values - mean) ** 2)) + 1e-9
+        for values, mean in ((inside, with_N), (outside, without_N))
     )
     log_ratio = -((target_N - with_N) ** 2) / (2 * with_var) + (target_N - without_N) ** 2 / (2 * without_var)
     return log_ratio - 0.5 * np.log(with_var / without_var)

@@ -1,7 +1,8 @@
-"""How well an attack succeeds: likeness of reconstructions to samples, and how well scores tell members from others.
+"""How well an attack succeeds: likeness of reconstructions to samples, and how well scores tell members from
+others.
 
-Likeness is squared error, PSNR and SSIM, one number a sample. Membership is measured by the area under the ROC, true positives at
-few false ones, and the curve.
+Likeness is squared error, PSNR and SSIM, one number a sample. Membership is measured by the area under the
+ROC, true positives at few false ones, and the curve.
 
 Letters: N samples, C channels, H x W pixels; of membership M members, N others, P points of a curve.
 """
@@ -64,7 +65,8 @@ def is_image(shape: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Guess:
-    """What an attacker without payload has. x: its guess, [1, *shape] or one a sample. span: the range of values."""
+    """What an attacker without payload has. x: its guess, [1, *shape] or one a sample. span: the range of
+    values."""
 
     x: Tensor
     span: float
@@ -73,8 +75,8 @@ class Guess:
 def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str, Guess]:
     """The attacker's guess of each piece of a sample: the mean of its own.
 
-    mine, there: pieces of its own samples and of the attacked ones. One of several that is the same in all is left out, for
-    everybody knows it.
+    mine, there: pieces of its own samples and of the attacked ones. One of several that is the same in all is
+    left out, for everybody knows it.
     """
     by_name = dict[str, Guess]()
     for name, x in there.items():
@@ -100,13 +102,25 @@ def likeness_scores(
         value, low, high = mean_of(measure(answers, there).double().cpu().numpy())
         without = float(measure(guess.x.expand_as(there), there).double().mean())
         listed.append(
-            Score(payload, of, metric, value, low, high, without, ceiling, len(there), main=main and metric == "MSE")
+            Score(
+                payload,
+                of,
+                metric,
+                value,
+                low,
+                high,
+                without,
+                ceiling,
+                len(there),
+                main=main and metric == "MSE",
+            )
         )
     return listed
 
 
 def image_sheet(rows: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A picture with a row of images for each name; {} where samples are no images of one or three channels."""
+    """A picture with a row of images for each name; {} where samples are no images of one or three
+    channels."""
     first = next(iter(rows.values()))
     if first.dim() != 4 or first.shape[1] not in (1, 3) or max(first.shape[2:]) > SIDE:
         return {}
@@ -131,7 +145,8 @@ def auc(members_M: np.ndarray, others_N: np.ndarray) -> float:
 
 
 def tpr_at(fpr: float, members_M: np.ndarray, others_N: np.ndarray) -> float:
-    """The largest share of members that a threshold catches while at most this share of the others is caught with them."""
+    """The largest share of members that a threshold catches while at most this share of the others is caught
+    with them."""
     allowed = _allowed(fpr, len(others_N))
     threshold = np.sort(others_N)[::-1][allowed] if allowed < len(others_N) else -np.inf
     return float((members_M > threshold).mean())
@@ -140,8 +155,8 @@ def tpr_at(fpr: float, members_M: np.ndarray, others_N: np.ndarray) -> float:
 def chance_of_tpr(fpr: float, n: int) -> float:
     """What `tpr_at` comes to in the mean where n others are like members.
 
-    A threshold lies at another's score, above which a member is as likely as each of n + 1 scores: of 200 others no threshold
-    lets 0.1 % pass, and the highest lets 1 in 201.
+    A threshold lies at another's score, above which a member is as likely as each of n + 1 scores: of 200
+    others no threshold lets 0.1 % pass, and the highest lets 1 in 201.
     """
     return (_allowed(fpr, n) + 1) / (n + 1)
 
@@ -149,10 +164,13 @@ def chance_of_tpr(fpr: float, n: int) -> float:
 def interval_of_tpr(
     fpr: float, members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The 95 % interval of `tpr_at`: Wilson's over members, widened by a bootstrap over those others that set the threshold."""
+    """The 95 % interval of `tpr_at`: Wilson's over members, widened by a bootstrap over those others that set
+    the threshold."""
     m = len(members_M)
     _, *wilson = share_of(round(tpr_at(fpr, members_M, others_N) * m), m)
-    values = [tpr_at(fpr, rng.choice(members_M, m), rng.choice(others_N, len(others_N))) for _ in range(RESAMPLES)]
+    values = [
+        tpr_at(fpr, rng.choice(members_M, m), rng.choice(others_N, len(others_N))) for _ in range(RESAMPLES)
+    ]
     low, high = np.quantile(values, [0.025, 0.975])
     return min(wilson[0], float(low)), max(wilson[1], float(high))
 
@@ -163,7 +181,8 @@ def _allowed(fpr: float, n: int) -> int:
 
 
 def roc(members_M: np.ndarray, others_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(false positives, true positives) as shares, both [P] rising, for at most POINTS thresholds, dense where both are few."""
+    """(false positives, true positives) as shares, both [P] rising, for at most POINTS thresholds, dense
+    where both are few."""
     thresholds = np.unique(np.concatenate([members_M, others_N]))[::-1]
     fpr = np.searchsorted(np.sort(-others_N), -thresholds, side="right") / len(others_N)
     tpr = np.searchsorted(np.sort(-members_M), -thresholds, side="right") / len(members_M)
@@ -173,9 +192,15 @@ def roc(members_M: np.ndarray, others_N: np.ndarray) -> tuple[np.ndarray, np.nda
     return fpr, tpr
 
 
-def interval_of_auc(members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the area, over samples; Wilson's where resamples are told apart alike, as few ones are."""
-    values = [auc(rng.choice(members_M, len(members_M)), rng.choice(others_N, len(others_N))) for _ in range(RESAMPLES)]
+def interval_of_auc(
+    members_M: np.ndarray, others_N: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the area, over samples; Wilson's where resamples are told apart alike,
+    as few ones are."""
+    values = [
+        auc(rng.choice(members_M, len(members_M)), rng.choice(others_N, len(others_N)))
+        for _ in range(RESAMPLES)
+    ]
     low, high = np.quantile(values, [0.025, 0.975])
     if low == high:
         k = min(len(members_M), len(others_N))

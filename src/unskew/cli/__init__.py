@@ -21,7 +21,9 @@ def app() -> Any:
     commands = typer.Typer(
         name="unskew",
         cls=Commands,
-        help="Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out.",
+        help=(
+            "Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out."
+        ),
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode="rich",
@@ -93,7 +95,9 @@ def _add_version(commands: Any) -> None:
     import typer
 
     @commands.callback(invoke_without_command=True)
-    def show_version(version: bool = typer.Option(False, "--version", help="show the version and exit")) -> None:
+    def show_version(
+        version: bool = typer.Option(False, "--version", help="show the version and exit"),
+    ) -> None:
         if version:
             from unskew.version import __version__
 
@@ -104,8 +108,8 @@ def _add_version(commands: Any) -> None:
 def main() -> None:
     """Run the command line and end the process.
 
-    Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 nobody reads what
-    is printed, 143 terminated.
+    Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 nobody
+    reads what is printed, 143 terminated.
     """
     from unskew.errors import Terminated
     from unskew.system import python_files
@@ -138,27 +142,35 @@ def main() -> None:
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:
-    """What the arguments of a command say, each whole and in its pieces: `--metrics=auroc,cost.py:cost` names cost.py."""
+    """What the arguments of a command say, each whole and in its pieces: `--metrics=auroc,cost.py:cost` names
+    cost.py."""
     for argument in arguments:
         yield argument
         yield from re.split("[=,]", argument)
 
 
 def _open_streams() -> None:
-    """Whoever starts a process may close its streams, as some schedulers do: what is printed then goes nowhere."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each takes the lowest number, its own
+    """Whoever starts a process may close its streams, as some schedulers do: what is printed then goes
+    nowhere."""
+    for name, mode in (
+        ("stdin", "r"),
+        ("stdout", "w"),
+        ("stderr", "w"),
+    ):  # each takes the lowest number, its own
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
 
 
 def _say(text: str) -> None:
-    """Print why the command ends, if anything can be printed: the exit code counts where its output is on a full disk."""
+    """Print why the command ends, if anything can be printed: the exit code counts where its output is on a
+    full disk."""
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _print_anything() -> None:
-    """Where the terminal's or the pipe's encoding lacks a letter, print its number: a ± must not end a finished run."""
+    """Where the terminal's or the pipe's encoding lacks a letter, print its number: a ± must not end a
+    finished run."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

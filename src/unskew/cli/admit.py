@@ -1,4 +1,5 @@
-"""`unskew federation admit`: the keys that sites have sent, admitted once their fingerprints were compared."""
+"""`unskew federation admit`: the keys that sites have sent, admitted once their fingerprints were
+compared."""
 
 from __future__ import annotations
 
@@ -18,16 +19,23 @@ Where = Annotated[Path, typer.Option("--folder", help="where federations are kep
 def command(
     name: Annotated[str, typer.Argument(help="the federation's name")],
     keys: Annotated[list[Path], typer.Argument(help="the public keys that sites have sent: a.pub b.pub")],
-    site: Annotated[str | None, typer.Option(help="the site of a single key (default: the file's name)")] = None,
+    site: Annotated[
+        str | None, typer.Option(help="the site of a single key (default: the file's name)")
+    ] = None,
     samples: Annotated[
-        str, typer.Option(help="the most samples a site may say it holds, training and test: 6000, or a=6000,b=800")
+        str,
+        typer.Option(
+            help="the most samples a site may say it holds, training and test: 6000, or a=6000,b=800"
+        ),
     ] = "",
     compared: Annotated[
-        bool, typer.Option("--compared", help="do not ask: the fingerprints were compared (a script must say so)")
+        bool,
+        typer.Option("--compared", help="do not ask: the fingerprints were compared (a script must say so)"),
     ] = False,
     folder: Where = FOLDER,
 ) -> None:
-    """Let sites take part: all of these keys, or none. First compare their fingerprints with those that the sites read out."""
+    """Let sites take part: all of these keys, or none. First compare their fingerprints with those that the
+    sites read out."""
     from unskew.errors import UsageError
     from unskew.federation import admission, journal
     from unskew.federation.tickets import Coordinator
@@ -41,7 +49,9 @@ def command(
         words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
         print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
     if not (compared or _is_interactive()):
-        text = "nobody is at a terminal to confirm these fingerprints; compare them with what the sites read out"
+        text = (
+            "nobody is at a terminal to confirm these fingerprints; compare them with what the sites read out"
+        )
         raise UsageError("E503", f"nobody was admitted to {name}: {text}, and add --compared.")
     if not (compared or _confirm(list(publics))):
         raise UsageError("E503", f"nobody was admitted to {name}: the fingerprints were not confirmed.")
@@ -55,7 +65,8 @@ def command(
 
 
 def _texts(keys: list[Path], site: str | None) -> dict[str, str]:
-    """What the files hold, by site. Raises UsageError: E111 for a file that is not there, E109 for names that are unclear."""
+    """What the files hold, by site. Raises UsageError: E111 for a file that is not there, E109 for names that
+    are unclear."""
     from unskew.errors import UsageError
 
     if site and len(keys) > 1:

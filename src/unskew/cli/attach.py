@@ -1,4 +1,5 @@
-"""`unskew attach`: follow a run over a network that another command has started, and that may have outlived it."""
+"""`unskew attach`: follow a run over a network that another command has started, and that may have outlived
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import typer
 def command(
     run: Annotated[Path, typer.Argument(help="the folder of a run over a network")],
     stop: Annotated[bool, typer.Option("--stop", help="end the run; every finished round is saved")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the result as JSON and nothing else")
+    ] = False,
 ) -> None:
     """Follow a run until it ends, and show its result. Ctrl-C detaches from it without ending it."""
     from unskew.cli import remote_run

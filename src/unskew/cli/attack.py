@@ -29,13 +29,18 @@ class Arguments:
     seeds: Annotated[int, Ge(1), Le(100), "how often the attack is made, each time with another seed"] = 1
     data: Annotated[
         tuple[str, ...],
-        "SITE=PATH: a site's samples, to attack a run of sites; of all sites, to attack their replies, too (repeatable)",
+        "SITE=PATH: a site's samples, to attack a run of sites; of all sites, to attack their replies, too"
+        " (repeatable)",
     ] = ()
-    pictures: Annotated[bool, "keep pictures beside samples of the sites in privacy.json and the report"] = False
-    merged: Annotated[bool, "with --data: attack the merged model alone, although rounds could be computed again"] = (
+    pictures: Annotated[bool, "keep pictures beside samples of the sites in privacy.json and the report"] = (
         False
     )
-    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    merged: Annotated[
+        bool, "with --data: attack the merged model alone, although rounds could be computed again"
+    ] = False
+    method: Annotated[
+        str | None, "the method of a run of which a Part is in a Python file, with your own file"
+    ] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
 
@@ -63,7 +68,8 @@ def perform_and_print(arguments: Arguments) -> None:
 
 
 def _run(arguments: Arguments) -> Scene:
-    """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures or --merged alone."""
+    """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures or
+    --merged alone."""
     from unskew.attacks.scene import Scene
     from unskew.runs.reopen import UserCode
 
@@ -75,12 +81,15 @@ def _run(arguments: Arguments) -> Scene:
     if arguments.pictures:
         raise UsageError("E150", "--pictures belongs to --data; pictures of a simulated run are always kept.")
     if arguments.merged:
-        raise UsageError("E150", "--merged belongs to --data; the rounds of a simulated run can be computed again.")
+        raise UsageError(
+            "E150", "--merged belongs to --data; the rounds of a simulated run can be computed again."
+        )
     return Scene(arguments.run, code=code)
 
 
 def _settings(arguments: Arguments) -> dict[str, object]:
-    """What --set and --samples say. Raises UsageError (E150) for anything but name=value, and where no attack is named."""
+    """What --set and --samples say. Raises UsageError (E150) for anything but name=value, and where no attack
+    is named."""
     from unskew.formats import calls
 
     settings: dict[str, object] = {}
@@ -91,7 +100,8 @@ def _settings(arguments: Arguments) -> dict[str, object]:
         settings[name.strip()] = calls.parse_value(value, name, "E150")
     if settings and not arguments.attack:
         raise UsageError(
-            "E150", "--set belongs to one attack; name it, as in: unskew attack RUN membership --set shadows=32"
+            "E150",
+            "--set belongs to one attack; name it, as in: unskew attack RUN membership --set shadows=32",
         )
     if arguments.samples is not None:
         settings["samples"] = arguments.samples

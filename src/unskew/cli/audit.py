@@ -19,8 +19,12 @@ class Arguments:
     run: Annotated[Path, "folder of a finished run"]
     set: Annotated[tuple[str, ...], "a setting of the audit, such as unit=client (repeatable)"] = ()
     samples: Annotated[int | None, Ge(1), Le(1_000_000), "the most canaries; 1000 if left out"] = None
-    seeds: Annotated[int, Ge(1), Le(100), "how often the run is trained anew, each time with other canaries"] = 1
-    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    seeds: Annotated[
+        int, Ge(1), Le(100), "how often the run is trained anew, each time with other canaries"
+    ] = 1
+    method: Annotated[
+        str | None, "the method of a run of which a Part is in a Python file, with your own file"
+    ] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
 
@@ -29,6 +33,7 @@ class Arguments:
 def command(arguments: Arguments) -> None:
     """Train a finished run once more with canaries, and say which epsilon its model refutes.
 
-    The bound stands beside the epsilon that the run claims, in its privacy.json and its report; docs/privacy.md explains it.
+    The bound stands beside the epsilon that the run claims, in its privacy.json and its report;
+    docs/privacy.md explains it.
     """
     attack.perform_and_print(attack.Arguments(attack="audit", **vars(arguments)))

@@ -15,7 +15,8 @@ def command(
     method: Annotated[str, typer.Argument(help="a method by name, or a file that defines Parts")],
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
-    """Check that a method is deterministic, resumes, shares only what it declares, and copes with small and absent clients."""
+    """Check that a method is deterministic, resumes, shares only what it declares, and copes with small and
+    absent clients."""
     from unskew.runs import conformance
 
     results = []

@@ -24,22 +24,28 @@ class Arguments:
     methods: Annotated[tuple[str, ...], "methods to compare, such as fedavg flea rebafl fedavg+fedrdn"]
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
     set: Annotated[
-        tuple[str, ...], "an argument of a Part, for every method that has the Part: flea.alpha=0.1 (repeatable)"
+        tuple[str, ...],
+        "an argument of a Part, for every method that has the Part: flea.alpha=0.1 (repeatable)",
     ] = ()
     references: Annotated[bool, "add the rows local-only and centralised"] = True
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     on: Annotated[
         str,
-        "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see docs/guides/cluster.md",
+        "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see"
+        " docs/guides/cluster.md",
     ] = HERE
     tune: Annotated[
         int | None,
         Ge(2),
-        "first try so many settings of every method on held-out training samples; docs/guides/tune.md (needs unskew[tune])",
+        "first try so many settings of every method on held-out training samples; docs/guides/tune.md (needs"
+        " unskew[tune])",
     ] = None
-    target: Annotated[float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"] = None
+    target: Annotated[
+        float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"
+    ] = None
     privacy: Annotated[
-        bool, "then attack every run, and show scores against leakage and epsilon; docs/privacy.md explains it"
+        bool,
+        "then attack every run, and show scores against leakage and epsilon; docs/privacy.md explains it",
     ] = False
     config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
     name: Annotated[str | None, "name of the comparison; compare and a number if left out"] = None
@@ -74,9 +80,15 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     path = folder / check_name(name) if name is not None else free_path(folder, "compare")
     seeds = list(range(arguments.seeds))
     plan = Plan(
-        tuple(methods), tuple(seeds), values, arguments.processes, arguments.target, arguments.privacy, arguments.on,
+        tuple(methods),
+        tuple(seeds),
+        values,
+        arguments.processes,
+        arguments.target,
+        arguments.privacy,
+        arguments.on,
         arguments.tune or 0,
-    )  # fmt: skip
+    )
     tuning = tuning_of(path, plan)
     cells = tuning.rehearsed() if tuning else plan_cells(path, methods, seeds, values)
     if not arguments.json:
@@ -90,11 +102,14 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 
 
 def check_target(target: float | None, score: str) -> None:
-    """Raises UsageError (E109) for a target that a share can never reach, such as 90 for 90 %. score: the main one."""
+    """Raises UsageError (E109) for a target that a share can never reach, such as 90 for 90 %. score: the
+    main one."""
     if target is None or not score or not kind(score).share or 0 < target <= 1:
         return
     meant = f"; for {target:g} % write {target / 100:g}" if 1 < target <= 100 else ""
-    raise UsageError("E109", f"target must be above 0 and at most 1, as {score} is a share{meant}; got {target:g}.")
+    raise UsageError(
+        "E109", f"target must be above 0 and at most 1, as {score} is a share{meant}; got {target:g}."
+    )
 
 
 def resume(path: Path, as_json: bool, on: str = "") -> None:
@@ -110,7 +125,8 @@ def resume(path: Path, as_json: bool, on: str = "") -> None:
 
 
 def finish(path: Path, plan: Any, as_json: bool) -> None:
-    """Train the runs of a comparison under a live table, after its tuning; then print the final table and write the report."""
+    """Train the runs of a comparison under a live table, after its tuning; then print the final table and
+    write the report."""
     from unskew.cli.screen import Progress, json_of
     from unskew.comparison.training import attack_all, lost_in, train_all
     from unskew.comparison.tuning import best_settings, cells_of
@@ -129,7 +145,9 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
         out = sys.stderr if as_json else sys.stdout
-        command = resume_command(path, *(build({**plan.settings, "method": method}) for method in plan.methods))
+        command = resume_command(
+            path, *(build({**plan.settings, "method": method}) for method in plan.methods)
+        )
         print(f"\nInterrupted; every run is saved. Continue with: {command}", file=out)
         raise
     for sentence in lost_in(cells):
@@ -156,7 +174,8 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:
         text = (
-            f"too few replies were used for every run to have a score: {', '.join(untrained)}. The table says how many."
+            f"too few replies were used for every run to have a score: {', '.join(untrained)}. The table says"
+            " how many."
         )
         raise NothingUsed("E316", text)
 

@@ -1,4 +1,5 @@
-"""`unskew data`: what is understood of data, without training on them; and data sets from their original archives."""
+"""`unskew data`: what is understood of data, without training on them; and data sets from their original
+archives."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Look at data before training on them; make data sets from their original archives.", no_args_is_help=True
+    help="Look at data before training on them; make data sets from their original archives.",
+    no_args_is_help=True,
 )
 
 
@@ -20,25 +22,32 @@ def group() -> None:
 
 @app.command("check")
 def check(
-    data: Annotated[str, typer.Argument(help="a path, or a data set by name; arguments in brackets: scans/(size=128)")],
+    data: Annotated[
+        str, typer.Argument(help="a path, or a data set by name; arguments in brackets: scans/(size=128)")
+    ],
     label: Annotated[str, typer.Option(help="in a table: the column of labels")] = "",
     site: Annotated[str, typer.Option(help="in a table: the column that says where a row is from")] = "",
     target: Annotated[
         str,
         typer.Option(
-            help="the number to predict: a table's column, or what y is called; or several labels, joined by commas"
+            help=(
+                "the number to predict: a table's column, or what y is called; or several labels, joined by"
+                " commas"
+            )
         ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
+    """Print what is understood of data: samples, values, classes, sites, and what would be changed or left
+    out."""
     from unskew.cli.screen import json_of
     from unskew.data import read
     from unskew.data.data_overview import facts, table
     from unskew.data.standardisation import standardise
 
     dataset = read(
-        data, **{name: value for name, value in (("label", label), ("site", site), ("target", target)) if value}
+        data,
+        **{name: value for name, value in (("label", label), ("site", site), ("target", target)) if value},
     )
     scaled = standardise(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
@@ -51,17 +60,22 @@ def check(
 
 @app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(help="the data set: cifar10, femnist, pacs, ...; a wrong name lists all")],
+    name: Annotated[
+        str, typer.Argument(help="the data set: cifar10, femnist, pacs, ...; a wrong name lists all")
+    ],
     origin: Annotated[
         Path | None, typer.Option("--from", help="the archive or folder that you have downloaded")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the folder to write to [default: UNSKEW_DATA, or data]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the folder to write to [default: UNSKEW_DATA, or data]")
+    ] = None,
     size: Annotated[
         int | None,
         typer.Option(min=8, max=1024, help="side of photographs, which are resized, in pixels [default: 64]"),
     ] = None,
 ) -> None:
-    """Make a data set of the field from its original archive: NAME.npz, and a card with licence, digests and counts.
+    """Make a data set of the field from its original archive: NAME.npz, and a card with licence, digests and
+    counts.
 
     Nothing is downloaded, and nothing of an archive is unpacked to a disk or unpickled unsafely.
     """

@@ -13,13 +13,18 @@ from unskew.diagnosis import RELEVANT_SETTINGS
 class Arguments:
     """The options of the command beside the settings that a run takes, too."""
 
-    data: Annotated[str, Positional(), "a path, or a data set by name; arguments in brackets: scans/(size=128)"]
+    data: Annotated[
+        str, Positional(), "a path, or a data set by name; arguments in brackets: scans/(size=128)"
+    ]
     label: Annotated[str, "in a table: the column of labels"] = ""
     target: Annotated[
-        str, "the number to predict: a table's column, or what y is called; or several labels, joined by commas"
+        str,
+        "the number to predict: a table's column, or what y is called; or several labels, joined by commas",
     ] = ""
     site: Annotated[str, "the column that says where a row is from; each of its values is a site"] = ""
-    features: Annotated[bool, "sites may share activations of single samples, so advise methods that do"] = False
+    features: Annotated[bool, "sites may share activations of single samples, so advise methods that do"] = (
+        False
+    )
     json: Annotated[bool, "print the diagnosis as JSON and nothing else"] = False
 
 

@@ -45,15 +45,20 @@ def _summed(loop: Loop) -> list[str]:
     from unskew.core.protection import sum_problem
     from unskew.privacy.secure_aggregation import LEAST_SITES
 
-    reasons = [f"not possible with '{p.name}': {r}" for p in loop.method.parts if (r := sum_problem(p, loop.fed))]
-    hidden = f"with --secure-aggregation on, all of it is read only in the sum of {LEAST_SITES} or more clients"
+    reasons = [
+        f"not possible with '{p.name}': {r}" for p in loop.method.parts if (r := sum_problem(p, loop.fed))
+    ]
+    hidden = (
+        f"with --secure-aggregation on, all of it is read only in the sum of {LEAST_SITES} or more clients"
+    )
     return [f"secure aggregation  {(reasons or [hidden])[0]}"]
 
 
 def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
     """(a run that is not begun, in words), on which bytes are counted.
 
-    A method that cannot work with the defaults (FedBN without batch normalisation) has colour images and a model with it.
+    A method that cannot work with the defaults (FedBN without batch normalisation) has colour images and a
+    model with it.
     """
     from unskew.config import build
     from unskew.data.registry import divided_by
@@ -66,7 +71,10 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
     settings = build({"method": method, "data": data, "model": model, **split})
     try:
         loop = loop_of(resolve(settings))
-        return loop, f"{data} and {'its default model' if model == 'auto' else model}, {loop.fed.clients} clients"
+        return (
+            loop,
+            f"{data} and {'its default model' if model == 'auto' else model}, {loop.fed.clients} clients",
+        )
     except UsageError as refusal:
         if refusal.code != "E108" or (data, model) != (DATA, MODEL):
             raise

@@ -18,15 +18,16 @@ class Arguments(ModelOptions):
     out: Annotated[Path, "the new folder to write"]
     format: Annotated[
         Literal["safetensors", "torch-export", "onnx", "hub"],
-        "weights alone, a graph for PyTorch, one for ONNX Runtime (pip install 'unskew[export]'), or a folder for the "
-        "Hugging Face Hub, which unskew opens again",
+        "weights alone, a graph for PyTorch, one for ONNX Runtime (pip install 'unskew[export]'), or a folder"
+        " for the Hugging Face Hub, which unskew opens again",
     ] = "safetensors"
     license: Annotated[str, "SPDX's name of the licence, for the card of --format hub"] = ""
 
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Write a run's model as a folder that needs no unskew: the model, model.json, the model card, and how to load it.
+    """Write a run's model as a folder that needs no unskew: the model, model.json, the model card, and how to
+    load it.
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """

@@ -1,4 +1,5 @@
-"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`: the coordinator's folder."""
+"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`:
+the coordinator's folder."""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ app.command("admit")(admit.command)
 def init(
     name: Name,
     host: Annotated[
-        str, typer.Option(help="where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)")
+        str,
+        typer.Option(help="where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)"),
     ],
     sites: Annotated[
         str, typer.Option(help="the sites' names, separated by commas; their order is the clients' order")
     ],
     folder: Where = FOLDER,
-    no_tls: Annotated[bool, typer.Option("--no-tls", help="disable TLS, and with it node authentication")] = False,
+    no_tls: Annotated[
+        bool, typer.Option("--no-tls", help="disable TLS, and with it node authentication")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Create keys, the server's certificate and one ticket for each site."""
@@ -43,22 +47,33 @@ def init(
         facts = {"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}
         print(json.dumps({**facts, "fingerprints": home.fingerprints}))
         return
-    tls = f"an authority, the server's certificate ({DAYS} days)" if home.tls else "NO certificate: TLS is DISABLED"
+    tls = (
+        f"an authority, the server's certificate ({DAYS} days)"
+        if home.tls
+        else "NO certificate: TLS is DISABLED"
+    )
     print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
     _print_fingerprints(home.fingerprints)
     print("        read these out to every site, which compares them: a ticket that was altered has others")
     print(f"next    unskew serve {name}")
-    print(f"        unskew federation admit {name} *.pub      once the sites have read their fingerprints out to you")
+    print(
+        f"        unskew federation admit {name} *.pub      once the sites have read their fingerprints out"
+        " to you"
+    )
 
 
 def _print_ticket(home: Coordinator, ticket: Ticket) -> None:
     """Where a ticket lies, until when it may be used, and what both ends compare."""
     print(
-        f"ticket  {home.ticket_file(ticket.site)}  for one admission, until {ticket.expires[:10]}; send it to its site only"
+        f"ticket  {home.ticket_file(ticket.site)}  for one admission, until {ticket.expires[:10]}; send it to"
+        " its site only"
     )
     _print_fingerprints(home.fingerprints)
-    print("        read the coordinator's out to the site, which compares it: a ticket that was altered has another")
+    print(
+        "        read the coordinator's out to the site, which compares it: a ticket that was altered has"
+        " another"
+    )
 
 
 def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
@@ -73,7 +88,8 @@ def ticket(
     days: Annotated[int, typer.Option(help="how long it may be used: 1 to 365 days")] = 14,
     folder: Where = FOLDER,
 ) -> None:
-    """Write a new ticket for a site whose ticket has expired, was used, or went astray. The old one is good for nothing."""
+    """Write a new ticket for a site whose ticket has expired, was used, or went astray. The old one is good
+    for nothing."""
     from unskew.federation import admission, journal
     from unskew.federation.tickets import Coordinator
 
@@ -89,7 +105,8 @@ def revoke(
     site: Annotated[str, typer.Argument(help="the site whose key is not to be trusted any more")],
     folder: Where = FOLDER,
 ) -> None:
-    """Take back the admission of a site's key. A server that is running closes its connections within a second."""
+    """Take back the admission of a site's key. A server that is running closes its connections within a
+    second."""
     from unskew.federation import admission, journal
     from unskew.federation.tickets import Coordinator
 
@@ -106,7 +123,8 @@ def add(
     site: Annotated[str, typer.Argument(help="the name of the new site")],
     folder: Where = FOLDER,
 ) -> None:
-    """Give a federation another site, and write its ticket. A server that runs lets it in once it is admitted."""
+    """Give a federation another site, and write its ticket. A server that runs lets it in once it is
+    admitted."""
     from unskew.federation import admission
     from unskew.federation.tickets import Coordinator
 
@@ -134,10 +152,13 @@ def remove(
 @app.command("renew")
 def renew_certificate(
     name: Name,
-    also: Annotated[str, typer.Option(help="further host names or addresses of the server, separated by commas")] = "",
+    also: Annotated[
+        str, typer.Option(help="further host names or addresses of the server, separated by commas")
+    ] = "",
     folder: Where = FOLDER,
 ) -> None:
-    """Renew the server's certificate. No site joins again. A server that runs does this by itself, 30 days in advance."""
+    """Renew the server's certificate. No site joins again. A server that runs does this by itself, 30 days in
+    advance."""
     from unskew.errors import UsageError
     from unskew.federation.admission import renew_certificate
     from unskew.federation.tickets import Coordinator
@@ -155,7 +176,8 @@ def show(
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Print the server's address, its certificate's days, the sites, their keys' fingerprints and bounds on samples."""
+    """Print the server's address, its certificate's days, the sites, their keys' fingerprints and bounds on
+    samples."""
     from unskew.federation import admission, certificates
     from unskew.federation.addresses import host_port
     from unskew.federation.tickets import Coordinator
@@ -172,18 +194,25 @@ def show(
     print(f"{home.name}  {host_port(home.host, home.port)}  TLS {tls}")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
-        bound = f"  at most {most[site]:,} samples" if site in most else "  no bound on its samples" * bool(fingerprint)
+        bound = (
+            f"  at most {most[site]:,} samples"
+            if site in most
+            else "  no bound on its samples" * bool(fingerprint)
+        )
         print(f"  {site:<20} {fingerprint or 'not admitted'}{bound}")
 
 
 @app.command("audit")
 def audit(
     name: Name,
-    run: Annotated[Path | None, typer.Argument(help="the folder of one of its runs (default: its own journal)")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="the folder of one of its runs (default: its own journal)")
+    ] = None,
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check that a run's journal, or the federation's of admissions and of strangers, is as the coordinator wrote it."""
+    """Check that a run's journal, or the federation's of admissions and of strangers, is as the coordinator
+    wrote it."""
     from unskew.errors import StateError, UsageError
     from unskew.federation import journal
     from unskew.federation.tickets import Coordinator
@@ -192,19 +221,33 @@ def audit(
     run = run or home.folder
     path = run / journal.JOURNAL_FILE
     if not path.exists():
-        raise UsageError("E117", f"{run} has no {journal.JOURNAL_FILE}; runs over a network and federations have one.")
+        raise UsageError(
+            "E117", f"{run} has no {journal.JOURNAL_FILE}; runs over a network and federations have one."
+        )
     verdict = journal.verify(path, home.key.public)
     changed = journal.changed_files(path, run) if not verdict.wrong else []
     if as_json:
-        print(json.dumps({"lines": verdict.lines, "head": verdict.head, "wrong": verdict.wrong, "changed": changed}))
+        print(
+            json.dumps(
+                {"lines": verdict.lines, "head": verdict.head, "wrong": verdict.wrong, "changed": changed}
+            )
+        )
     if verdict.wrong:
-        text = f"{path}: line {verdict.lines + 1} {verdict.wrong}. The {verdict.lines} lines before it are intact."
+        text = (
+            f"{path}: line {verdict.lines + 1} {verdict.wrong}. The {verdict.lines} lines before it are"
+            " intact."
+        )
         raise StateError("E207", text)
     if changed:
-        raise StateError("E207", f"{run}: these files have changed since the run ended: {', '.join(changed)}.")
+        raise StateError(
+            "E207", f"{run}: these files have changed since the run ended: {', '.join(changed)}."
+        )
     if not as_json:
         print(f"ok    {verdict.lines} lines, signed by {home.key.public.fingerprint}")
-        print(f"head  {verdict.head}      keep a copy elsewhere: only against it can missing last lines be detected")
+        print(
+            f"head  {verdict.head}      keep a copy elsewhere: only against it can missing last lines be"
+            " detected"
+        )
 
 
 @app.command("export-flower")

@@ -18,14 +18,19 @@ class Arguments:
 
     runs: Annotated[tuple[str, ...], "folders of runs, or of a comparison"]
     out: Annotated[Path | None, "the folder to write to; figures/ in the first folder if left out"] = None
-    format: Annotated[Literal["svg", "pdf"], "svg, or pdf, which needs CairoSVG: pip install 'unskew[figures]'"] = "svg"
-    columns: Annotated[int, Ge(1), Le(2), "draw for one column of a journal's page (85 mm), or for two (178 mm)"] = 2
+    format: Annotated[
+        Literal["svg", "pdf"], "svg, or pdf, which needs CairoSVG: pip install 'unskew[figures]'"
+    ] = "svg"
+    columns: Annotated[
+        int, Ge(1), Le(2), "draw for one column of a journal's page (85 mm), or for two (178 mm)"
+    ] = 2
     font: Annotated[str, "the font of all text, such as 'Times New Roman'"] = "Helvetica, Arial, sans-serif"
 
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Write every picture of a report as a vector file, and its table as LaTeX and CSV, for papers and slides."""
+    """Write every picture of a report as a vector file, and its table as LaTeX and CSV, for papers and
+    slides."""
     from unskew.report import paper_figures
 
     out = arguments.out or Path(arguments.runs[0]) / "figures"

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 SITE = Path("site")
 Fingerprint = Annotated[
-    str, typer.Option(help="the coordinator's fingerprint as you were told it; a ticket of another one is refused")
+    str,
+    typer.Option(
+        help="the coordinator's fingerprint as you were told it; a ticket of another one is refused"
+    ),
 ]
 
 
 def command(
     ticket: Annotated[Path, typer.Argument(help="the ticket the coordinator has sent")],
-    folder: Annotated[Path, typer.Option(help="the site's folder, for its key, its state and its logs")] = SITE,
+    folder: Annotated[
+        Path, typer.Option(help="the site's folder, for its key, its state and its logs")
+    ] = SITE,
     coordinator: Fingerprint = "",
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
@@ -54,10 +59,11 @@ def show(joined: SiteFolder, compared: bool, say: Callable[[str], None] = print)
 
 
 def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
-    """Where the coordinator's fingerprint comes from: an option, or somebody who types what is read out to them.
+    """Where the coordinator's fingerprint comes from: an option, or somebody who types what is read out to
+    them.
 
-    It is not shown before, so that nobody can confirm it unread. asks: whether a person may be asked. What is returned
-    raises UsageError (E503) where there is neither.
+    It is not shown before, so that nobody can confirm it unread. asks: whether a person may be asked. What is
+    returned raises UsageError (E503) where there is neither.
     """
 
     def ask() -> str:
@@ -67,9 +73,14 @@ def fingerprint_source(given: str, asks: bool) -> Callable[[], str]:
         if given:
             return given
         if not (asks and has_terminal()):
-            text = "a site joins with the coordinator's fingerprint, which `unskew federation show` prints there"
+            text = (
+                "a site joins with the coordinator's fingerprint, which `unskew federation show` prints there"
+            )
             raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
-        print("Call the coordinator on a number that you know. `unskew federation show` prints its fingerprint there.")
+        print(
+            "Call the coordinator on a number that you know. `unskew federation show` prints its fingerprint"
+            " there."
+        )
         return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
 
     return ask

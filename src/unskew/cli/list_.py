@@ -1,7 +1,7 @@
 """`unskew list`: what there is to choose from.
 
-Methods are filtered by what they are for, and by what may leave a site; the words are those of `policy.yaml`, so that a site's policy
-can be typed in.
+Methods are filtered by what they are for, and by what may leave a site; the words are those of `policy.yaml`,
+so that a site's policy can be typed in.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ class Filters:
 
     against: Annotated[
         str | None,
-        "for methods: those against labels or features that differ, scarcity of samples, or absence of clients",
+        "for methods: those against labels or features that differ, scarcity of samples, or absence of"
+        " clients",
     ] = None
-    family: Annotated[str | None, "for methods: those of one family, such as personalised or compression"] = None
+    family: Annotated[str | None, "for methods: those of one family, such as personalised or compression"] = (
+        None
+    )
     task: Annotated[str | None, "for methods: those that serve this task, such as regression"] = None
     shares: Annotated[
         str | None,
-        "for methods: those that send nothing but these kinds, such as weights or sums,statistics: weights, sums, "
-        "statistics, features, labels, inputs",
+        "for methods: those that send nothing but these kinds, such as weights or sums,statistics: weights,"
+        " sums, statistics, features, labels, inputs",
     ] = None
     least_samples: Annotated[
         int | None, Ge(1), "for methods: those with at least so many samples behind every number that leaves"
@@ -43,7 +46,8 @@ class Filters:
         Literal["optional", "required"], "for methods: required: those that need only sums over clients"
     ] = "optional"
     handing_on: Annotated[
-        Literal["allowed", "refused"], "for methods: refused: those that send nobody what is made of another's model"
+        Literal["allowed", "refused"],
+        "for methods: refused: those that send nobody what is made of another's model",
     ] = "allowed"
 
     @property
@@ -63,7 +67,9 @@ class Filters:
     @property
     def kinds(self) -> list[str]:
         """The kinds that may leave."""
-        return [kind.strip() for kind in self.shares.split(",")] if self.shares is not None else _share_kinds()
+        return (
+            [kind.strip() for kind in self.shares.split(",")] if self.shares is not None else _share_kinds()
+        )
 
     def fits(self, profile: Profile) -> bool:
         """Whether a method passes every filter."""
@@ -84,7 +90,9 @@ def _check_words(name: str, words: Iterable[Any], known: Iterable[str]) -> None:
     for word in words:
         if word is not None and word not in listed:
             near = suggestion(word, listed)
-            raise UsageError("E109", f"{_option(name)} is one of {', '.join(listed)}; got {excerpt(word)}.{near}")
+            raise UsageError(
+                "E109", f"{_option(name)} is one of {', '.join(listed)}; got {excerpt(word)}.{near}"
+            )
 
 
 def _share_kinds() -> list[str]:
@@ -135,7 +143,10 @@ def command(arguments: Arguments) -> None:
         return
     _print(entries, arguments.time)
     if arguments.kind == "experiments" and not arguments.time:
-        print("\nHow long they take: `unskew list experiments --time`, or `unskew reproduce NAME --dry-run` for one.")
+        print(
+            "\nHow long they take: `unskew list experiments --time`, or `unskew reproduce NAME --dry-run` for"
+            " one."
+        )
 
 
 def _print(entries: dict[str, str], times: bool = False) -> None:
@@ -152,7 +163,8 @@ def _methods() -> dict[str, str]:
 
 
 def _profiles() -> Iterator[tuple[str, Profile]]:
-    """Every method with what can be said of it on the federation of `unskew check`, on which nothing trains."""
+    """Every method with what can be said of it on the federation of `unskew check`, on which nothing
+    trains."""
     from unskew.core.part import Part
     from unskew.methods import catalogue, registry
     from unskew.report.method_profile import Profile

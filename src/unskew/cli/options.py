@@ -1,8 +1,8 @@
 """Command-line options made from annotated dataclasses, so that every option is described in one place.
 
-A field `test_data: Annotated[str | None, "meaning"] = None` becomes `--test-data`, with its meaning, range, choices and default in
-`--help`. Fields without a default are positional arguments. Some mistakes are explained before the parser sees them, such as a
-column that is written as an option.
+A field `test_data: Annotated[str | None, "meaning"] = None` becomes `--test-data`, with its meaning, range,
+choices and default in `--help`. Fields without a default are positional arguments. Some mistakes are
+explained before the parser sees them, such as a column that is written as an option.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from unskew.results import PublishedModel, Result, SitePredictor
 
 COLUMN_ARGUMENTS = {"run": ("site", "label", "target"), "compare": ("site", "label")}
-"""By command, the arguments of a table that are none of its options: they stand in the brackets behind the table's path."""
+"""By command, the arguments of a table that are none of its options: they stand in the brackets behind the
+table's path."""
 
 
 class Commands(TyperGroup):
@@ -45,7 +46,9 @@ def check_words(args: Sequence[str]) -> None:
     command, given = (args[0], list(args[1:])) if args else ("", [])
     if "--" in given:
         given = given[: given.index("--")]
-    options = {_option_name(text): _option_value(given, i) for i, text in enumerate(given) if text.startswith("--")}
+    options = {
+        _option_name(text): _option_value(given, i) for i, text in enumerate(given) if text.startswith("--")
+    }
     columns = [name for name in COLUMN_ARGUMENTS.get(command, ()) if name in options]
     if columns and "on" not in options:
         raise UsageError("E109", _column_problem(command, columns, options))
@@ -61,7 +64,8 @@ def _column_problem(command: str, names: Sequence[str], options: dict[str, str])
     written = " and ".join(f"--{name}" for name in names)
     which = "is no option" if len(names) == 1 else "are no options"
     return (
-        f'{written} {which} of unskew {command}: columns are named behind the table\'s path, --data "{path}({inside})".'
+        f"{written} {which} of unskew {command}: columns are named behind the table's path, --data"
+        f' "{path}({inside})".'
     )
 
 
@@ -81,7 +85,8 @@ def _option_value(given: Sequence[str], place: int) -> str:
 
 T = TypeVar("T")
 SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("method", "set"))
-"""The settings that are options of their own; `method` is an argument, and `set` is written --set part.argument=value."""
+"""The settings that are options of their own; `method` is an argument, and `set` is written --set
+part.argument=value."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +139,17 @@ def with_settings(
 
 
 def _build(kind: type[T], values: dict[str, Any]) -> T:
-    """The dataclass with the values that the user gave; raises UsageError (E109) for one that does not fit."""
+    """The dataclass with the values that the user gave; raises UsageError (E109) for one that does not
+    fit."""
     given = {name: value for name, value in values.items() if value is not None}
     return kind(**arguments.check(kind, given, "the command", "E109"))
 
 
-def _as_command(called: Command, function: Callable[..., None], parameters: list[inspect.Parameter]) -> Command:
-    """`called`, which looks to typer as if it had these parameters, with the name and docstring of `function`."""
+def _as_command(
+    called: Command, function: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Command:
+    """`called`, which looks to typer as if it had these parameters, with the name and docstring of
+    `function`."""
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__doc__, called.__name__ = function.__doc__, function.__name__
     called.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -148,10 +157,15 @@ def _as_command(called: Command, function: Callable[..., None], parameters: list
 
 
 def _parameter(argument: Argument, panel: Panel | None = None) -> inspect.Parameter:
-    """How typer is told of an option. The default is None, so that what the user gave can be told from what they left out."""
+    """How typer is told of an option. The default is None, so that what the user gave can be told from what
+    they left out."""
     beside = get_args(argument.hint)[1:] if get_origin(argument.hint) is Annotated else ()
     panel = next((item for item in beside if isinstance(item, Panel)), panel)
-    shown = {"help": help_text(argument), "show_default": False, "rich_help_panel": panel.title if panel else None}
+    shown = {
+        "help": help_text(argument),
+        "show_default": False,
+        "rich_help_panel": panel.title if panel else None,
+    }
     kind = _plain(argument.hint)
     required = argument.default is REQUIRED
     if required or any(isinstance(item, Positional) for item in beside):
@@ -159,7 +173,9 @@ def _parameter(argument: Argument, panel: Panel | None = None) -> inspect.Parame
     else:
         default, info = None, typer.Option(_flag(argument), **shown)
     annotation = Annotated[kind if required else kind | None, info]
-    return inspect.Parameter(argument.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        argument.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def _flag(argument: Argument) -> str:
@@ -169,7 +185,8 @@ def _flag(argument: Argument) -> str:
 
 
 def help_text(argument: Argument) -> str:
-    """The meaning, then choices or range, and default in brackets, escaped so that rich does not read them as markup."""
+    """The meaning, then choices or range, and default in brackets, escaped so that rich does not read them as
+    markup."""
     facts = ["|".join(map(str, argument.choices)) or argument.range]
     if argument.default is True:
         facts.append("default: on")
@@ -180,7 +197,8 @@ def help_text(argument: Argument) -> str:
 
 
 def _plain(hint: Any) -> Any:
-    """The type that typer reads: without Annotated and None; one value of a tuple each time an option is given."""
+    """The type that typer reads: without Annotated and None; one value of a tuple each time an option is
+    given."""
     if get_origin(hint) is Annotated:
         return _plain(get_args(hint)[0])
     if get_origin(hint) in (typing.Union, types.UnionType):
@@ -199,13 +217,18 @@ def parts_arguments(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
         path, equals, value = pair.partition("=")
         part, dot, argument = path.partition(".")
         if not (equals and dot and part and argument):
-            raise UsageError("E102", f"--set takes part.argument=value, such as flea.alpha=0.1; got '{pair}'.")
-        by_part.setdefault(part.strip().lower(), {})[argument.strip()] = calls.parse_value(value, path, "E102")
+            raise UsageError(
+                "E102", f"--set takes part.argument=value, such as flea.alpha=0.1; got '{pair}'."
+            )
+        by_part.setdefault(part.strip().lower(), {})[argument.strip()] = calls.parse_value(
+            value, path, "E102"
+        )
     return by_part
 
 
 def set_over(before: Mapping[str, Mapping[str, Any]], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The arguments of Parts as a file gives them, with those of `--set` over them, one by one. Raises UsageError (E102)."""
+    """The arguments of Parts as a file gives them, with those of `--set` over them, one by one. Raises
+    UsageError (E102)."""
     by_part = {part: dict(values) for part, values in before.items()}
     for part, values in parts_arguments(pairs).items():
         by_part[part] = {**by_part.get(part, {}), **values}
@@ -217,11 +240,15 @@ class ModelOptions:
     """Which run's model a command takes, and whose."""
 
     run: Annotated[
-        Path, "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for the hub"
+        Path,
+        "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for"
+        " the hub",
     ]
     client: Annotated[str | None, "take this client's own model, by name or number"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
-    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    method: Annotated[
+        str | None, "the method of a run of which a Part is in a Python file, with your own file"
+    ] = None
     best: Annotated[bool, "take the model of the best round, which a run with --keep-best keeps"] = False
     unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
     data: Annotated[
@@ -238,7 +265,9 @@ class ModelOptions:
         own = {"data": self.data or None, "classes": names(self.classes)}
         code = {"model": self.model, "method": self.method}
         result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
-        if isinstance(result, SitePredictor):  # whose weights may be of an earlier round than the coordinator's
+        if isinstance(
+            result, SitePredictor
+        ):  # whose weights may be of an earlier round than the coordinator's
             print(result, file=sys.stderr)
         return result
 

@@ -25,7 +25,8 @@ NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.I)
 
 
 def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> str:
-    """`input,class,p(CLASS),...`: what each sample is called, its likeliest class, and every class's probability."""
+    """`input,class,p(CLASS),...`: what each sample is called, its likeliest class, and every class's
+    probability."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", "class", *(f"p({name})" for name in classes)])
@@ -35,7 +36,8 @@ def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> st
 
 
 def labels_as_csv(names: Sequence[str], labels: Sequence[str], p_NL: np.ndarray) -> str:
-    """`input,labels,p(LABEL),...`: what each sample is called, its labels joined by ";", and every label's probability."""
+    """`input,labels,p(LABEL),...`: what each sample is called, its labels joined by ";", and every label's
+    probability."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", "labels", *(f"p({name})" for name in labels)])
@@ -46,7 +48,8 @@ def labels_as_csv(names: Sequence[str], labels: Sequence[str], p_NL: np.ndarray)
 
 
 def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> str:
-    """`input,TARGET`: what each sample is called, and the number that the model predicts, in the target's own unit."""
+    """`input,TARGET`: what each sample is called, and the number that the model predicts, in the target's own
+    unit."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", safe_cell(target)])
@@ -64,7 +67,8 @@ def masks_as_csv(names: Sequence[str]) -> str:
 
 
 def safe_cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe before it.
+    """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe
+    before it.
 
     The names of classes and files may be somebody else's.
     """
@@ -77,20 +81,24 @@ class Arguments(ModelOptions):
 
     input: Annotated[
         Path,
-        "samples as the training samples were: an .npy, .npz or .csv file, an image or a sound, or a folder of them",
+        "samples as the training samples were: an .npy, .npz or .csv file, an image or a sound, or a folder"
+        " of them",
     ]
     out: Annotated[Path | None, "write the CSV here instead of printing it; masks are written as .npy"] = None
 
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Predict new samples with a run's model: a CSV with each one's class and the probability of every class, or its number.
+    """Predict new samples with a run's model: a CSV with each one's class and the probability of every class,
+    or its number.
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
 
     if arguments.out and arguments.out.exists() and arguments.out.samefile(arguments.input):
-        raise UsageError("E109", f"--out {arguments.out} is the input, which would be lost; name another file.")
+        raise UsageError(
+            "E109", f"--out {arguments.out} is the input, which would be lost; name another file."
+        )
     result, client = arguments.result(), arguments.whose
     names, x = _samples(arguments, result)
     with warnings.catch_warnings(record=True) as remarks:
@@ -103,7 +111,9 @@ def command(arguments: Arguments) -> None:
             p = result.predict_proba(x, client)
             _write(arguments.out, labels_as_csv(names, result.federation.classes, p))
         elif result.federation.target:
-            _write(arguments.out, numbers_as_csv(names, result.federation.classes[0], result.predict(x, client)))
+            _write(
+                arguments.out, numbers_as_csv(names, result.federation.classes[0], result.predict(x, client))
+            )
         else:
             p = result.predict_proba(x, client)
             text = as_csv(names, result.federation.classes, p)
@@ -124,7 +134,8 @@ def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
         if error.code != "E403" or not (arguments.run / SITES_FILE).is_file():
             raise
         text = (
-            f"{error.text} How files of the sites became samples is known there alone: unskew predict SITE/runs/NUMBER"
+            f"{error.text} How files of the sites became samples is known there alone: unskew predict"
+            " SITE/runs/NUMBER"
         )
         raise DataError("E403", f"{text} {arguments.input}, at a site.") from None
 
@@ -146,7 +157,11 @@ def _write_masks(out: Path | None, result: Any, x: Any, client: int | str | None
     from unskew.system import disk
 
     if out is None or out.suffix != ".npy":
-        raise UsageError("E109", "this run's model predicts masks or tokens, which are no table; give --out FILE.npy.")
+        raise UsageError(
+            "E109", "this run's model predicts masks or tokens, which are no table; give --out FILE.npy."
+        )
     buffer = io.BytesIO()
-    np.save(buffer, result.predict(x, client).astype(np.uint8 if result.federation.n_classes <= 256 else np.int64))
+    np.save(
+        buffer, result.predict(x, client).astype(np.uint8 if result.federation.n_classes <= 256 else np.int64)
+    )
     disk.write_output(out, buffer.getvalue())

@@ -41,8 +41,8 @@ def _duration_text(seconds: float) -> str:
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
     """Start a new run, or continue one that was stopped. terms: min_sites, deadline, wait, test, without.
 
-    Before anything is sent or written, raises UsageError for what cannot run over a network, StateError for a folder
-    that holds another run or one that is going on.
+    Before anything is sent or written, raises UsageError for what cannot run over a network, StateError for a
+    folder that holds another run or one that is going on.
     """
     from unskew.config import check_same, load
     from unskew.federation.coordinator.orders import ORDER_FILE, Order, Terms
@@ -53,7 +53,9 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
     settings = study_settings(settings)
     settings.check_code()
     test = str(Path(terms["test"]).resolve()) if terms["test"] else None
-    agreed = Terms(terms["min_sites"], seconds(terms["deadline"]), seconds(terms["wait"]), test, terms["without"])
+    agreed = Terms(
+        terms["min_sites"], seconds(terms["deadline"]), seconds(terms["wait"]), test, terms["without"]
+    )
     _check_sites(home, agreed)
     order = Order(path.resolve(), federation.resolve(), settings.as_dict(), agreed)
     path.mkdir(parents=True, exist_ok=True)
@@ -66,7 +68,8 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
 
 
 def _check_sites(home: Coordinator, terms: Terms) -> None:
-    """Raises UsageError (E109) if there are not as many admitted sites as are needed, or --without names none of them."""
+    """Raises UsageError (E109) if there are not as many admitted sites as are needed, or --without names none
+    of them."""
     for site in terms.without:
         if site not in home.sites:
             near = suggestion(site, home.sites)
@@ -94,7 +97,8 @@ def _check_free(path: Path) -> None:
 
 @disk.private_files()
 def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "") -> None:
-    """Begin or continue the run that this folder describes, and show it to its end. One that is done is only shown.
+    """Begin or continue the run that this folder describes, and show it to its end. One that is done is only
+    shown.
 
     without: further sites to leave out. wait: how long to wait for missing sites, if not as long as before.
     """
@@ -120,7 +124,8 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
     say = print_nothing if as_json else print_text
     terms = f"at least {order.terms.min_sites} sites, {_duration_text(order.terms.deadline_s)} an exchange"
     say(
-        f"run     {path}  on {home.name}, {terms}; missing sites are waited for {_duration_text(order.terms.wait_s)} at most"
+        f"run     {path}  on {home.name}, {terms}; missing sites are waited for"
+        f" {_duration_text(order.terms.wait_s)} at most"
     )
     try:
         show(home, path, started, as_json)
@@ -139,7 +144,8 @@ def _is_done(path: Path) -> bool:
 
 @disk.private_files()
 def read_order(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Order:
-    """The order of the run in this folder; further sites to leave out, and another wait, are checked and kept in it."""
+    """The order of the run in this folder; further sites to leave out, and another wait, are checked and kept
+    in it."""
     from unskew.federation.coordinator.orders import ORDER_FILE, Order
     from unskew.federation.tickets import Coordinator
 
@@ -161,7 +167,8 @@ def _resume(path: Path) -> str:
 
 
 def _moved_order(path: Path, order: Order) -> Order:
-    """The order of a run for the folder in which it lies now: conducted where it lay before, it would begin anew there.
+    """The order of a run for the folder in which it lies now: conducted where it lay before, it would begin
+    anew there.
 
     Raises StateError (E112) for a copy of a folder that is still there: both would go on as one run.
     """
@@ -188,7 +195,8 @@ def _number(path: Path) -> str | None:
 
 @disk.private_files()
 def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> None:
-    """Repeat what a run says until it ends, then its result. Raises SystemExit with its code if it did not end well."""
+    """Repeat what a run says until it ends, then its result. Raises SystemExit with its code if it did not
+    end well."""
     from unskew.federation.coordinator import submission
     from unskew.federation.coordinator.orders import follow
 
@@ -198,9 +206,13 @@ def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> Non
         shown[0] = line
         print_text(line)
 
-    ending = follow(path, started, lambda: submission.status(home, started.number), print_nothing if as_json else say)
+    ending = follow(
+        path, started, lambda: submission.status(home, started.number), print_nothing if as_json else say
+    )
     if ending["state"] != "done":
-        out = sys.stderr if as_json else sys.stdout  # where JSON is asked for, nothing else is printed among it
+        out = (
+            sys.stderr if as_json else sys.stdout
+        )  # where JSON is asked for, nothing else is printed among it
         if not shown[0].endswith(ending["text"]):  # else it was the last line of the run
             print(ending["text"], file=out)
         if ending["code"] == 75:
@@ -234,7 +246,16 @@ def _show_result(path: Path, as_json: bool) -> None:
     }
     last = {scope: float(values[-1]) for scope, values in series.items() if len(values)}
     if as_json:
-        print(json_of({"run": str(path), "method": run.method, "scores": last, "sha256": checkpoints.digest(weights)}))
+        print(
+            json_of(
+                {
+                    "run": str(path),
+                    "method": run.method,
+                    "scores": last,
+                    "sha256": checkpoints.digest(weights),
+                }
+            )
+        )
         return
     print("\n" + "  ".join(f"{scope} {kind(run.metric).written(value)}" for scope, value in last.items()))
     print(next_steps(path).splitlines()[0])

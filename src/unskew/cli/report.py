@@ -13,7 +13,8 @@ from unskew.errors import printable
 
 def command(
     runs: Annotated[
-        list[Path], typer.Argument(help="folders of runs, of a comparison, or of kept results of `unskew reproduce`")
+        list[Path],
+        typer.Argument(help="folders of runs, of a comparison, or of kept results of `unskew reproduce`"),
     ],
     out: Annotated[
         Path | None, typer.Option(help="where to write the page; report.html in the first folder if left out")

@@ -1,4 +1,5 @@
-"""`unskew reproduce`: a published table, run here, with the paper's number beside ours and a verdict on every claim."""
+"""`unskew reproduce`: a published table, run here, with the paper's number beside ours and a verdict on every
+claim."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Arguments(Request):
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Run a published table, or one of your own. Finished runs are kept, so it can be stopped and extended at any time."""
+    """Run a published table, or one of your own. Finished runs are kept, so it can be stopped and extended at
+    any time."""
     from unskew.cli.screen import Progress, json_of
     from unskew.experiments.reproduce import carry_out
 
@@ -36,7 +38,8 @@ def command(arguments: Arguments) -> None:
         return
     print(reproduction.table())
     print(
-        f"\nreport  {reproduction.page}, with .md, .json, .csv and .tex beside it; index.html lists all tables run here"
+        f"\nreport  {reproduction.page}, with .md, .json, .csv and .tex beside it; index.html lists all"
+        " tables run here"
     )
     if arguments.keep:
         name = reproduction.result["page"]

@@ -16,21 +16,33 @@ def command(
         typer.Option("--without", help="over a network: leave this site out from now on (repeatable)"),
     ] = None,
     wait: Annotated[
-        str, typer.Option(help="over a network: how long to wait for missing sites: 10m, 24h (default: as before)")
+        str,
+        typer.Option(
+            help="over a network: how long to wait for missing sites: 10m, 24h (default: as before)"
+        ),
     ] = "",
     on: Annotated[
         str,
         typer.Option(
-            help="where to train: here, or a Ray cluster, such as ray (default: a comparison as before, a run here)"
+            help=(
+                "where to train: here, or a Ray cluster, such as ray (default: a comparison as before, a run"
+                " here)"
+            )
         ),
     ] = "",
     method: Annotated[
         list[str] | None,
         typer.Option(help="FILE.py of a run with a Part in a Python file (repeatable)"),
     ] = None,
-    model: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run whose model is in a Python file")] = "",
-    metrics: Annotated[str, typer.Option(help="FILE.py:FUNCTION of a run with a metric in a Python file")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
+    model: Annotated[
+        str, typer.Option(help="FILE.py:FUNCTION of a run whose model is in a Python file")
+    ] = "",
+    metrics: Annotated[
+        str, typer.Option(help="FILE.py:FUNCTION of a run with a metric in a Python file")
+    ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the result as JSON and nothing else")
+    ] = False,
 ) -> None:
     """Continue a run to the same bits as if it had never stopped.
 

@@ -14,7 +14,8 @@ from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Panel("Real sites")
 ON_SITES = {"cap": 0.5}
-"""Settings with other defaults on real sites: what a site says of its samples must not outweigh all others together."""
+"""Settings with other defaults on real sites: what a site says of its samples must not outweigh all others
+together."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class Arguments:
     """The options of the command beside the settings of the run."""
 
     method: Annotated[
-        str | None, Positional(), "Parts joined by +, such as fedprox(mu=0.01)+fedrdn; or the config.yaml of a run"
+        str | None,
+        Positional(),
+        "Parts joined by +, such as fedprox(mu=0.01)+fedrdn; or the config.yaml of a run",
     ] = None
     set: Annotated[tuple[str, ...], "an argument of a Part, such as flea.alpha=0.1 (repeatable)"] = ()
     config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
@@ -33,8 +36,8 @@ class Arguments:
     on: Annotated[
         str | None,
         SITES,
-        "train on the real sites of this federation (there cap is 0.5 by default); ray or ray://HOST:10001 instead spreads the "
-        "clients of a simulation over a Ray cluster: see docs/guides/cluster.md",
+        "train on the real sites of this federation (there cap is 0.5 by default); ray or ray://HOST:10001"
+        " instead spreads the clients of a simulation over a Ray cluster: see docs/guides/cluster.md",
     ] = None
     min_sites: Annotated[int, SITES, "a round with answers from fewer sites does not count"] = 1
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
@@ -42,7 +45,9 @@ class Arguments:
     without: Annotated[tuple[str, ...], SITES, "leave this site out of the run (repeatable)"] = ()
     test_data: Annotated[str | None, SITES, "a test set at the server: an .npz file or a folder"] = None
     clip: Annotated[
-        bool, SITES, "limit each site's update to the median norm, unless the method merges in a way of its own"
+        bool,
+        SITES,
+        "limit each site's update to the median norm, unless the method merges in a way of its own",
     ] = True
     federations: Annotated[Path, SITES, "where federations are kept"] = Path("federations")
 
@@ -64,7 +69,8 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 
 
 def _cluster(arguments: Arguments) -> Cluster | None:
-    """The Ray cluster that --on names; None where it is left out or names a federation, which may be called ray, too."""
+    """The Ray cluster that --on names; None where it is left out or names a federation, which may be called
+    ray, too."""
     if (
         arguments.on is None
         or not re.fullmatch(r"ray([:,].*)?", arguments.on)
@@ -75,7 +81,8 @@ def _cluster(arguments: Arguments) -> Cluster | None:
 
 
 def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
-    """The settings of a YAML file, of options, and of --set, each on top of the one before. sites: for a run on real ones."""
+    """The settings of a YAML file, of options, and of --set, each on top of the one before. sites: for a run
+    on real ones."""
     from unskew import config as settings_of
     from unskew.runs.resolve import with_arguments
 
@@ -87,7 +94,8 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
 
 
 def _in_file(arguments: Arguments) -> dict[str, Any]:
-    """The settings of a YAML file without defaults, for other data may ask for another skew; {} if none is named."""
+    """The settings of a YAML file without defaults, for other data may ask for another skew; {} if none is
+    named."""
     from unskew import config as settings_of
 
     named = arguments.method if arguments.method and _is_file(arguments.method) else arguments.config
@@ -105,10 +113,13 @@ def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[s
     from unskew.federation.protocol.study_rules import SITE_CHOICES, with_clipping
 
     if arguments.dry_run:
-        raise UsageError("E109", "--dry-run shows a partition, but sites only say what they hold when a run begins.")
+        raise UsageError(
+            "E109", "--dry-run shows a partition, but sites only say what they hold when a run begins."
+        )
     if (ignored := [name for name in SITE_CHOICES if name in asked]) and not arguments.json:
         print_text(
-            f"ignored {', '.join(ignored)}: every site trains on its own samples, on the device that it was started with"
+            f"ignored {', '.join(ignored)}: every site trains on its own samples, on the device that it was"
+            " started with"
         )
     if arguments.clip:
         settings = with_clipping(settings)
@@ -139,11 +150,14 @@ def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | N
         screen.say("\n".join(disclosure_lines(loop)))
         loop.trainer.close()
         return
-    finish(RunFolder(path, train_clients_on(resolved, cluster) if cluster else resolved), screen, arguments.json)
+    finish(
+        RunFolder(path, train_clients_on(resolved, cluster) if cluster else resolved), screen, arguments.json
+    )
 
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
-    """Train the run of a folder to its end and show it; then print its scores, write its report and say what to do next."""
+    """Train the run of a folder to its end and show it; then print its scores, write its report and say what
+    to do next."""
     from unskew.cli.screen import json_of, next_steps
     from unskew.config import resume_command
     from unskew.report import page
@@ -185,7 +199,9 @@ def _as_json(result: Any) -> dict[str, Any]:
     """What `--json` prints."""
     scopes = ("global", "global@client", "personal@client")
     beside = {
-        metric: {scope: result.scores(scope, metric) for scope in scopes if metric in result.record.metrics(scope)}
+        metric: {
+            scope: result.scores(scope, metric) for scope in scopes if metric in result.record.metrics(scope)
+        }
         for metric in result.metrics
     }
     return {

@@ -1,4 +1,5 @@
-"""What commands print: a live table on a terminal, plain lines when the output is piped, nothing but JSON with --json."""
+"""What commands print: a live table on a terminal, plain lines when the output is piped, nothing but JSON
+with --json."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from unskew.round.run import is_reference
 from unskew.scores import Kind, kind
 
 MOST_LOSS = 1e5
-"""A loss from here on, of training that diverges, is written with an exponent, for it would push the rest off the line."""
+"""A loss from here on, of training that diverges, is written with an exponent, for it would push the rest off
+the line."""
 
 
 class Screen:
@@ -39,7 +41,8 @@ class Screen:
         """Whether the cursor stands behind a line that the next round rewrites."""
 
     def say(self, text: str) -> None:
-        """Print a text; one that comes while rounds rewrite their line leaves that line as it stands and begins below it."""
+        """Print a text; one that comes while rounds rewrite their line leaves that line as it stands and
+        begins below it."""
         if not self.quiet:
             print("\n" * self._open + text.removeprefix("\n" * self._open), flush=True)
             self._open = False
@@ -51,7 +54,8 @@ class Screen:
             self._open = False
 
     def round(self, summary: Any, scores: list[str]) -> None:
-        """Show a finished round: a line rewritten in place on a terminal, a line for each tenth of the run when piped.
+        """Show a finished round: a line rewritten in place on a terminal, a line for each tenth of the run
+        when piped.
 
         summary: the loop's account of the round; scores: columns, as `scores.latest` writes them.
         """
@@ -67,7 +71,8 @@ class Screen:
             self.say("  ".join(columns))
 
     def _fitting(self, columns: list[str]) -> str:
-        """The line without the columns for which the terminal is too narrow; a wrapped one could not be rewritten."""
+        """The line without the columns for which the terminal is too narrow; a wrapped one could not be
+        rewritten."""
         width, shown = shutil.get_terminal_size().columns - 1, len(columns)
         while shown > 1 and len("  ".join(columns[:shown])) > width:
             shown -= 1
@@ -88,7 +93,8 @@ class Screen:
 
 
 def json_of(value: Any) -> str:
-    """A value as JSON that every program reads: null for a number that is not finite, as the loss of training that diverged."""
+    """A value as JSON that every program reads: null for a number that is not finite, as the loss of training
+    that diverged."""
     return json.dumps(_finite(value), allow_nan=False)
 
 
@@ -137,7 +143,8 @@ class Progress:
             self._live = None
 
     def look(self, runs: Sequence[Cell]) -> None:
-        """Show the present state of the runs. Other runs than those shown before begin a table of their own."""
+        """Show the present state of the runs. Other runs than those shown before begin a table of their
+        own."""
         if [cell.path for cell in runs] != [cell.path for cell in self.runs]:
             self.close()
             self.runs, self._reported, self._began = list(runs), set(), None
@@ -159,10 +166,14 @@ class Progress:
                 self._reported.add(cell.path)
                 count = f"{len(self._reported)}/{len(self.runs)}"
                 sent = _megabytes([cell])
-                print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {_outcome(cell):<13}  {sent:>8} MB", flush=True)
+                print(
+                    f"{count:>7}  {cell.method:<28} seed {cell.seed}  {_outcome(cell):<13}  {sent:>8} MB",
+                    flush=True,
+                )
 
     def table(self) -> Table:
-        """One line for each method, over its seeds; below it how much is done and how long the rest will take."""
+        """One line for each method, over its seeds; below it how much is done and how long the rest will
+        take."""
         table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
         for title in COLUMNS:
             table.add_column(title, justify="left" if title == "method" else "right")
@@ -176,13 +187,15 @@ class Progress:
                 f"{sum(cell.done for cell in group)}/{len(group)}",
                 f"{max(cell.t for cell in group)}/{group[0].settings.rounds}",
                 _mean(main, [cell.score for cell in begun]),
-                f"{_mean(main, [cell.client_mean for cell in begun])} / {_mean(main, [cell.client_worst for cell in begun])}",
+                f"{_mean(main, [cell.client_mean for cell in begun])} /"
+                f" {_mean(main, [cell.client_worst for cell in begun])}",
                 _megabytes(group) if begun else "",
             )
         return table
 
     def _caption(self) -> str:
-        """`40% done, 2:30 left`, at the pace since the first look; rounds from an earlier sitting do not count for it."""
+        """`40% done, 2:30 left`, at the pace since the first look; rounds from an earlier sitting do not
+        count for it."""
         done, (began, before) = self._share_done(), self._began or (0.0, 1.0)
         gained = done - before
         left = f", {clock((time.monotonic() - began) * (1 - done) / gained)} left" if gained > 0.01 else ""
@@ -194,7 +207,8 @@ class Progress:
 
 
 def _outcome(cell: Cell) -> str:
-    """What a run that is done has come to: its last score, unless its clients did not train it or it has no global model."""
+    """What a run that is done has come to: its last score, unless its clients did not train it or it has no
+    global model."""
     if cell.code == NothingUsed.exit_code:
         return "not trained"
     return "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from unskew.federation.programs import Log
     from unskew.federation.prometheus import Figures
 
-METRICS = "where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given (default: nowhere)"
+METRICS = (
+    "where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given (default: nowhere)"
+)
 LOG_FORMAT = "text, or json: one object a line, also in the log files of the programs that it starts"
 
 
@@ -25,7 +27,10 @@ def command(
     bind: Annotated[
         str,
         typer.Option(
-            help="the address to listen at (default: the host if it is an address, else 0.0.0.0; ::, IPv4 and IPv6)"
+            help=(
+                "the address to listen at (default: the host if it is an address, else 0.0.0.0; ::, IPv4 and"
+                " IPv6)"
+            )
         ),
     ] = "",
     metrics: Annotated[str, typer.Option(metavar="[HOST:]PORT", help=METRICS)] = "",
@@ -61,8 +66,15 @@ def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
     figures = ServerMetrics(server)
     if metrics:
         publish(metrics, figures, say)
-    tls = "TLS, for admitted keys only" if home.tls else "TLS DISABLED, so that anybody on this machine can connect"
-    say(f"{home.name}  {host_port(server.bind, home.port)}  {tls}; requests and replies signed; telemetry disabled")
+    tls = (
+        "TLS, for admitted keys only"
+        if home.tls
+        else "TLS DISABLED, so that anybody on this machine can connect"
+    )
+    say(
+        f"{home.name}  {host_port(server.bind, home.port)}  {tls}; requests and replies signed; telemetry"
+        " disabled"
+    )
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     with stop_at_end(server):
         while True:

@@ -25,7 +25,8 @@ def approve(
     ] = "",
     folder: Folder = SITE,
 ) -> None:
-    """Let a study take what it asks for, in this run and in later ones; without a run, show every study that has asked."""
+    """Let a study take what it asks for, in this run and in later ones; without a run, show every study that
+    has asked."""
     from unskew.federation.site import approvals
     from unskew.federation.site.site_folder import SiteFolder
 
@@ -58,15 +59,21 @@ def refuse(
     SiteFolder.open(folder)
     refused = approvals.decide(folder, number, "refused")
     print(f"refused  {refused.run}  {refused.method}: nothing more is computed for this study here")
-    print(f"         to allow it after all: unskew site approve {refused.run} --folder {shlex.quote(str(folder))}")
+    print(
+        f"         to allow it after all: unskew site approve {refused.run} --folder"
+        f" {shlex.quote(str(folder))}"
+    )
 
 
 @app.command("watch")
 def watch(
     folder: Folder = SITE,
-    port: Annotated[int, typer.Option(help="port of the page on this machine (default 0: any that is free)")] = 0,
+    port: Annotated[
+        int, typer.Option(help="port of the page on this machine (default 0: any that is free)")
+    ] = 0,
 ) -> None:
-    """Show in a browser what waits, what runs and what has left. Only this machine reaches the page; Ctrl-C ends it."""
+    """Show in a browser what waits, what runs and what has left. Only this machine reaches the page; Ctrl-C
+    ends it."""
     from unskew.federation.local_page import Page
     from unskew.federation.site.site_folder import SiteFolder
     from unskew.federation.site.site_page import html
@@ -84,7 +91,9 @@ def policy(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="replace the value of one key: shares=weights,sums"),
     ] = None,
-    default: Annotated[bool, typer.Option("--default", help="write the default policy where there is none")] = False,
+    default: Annotated[
+        bool, typer.Option("--default", help="write the default policy where there is none")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Check and show what studies may ask of this site, or change it."""
@@ -97,7 +106,10 @@ def policy(
     SiteFolder.open(folder)
     if default:
         if (folder / POLICY_FILE).exists():
-            change = f"change its keys with: unskew site policy --set KEY=VALUE --folder {shlex.quote(str(folder))}"
+            change = (
+                "change its keys with: unskew site policy --set KEY=VALUE --folder"
+                f" {shlex.quote(str(folder))}"
+            )
             raise UsageError("E502", f"{folder / POLICY_FILE} exists and is not overwritten; {change}")
         Policy().write(folder)
     current = Policy.read(folder)
@@ -117,11 +129,14 @@ def check(
     study: Annotated[
         Path | None, typer.Option(help="a study's YAML file: also list what would leave this site in it")
     ] = None,
-    sites: Annotated[int, typer.Option(help="how many sites the study has; some methods share more with more")] = 2,
+    sites: Annotated[
+        int, typer.Option(help="how many sites the study has; some methods share more with more")
+    ] = 2,
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check the key, the network, the certificate, the clock, the data and the versions, without joining a run."""
+    """Check the key, the network, the certificate, the clock, the data and the versions, without joining a
+    run."""
     from unskew.federation.site.site_checks import check_site as checked
     from unskew.federation.site.site_checks import policy_finding
 
@@ -144,14 +159,20 @@ def check(
         raise SystemExit(2 if readable else 3)
     if not as_json:
         named = [*(["--classes", classes] if classes else []), *(["--model", model] if model else [])]
-        print(f"next  {shlex.join(['unskew', 'site', 'run', '--data', data, *named, '--folder', str(folder)])}")
+        print(
+            f"next  {shlex.join(['unskew', 'site', 'run', '--data', data, *named, '--folder', str(folder)])}"
+        )
 
 
 @app.command("clean")
 def clean(
-    runs: Annotated[list[str] | None, typer.Argument(help="runs by number (default: all that are old enough)")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="runs by number (default: all that are old enough)")
+    ] = None,
     folder: Folder = SITE,
-    older: Annotated[float, typer.Option(help="remove what was last used so many days ago, or longer")] = 30.0,
+    older: Annotated[
+        float, typer.Option(help="remove what was last used so many days ago, or longer")
+    ] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be removed, and stop")] = False,
 ) -> None:
     """Remove the models and the private state of old runs. What has left this site stays on record.
@@ -164,16 +185,21 @@ def clean(
     SiteFolder.open(folder)
     kept = removable_runs(folder, runs or [], older)
     for run in kept:
-        what = f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used {time_ago(run.used_s)}"
+        what = (
+            f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used"
+            f" {time_ago(run.used_s)}"
+        )
         print(f"{'would remove' if dry_run else 'removed'}  {what}")
         if not dry_run:
             run.remove()
     going_on = [] if runs else active_runs(folder, older)
     for run in going_on:
         print(
-            f"kept  {run.path.name}  last used {time_ago(run.used_s)}, so it may be going on; wait until it was quiet for an hour"
+            f"kept  {run.path.name}  last used {time_ago(run.used_s)}, so it may be going on; wait until it"
+            " was quiet for an hour"
         )
     if not (kept or going_on):
         print(
-            f"nothing to remove: no run was last used {older:g} days ago or longer; --older DAYS reaches younger ones"
+            f"nothing to remove: no run was last used {older:g} days ago or longer; --older DAYS reaches"
+            " younger ones"
         )

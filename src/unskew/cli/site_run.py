@@ -22,18 +22,26 @@ if TYPE_CHECKING:
 Data = Annotated[
     str,
     typer.Option(
-        help="a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION; how it is read may follow in brackets"
+        help=(
+            "a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION; how it is read may follow in"
+            " brackets"
+        )
     ),
 ]
 Classes = Annotated[str, typer.Option(help="all class names, separated by commas; the same at every site")]
 Folder = Annotated[Path, typer.Option(help="the site's folder")]
 Model = Annotated[
-    str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
+    str | None,
+    typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file"),
 ]
-APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}
+APPROVALS = {
+    "ask": "new ones wait for `unskew site approve`",
+    "all": "ALL that the policy allows begin without asking",
+}
 LOCAL_ADDRESS = "new ones are asked about here"
 LATER_CHECKS = ("network", "handshake", "admission")
-"""Findings that a site which has only now joined waits out: the server may not run yet, and its key is not admitted."""
+"""Findings that a site which has only now joined waits out: the server may not run yet, and its key is not
+admitted."""
 
 
 def command(
@@ -49,8 +57,11 @@ def command(
     approve: Annotated[
         Literal["ask", "all"],
         typer.Option(
-            help="ask: a new study waits for the operator, here or by `unskew site approve`; all: whatever the policy "
-            "allows may begin"
+            help=(
+                "ask: a new study waits for the operator, here or by `unskew site approve`; all: whatever the"
+                " policy "
+                "allows may begin"
+            )
         ),
     ] = "ask",
     metrics: Annotated[str, typer.Option(metavar="[HOST:]PORT", help=METRICS)] = "",
@@ -63,14 +74,18 @@ def command(
 
     head = Log(log_format, {"program": "site run"})
     with head.to_the_end():
-        joined = _join(folder, ticket, coordinator, data, classes, head) if ticket else SiteFolder.open(folder)
+        joined = (
+            _join(folder, ticket, coordinator, data, classes, head) if ticket else SiteFolder.open(folder)
+        )
         if coordinator:
             check_fingerprint(joined.ticket, coordinator)  # also where the site joined without it
         site = joined.ticket
         tls = "TLS enabled" if site.authority else "TLS DISABLED"
         head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
         head(f"logs    {folder / 'worker.log'}")
-        say = Log(log_format, {"program": "site run", "federation": site.federation, "site": site.site}, timed=True)
+        say = Log(
+            log_format, {"program": "site run", "federation": site.federation, "site": site.site}, timed=True
+        )
         with site_lock(folder, site.site):
             figures = SiteMetrics(folder)
             if metrics:
@@ -81,16 +96,22 @@ def command(
 
 
 def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> SiteFolder:
-    """The site in this folder, which joins first if it has not. Raises SystemExit if what it then checks cannot work."""
+    """The site in this folder, which joins first if it has not. Raises SystemExit if what it then checks
+    cannot work."""
     from unskew.federation.site import site_checks, site_folder
 
-    joined, now = site_folder.join(folder, ticket, join.fingerprint_source(coordinator, asks=say.form == "text"))
+    joined, now = site_folder.join(
+        folder, ticket, join.fingerprint_source(coordinator, asks=say.form == "text")
+    )
     join.show(joined, now, say)
     if now:
         findings = site_checks.check_site(folder, data, names(classes))
         show_findings(findings, say, LATER_CHECKS)
         if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
-            say("The site has joined and has connected to nobody. Mend this, then give the same command again.")
+            say(
+                "The site has joined and has connected to nobody. Mend this, then give the same command"
+                " again."
+            )
             raise SystemExit(3 if wrong == ["data"] else 2)
     return joined
 

@@ -1,4 +1,5 @@
-"""`unskew watch`: the progress of a run, a comparison or a table, read from what it has written, without touching it."""
+"""`unskew watch`: the progress of a run, a comparison or a table, read from what it has written, without
+touching it."""
 
 from __future__ import annotations
 
@@ -21,12 +22,18 @@ MOST_NAMES = 6
 
 def command(
     run: Annotated[
-        Path, typer.Argument(help="the folder of a run (here or over a network) or a comparison, or runs/reproduce")
+        Path,
+        typer.Argument(
+            help="the folder of a run (here or over a network) or a comparison, or runs/reproduce"
+        ),
     ],
     once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
-    page: Annotated[bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")
+    ] = False,
 ) -> None:
-    """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
+    """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the
+    run itself."""
     from unskew.comparison import tuning
     from unskew.comparison.plan import planned_cells, read_plan
     from unskew.comparison.progress import announced_cells
@@ -106,7 +113,8 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
 
 
 class _History:
-    """What a run has written so far. complete: the rounds of which everything is written; 0 is before the first."""
+    """What a run has written so far. complete: the rounds of which everything is written; 0 is before the
+    first."""
 
     def __init__(self, run: Path):
         from unskew.records.rows import Tail  # which loads NumPy
@@ -122,7 +130,9 @@ class _History:
         """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
         from unskew.records.client_lists import clients_in
 
-        for row in self._metrics.read():  # before the events: what a round has to tell is written before its scores
+        for (
+            row
+        ) in self._metrics.read():  # before the events: what a round has to tell is written before its scores
             if row["metric"] in MAIN.values():
                 self._main = kind(row["metric"])
             if row["client"] is None and (name := SHOWN_ROUNDS.get((row["scope"], row["metric"]))):
@@ -132,7 +142,9 @@ class _History:
         self._sites = self._sites or _site_names(self._run)
         for event in self._events.read():
             if event["code"] == "round":
-                self._attendance[event["t"]] = self._answered(*map(clients_in, (event["asked"], event["answered"])))
+                self._attendance[event["t"]] = self._answered(
+                    *map(clients_in, (event["asked"], event["answered"]))
+                )
             else:
                 yield f"{event['code']} {event['text']}"
 

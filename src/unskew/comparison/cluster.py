@@ -1,10 +1,10 @@
 """Where runs are trained: on this machine, or on the nodes of a Ray cluster. The text of `--on`, taken apart.
 
 here                           this machine, one process a core
-ray                            the cluster that this machine belongs to or that RAY_ADDRESS names; else Ray, started here
-ray:HOST:PORT                  the cluster with this head, from one of its nodes (`ray start --head` names the port, 6379)
-ray://HOST:PORT                the same through Ray's client server, port 10001, from a machine outside the cluster
-ray...,cpus=4,gpus=0.25        the share of a node that each run takes
+ray                            the cluster that this machine belongs to or that RAY_ADDRESS names; else Ray,
+started here ray:HOST:PORT                  the cluster with this head, from one of its nodes (`ray start
+--head` names the port, 6379) ray://HOST:PORT                the same through Ray's client server, port 10001,
+from a machine outside the cluster ray...,cpus=4,gpus=0.25        the share of a node that each run takes
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Cluster:
     address: Annotated[str, "HOST:PORT of the head, //HOST:PORT of its client server, or empty"] = ""
     cpus: Annotated[int, Ge(1), "cores a run, each with a thread"] = 1
     gpus: Annotated[
-        float | None, Ge(0), "GPUs a run, such as 0.25; one where runs use a GPU and the cluster has any, if left out"
+        float | None,
+        Ge(0),
+        "GPUs a run, such as 0.25; one where runs use a GPU and the cluster has any, if left out",
     ] = None
 
     @property
@@ -55,26 +57,35 @@ class Cluster:
 
 
 def _federation_hint(text: str) -> str:
-    """What to do instead with the name of a federation, whose sites train one method at a time; "" where it is none."""
+    """What to do instead with the name of a federation, whose sites train one method at a time; "" where it
+    is none."""
     if not re.fullmatch(r"\w[\w.-]*", text) or not (Path("federations") / text).is_dir():
         return ""
     each = f"unskew run METHOD --config study.yaml --on {text} --name NAME"
     return (
-        f" '{text}' is a federation, whose sites train one method at a time: {each}, then unskew report runs/A runs/B."
+        f" '{text}' is a federation, whose sites train one method at a time: {each}, then unskew report"
+        " runs/A runs/B."
     )
 
 
 def parse(text: str) -> Cluster | None:
-    """The cluster that a text names, None for this machine. Raises UsageError (E170) for a text that names neither."""
+    """The cluster that a text names, None for this machine. Raises UsageError (E170) for a text that names
+    neither."""
     if text in ("", HERE):
         return None
     spec = specs.parse(text, "--on", "E170")
     if spec.kind != Cluster.name:
-        raise UsageError("E170", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.{_federation_hint(text)}")
+        raise UsageError(
+            "E170", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.{_federation_hint(text)}"
+        )
     cluster = specs.make(Cluster, spec, "place", "E170")
     match = _ADDRESS.fullmatch(cluster.address)
     if cluster.address and not (match and 0 < int(match[3]) < 65536):
-        raise UsageError("E170", f"--on {excerpt(text)} has no host and port; write it like {Cluster.example}.")
+        raise UsageError(
+            "E170", f"--on {excerpt(text)} has no host and port; write it like {Cluster.example}."
+        )
     if cluster.gpus and cluster.gpus > 1 and cluster.gpus != int(cluster.gpus):
-        raise UsageError("E170", f"--on {excerpt(text)}: gpus is a part of one GPU or a whole number of them.")
+        raise UsageError(
+            "E170", f"--on {excerpt(text)}: gpus is a part of one GPU or a whole number of them."
+        )
     return cluster

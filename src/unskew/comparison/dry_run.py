@@ -1,4 +1,5 @@
-"""A dry run of a plan: every run is assembled once and released again, so that what cannot run is reported before any trains.
+"""A dry run of a plan: every run is assembled once and released again, so that what cannot run is reported
+before any trains.
 
 Runs that have begun were assembled before; of these it is checked whether their data are still the same.
 """
@@ -27,8 +28,8 @@ def dry_run(cells: Iterable[Cell]) -> str:
     """Look at one seed of every run that has not begun, and at the data of those that have.
 
     Returns the main score of what it looked at; "" where all have begun.
-    Raises what the first of them that cannot run would raise itself, its name in front; StateError (E112) for a run that has
-    begun with other data than lie there now.
+    Raises what the first of them that cannot run would raise itself, its name in front; StateError (E112) for
+    a run that has begun with other data than lie there now.
     """
     cells, seen, score = list(cells), set[str](), ""
     stage = _DataCache()
@@ -46,10 +47,11 @@ def dry_run(cells: Iterable[Cell]) -> str:
 
 
 def check_data(cells: Sequence[Cell], stage: _DataCache | None = None) -> None:
-    """Raises StateError (E112) where data have changed since a run began, whose scores would stand beside others of new data.
+    """Raises StateError (E112) where data have changed since a run began, whose scores would stand beside
+    others of new data.
 
-    One run is asked for each set: data that changed did so for all. Where all runs are finished, they can be shown without
-    data, too.
+    One run is asked for each set: data that changed did so for all. Where all runs are finished, they can be
+    shown without data, too.
     """
     asked, stage = set[str](), stage or _DataCache()
     for cell in cells:
@@ -65,7 +67,9 @@ def check_data(cells: Sequence[Cell], stage: _DataCache | None = None) -> None:
             raise
         if now != known:
             text = f"the data {excerpt(cell.settings.data, 60)} are not those that {cell.path} was trained on"
-            raise StateError("E112", f"{text}, beside which other runs would be compared; choose another --name.")
+            raise StateError(
+                "E112", f"{text}, beside which other runs would be compared; choose another --name."
+            )
 
 
 class _DataCache:

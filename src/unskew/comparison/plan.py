@@ -1,7 +1,7 @@
 """The plan of a comparison: every method with every seed, written to compare.yaml so that it can be resumed.
 
-Each run is trained in a process of its own, which reads everything from files. So methods and models are written as texts, and
-data that are no text are written to a file in the comparison's folder.
+Each run is trained in a process of its own, which reads everything from files. So methods and models are
+written as texts, and data that are no text are written to a file in the comparison's folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ DATA_FILE = "data.npz"
 
 
 def methods_as_text(methods: Iterable[Method | Part | str | os.PathLike[str]]) -> list[str]:
-    """The texts of methods. Raises UsageError (E109) for a Part that no other process can find by its name."""
+    """The texts of methods. Raises UsageError (E109) for a Part that no other process can find by its
+    name."""
     if isinstance(methods, str | os.PathLike | Method | Part):
         raise UsageError(
             "E109", f"compare takes a list of methods, such as ['fedavg', 'fedprox']; got {excerpt(methods)}."
@@ -57,8 +58,8 @@ def _method_text(method: Method | Part | str | os.PathLike[str]) -> str:
     if again != parts:
         raise UsageError(
             "E109",
-            f"{excerpt(text)} is a Part of this process alone, and each run of a comparison has a process of its own; put "
-            "the Part into a file and name that: compare(['my_part.py', ...]).",
+            f"{excerpt(text)} is a Part of this process alone, and each run of a comparison has a process of"
+            " its own; put the Part into a file and name that: compare(['my_part.py', ...]).",
         )
     return text
 
@@ -68,8 +69,8 @@ def model_as_text(model: Any) -> str:
     if isinstance(model, nn.Module):
         raise UsageError(
             "E109",
-            f"a {type(model).__name__} was given as model, and each run of a comparison has a process of its own; put the "
-            "function that builds it into a file and name that: model='my_model.py:function'.",
+            f"a {type(model).__name__} was given as model, and each run of a comparison has a process of its"
+            " own; put the function that builds it into a file and name that: model='my_model.py:function'.",
         )
     return os.fspath(model)
 
@@ -77,8 +78,8 @@ def model_as_text(model: Any) -> str:
 def data_as_text(data: Any, parent: Path, label: str, site: str, target: str = "") -> dict[str, str]:
     """The settings that stand for data: their text and, where they came divided, the skew.
 
-    What is no text is written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a Federation, and
-    as `take` does.
+    What is no text is written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a
+    Federation, and as `take` does.
     """
     if isinstance(data, str | os.PathLike):
         return settings_of(data, label, site, target)[1]
@@ -86,8 +87,8 @@ def data_as_text(data: Any, parent: Path, label: str, site: str, target: str = "
     if isinstance(dataset, Federation):
         raise UsageError(
             "E109",
-            "a Federation is dealt out already, and each run of a comparison deals out for itself; give the Dataset and a "
-            "skew, or a list of the clients' sets.",
+            "a Federation is dealt out already, and each run of a comparison deals out for itself; give the"
+            " Dataset and a skew, or a list of the clients' sets.",
         )
     save_dataset(dataset, parent / DATA_FILE)
     return {**settings_of(dataset, "", site)[1], "data": str(parent / DATA_FILE)}
@@ -119,9 +120,9 @@ def plan_cells(
 ) -> list[Cell]:
     """The runs of a comparison, each in a folder of its own under `parent`; nothing is written.
 
-    options: settings that all methods share. tuned: by method, settings of its own, as `with_point` takes them.
-    Raises UsageError for a method or a setting that cannot be read, for arguments that no method has (E102) and for equal
-    methods (E119), StateError (E112) for a folder with another run.
+    options: settings that all methods share. tuned: by method, settings of its own, as `with_point` takes
+    them. Raises UsageError for a method or a setting that cannot be read, for arguments that no method has
+    (E102) and for equal methods (E119), StateError (E112) for a folder with another run.
     """
     cells, unused, known = [], dict(options.get("set") or {}), dict[str, str]()
     if not methods or not seeds:
@@ -139,7 +140,9 @@ def plan_cells(
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
     if unused:
         part = next(iter(unused))
-        raise UsageError("E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, methods)}")
+        raise UsageError(
+            "E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, methods)}"
+        )
     if len({cell.path for cell in cells}) < len(cells):
         twice = next((m for m in methods if list(methods).count(m) > 1), "")
         added = f" '{twice}' is a reference, which is added already." if run.is_reference(twice) else ""
@@ -151,10 +154,13 @@ def plan_cells(
 
 
 def planned_cells(parent: Path, plan: Plan) -> list[Cell]:
-    """The runs of a comparison, for whoever only follows them: no method is read, so that its file may be out of reach."""
+    """The runs of a comparison, for whoever only follows them: no method is read, so that its file may be out
+    of reach."""
     shared = _shared_settings(plan.settings)
     return [
-        Cell(printable(m), seed, parent / f"{slug(m)}--s{seed}", shared) for m in plan.methods for seed in plan.seeds
+        Cell(printable(m), seed, parent / f"{slug(m)}--s{seed}", shared)
+        for m in plan.methods
+        for seed in plan.seeds
     ]
 
 
@@ -169,14 +175,16 @@ def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
         if dot:
             arguments.setdefault(part, {})[argument] = value
     own = {name: value for name, value in point.items() if "." not in name}
-    return settings.replace(**own, method=resolve.method_text(settings.method, arguments)) if point else settings
+    return (
+        settings.replace(**own, method=resolve.method_text(settings.method, arguments)) if point else settings
+    )
 
 
 def write_plan(parent: Path, plan: Plan) -> None:
     """Write compare.yaml, from which a comparison is resumed.
 
-    Raises StateError (E112) where runs of other methods or seeds have begun there with other settings than these have: they
-    would stand in one table.
+    Raises StateError (E112) where runs of other methods or seeds have begun there with other settings than
+    these have: they would stand in one table.
     """
     if (parent / FILE).is_file() and any(parent.glob("*--s*/metrics.jsonl")):
         before, now = (_shared_settings(settings) for settings in (read_plan(parent).settings, plan.settings))
@@ -194,8 +202,8 @@ def _shared_settings(settings: Mapping[str, Any]) -> Settings:
 
 
 def read_plan(parent: Path) -> Plan:
-    """The comparison that has begun in this folder. Raises StateError (E117) where there is none, UsageError (E111) for a
-    damaged file."""
+    """The comparison that has begun in this folder. Raises StateError (E117) where there is none, UsageError
+    (E111) for a damaged file."""
     file = parent / FILE
     if not file.is_file():
         raise StateError("E117", f"{parent} is no comparison: it has no compare.yaml.")

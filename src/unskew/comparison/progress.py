@@ -1,4 +1,5 @@
-"""The runs of a comparison: their progress, read from the files that other processes write, their makers, and their removal."""
+"""The runs of a comparison: their progress, read from the files that other processes write, their makers, and
+their removal."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ CURRENT_TABLE = "now.json"
 class Cell:
     """One run of a comparison: a method with one seed, its folder, and how far it has come.
 
-    t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same model on the
-    clients' test rows; metric: the name of that score. megabytes: sent and received so far. losses: how often its process died. code: the exit code, None while it has none.
+    t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same
+    model on the clients' test rows; metric: the name of that score. megabytes: sent and received so far.
+    losses: how often its process died. code: the exit code, None while it has none.
     """
 
     method: str
@@ -55,7 +57,8 @@ class Cell:
         return (self.path / "model.safetensors").exists()
 
     def look(self) -> None:
-        """Read what the run has written since the last look, or all of it if the run went back to an earlier round."""
+        """Read what the run has written since the last look, or all of it if the run went back to an earlier
+        round."""
         files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
         sizes = [f.stat().st_size if f.exists() else 0 for f in files]
         if any(size < begin for size, begin in zip(sizes, self._read)):
@@ -94,7 +97,8 @@ class Cell:
 
 
 def announce(parent: Path, cells: Iterable[Cell]) -> None:
-    """Write now.json, which names the runs of the table that has just begun, for whoever watches this folder."""
+    """Write now.json, which names the runs of the table that has just begun, for whoever watches this
+    folder."""
     parent.mkdir(parents=True, exist_ok=True)
     runs = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in cells]
     disk.replace(parent / CURRENT_TABLE, json.dumps(runs))
@@ -105,7 +109,8 @@ def announced_cells(parent: Path) -> list[Cell]:
     try:
         runs = json.loads((parent / CURRENT_TABLE).read_text())
         return [
-            Cell(printable(method), seed, parent / path, Settings(rounds=rounds)) for method, seed, path, rounds in runs
+            Cell(printable(method), seed, parent / path, Settings(rounds=rounds))
+            for method, seed, path, rounds in runs
         ]
     except (OSError, ValueError, TypeError) as error:
         raise StateError("E111", f"{parent / CURRENT_TABLE} cannot be read: {error}.") from None
@@ -113,7 +118,9 @@ def announced_cells(parent: Path) -> list[Cell]:
 
 def makers(paths: Iterable[Path]) -> dict[str, int]:
     """How many of these runs each version of unskew began; runs that have not begun do not count."""
-    return dict(sorted(Counter(version for path in set(paths) if (version := recorded_revision(path))).items()))
+    return dict(
+        sorted(Counter(version for path in set(paths) if (version := recorded_revision(path))).items())
+    )
 
 
 def runs_by_other_versions(paths: Iterable[Path]) -> list[Path]:

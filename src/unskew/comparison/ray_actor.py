@@ -1,7 +1,9 @@
-"""The actor on a node of a Ray cluster that trains runs there; the driver's side is `RayWorker` in `ray_workers`.
+"""The actor on a node of a Ray cluster that trains runs there; the driver's side is `RayWorker` in
+`ray_workers`.
 
-It is sent to the node as source, so that it can report that unskew is missing there: it imports the standard library alone.
-Runs train in a child process, as on one machine, which is interrupted when this process ends in any way.
+It is sent to the node as source, so that it can report that unskew is missing there: it imports the standard
+library alone. Runs train in a child process, as on one machine, which is interrupted when this process ends
+in any way.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import time
 from typing import Any
 
 IN_USE_S = 60.0
-"""How long to wait for a run that somebody else trains: the process of a driver that was killed takes a while to end."""
+"""How long to wait for a run that somebody else trains: the process of a driver that was killed takes a while
+to end."""
 SHARED_FILE_S = 10.0
 """How long a shared file may take to be seen on another node."""
 MOST_MESSAGES = 20_000
@@ -30,7 +33,8 @@ VERSIONS = (
 
 
 class RunActor:
-    """Trains one run after another. order: `folder`, the driver's; `env`, more of the environment; `versions`, the driver's."""
+    """Trains one run after another. order: `folder`, the driver's; `env`, more of the environment;
+    `versions`, the driver's."""
 
     def __init__(self, order: dict[str, Any]):
         self.order, self.node = order, platform.node()
@@ -42,8 +46,9 @@ class RunActor:
     def train(self, path: str, settings: str, data: str) -> dict[str, Any]:
         """Train the run in this folder to its end.
 
-        settings: what its wanted.yaml must hold; data: the fingerprint of its data, or "". Returns `node`, and either `unfit`,
-        a sentence, or `code`, the run's exit code (None if its process died), and `said`, its messages.
+        settings: what its wanted.yaml must hold; data: the fingerprint of its data, or "". Returns `node`,
+        and either `unfit`, a sentence, or `code`, the run's exit code (None if its process died), and `said`,
+        its messages.
         """
         if unfit := self._unfit(path, settings):
             return {"node": self.node, "unfit": unfit}
@@ -89,7 +94,10 @@ class RunActor:
         file, began = os.path.join(path, "wanted.yaml"), time.monotonic()
         while _text(file) != settings:
             if time.monotonic() - began > SHARED_FILE_S:
-                return f"does not see {os.path.join(self.order['folder'], path)} as the driver wrote it: runs lie in a folder that all nodes share"
+                return (
+                    f"does not see {os.path.join(self.order['folder'], path)} as the driver wrote it: runs"
+                    " lie in a folder that all nodes share"
+                )
             time.sleep(0.2)
         return ""
 
@@ -100,7 +108,8 @@ class RunActor:
             os.chdir(folder)
         except OSError as error:
             return (
-                f"has no folder {folder} ({error.strerror}), and every node must see the driver's under the same path"
+                f"has no folder {folder} ({error.strerror}), and every node must see the driver's under the"
+                " same path"
             )
         if not self.checked and (differs := self._other_versions()):
             return differs
@@ -117,7 +126,10 @@ class RunActor:
         there = json.loads(done.stdout)
         if there == ours:
             return ""
-        return f"has unskew {there[0]} with torch {there[1]}, and the driver {ours[0]} with torch {ours[1]}: install the same"
+        return (
+            f"has unskew {there[0]} with torch {there[1]}, and the driver {ours[0]} with torch {ours[1]}:"
+            " install the same"
+        )
 
 
 class ClientActor(RunActor):
@@ -128,13 +140,16 @@ class ClientActor(RunActor):
         self.unfit = self._unfit_node() or self._built(settings, data)
 
     def chunk(self, *given: Any) -> dict[str, Any]:
-        """Train a chunk of clients; `Bench.replies` says what is given. Returns `replies`, or `unfit`, a sentence, and `node`."""
+        """Train a chunk of clients; `Bench.replies` says what is given. Returns `replies`, or `unfit`, a
+        sentence, and `node`."""
         if self.unfit:
             return {"node": self.node, "unfit": self.unfit}
         return {"replies": self.bench.replies(*given)}
 
     def _built(self, settings: str, data: str) -> str:
-        sys.path[:] = [path for path in sys.path if path not in ("", self.order["folder"])]  # no file there is a module
+        sys.path[:] = [
+            path for path in sys.path if path not in ("", self.order["folder"])
+        ]  # no file there is a module
         os.environ.update(self.order["env"])
         from unskew.comparison.ray_trainer import ChunkTrainer
         from unskew.errors import UnskewError

@@ -1,7 +1,9 @@
-"""A single run whose clients train on the nodes of a Ray cluster: chunks of a round's cohort go to actors, one at a time.
+"""A single run whose clients train on the nodes of a Ray cluster: chunks of a round's cohort go to actors,
+one at a time.
 
-Chunks are those of one machine, and each is a function of what it is handed; so where it is computed, and how often, changes
-no bit. The driver keeps the clients' private state, merges, scores and writes the run's folder.
+Chunks are those of one machine, and each is a function of what it is handed; so where it is computed, and how
+often, changes no bit. The driver keeps the clients' private state, merges, scores and writes the run's
+folder.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from unskew.system.python_files import GIVEN_OBJECT
 
 
 def train_clients_on(run: Run, cluster: Cluster) -> Run:
-    """The run, its clients trained on the cluster. Raises UsageError (E109) for a run on a GPU, which trains in one place."""
+    """The run, its clients trained on the cluster. Raises UsageError (E109) for a run on a GPU, which trains
+    in one place."""
     if run.device != "cpu":
         text = f"--on spreads the clients of one run over CPUs, and this run computes on {run.device}"
         raise UsageError("E109", f"{text}; set device=cpu, or leave --on out.")
@@ -37,21 +40,26 @@ def train_clients_on(run: Run, cluster: Cluster) -> Run:
     if given:
         text = f"nodes build a run from its settings, and {given[0]} was given in Python as an object"
         raise UsageError("E109", f"{text}; name it (a path, or file.py:name), or leave on='{HERE}'.")
-    settings = run.settings.replace(device="cpu", workers=1, lanes=str(run.lanes), metrics=NONE)  # the driver scores
+    settings = run.settings.replace(
+        device="cpu", workers=1, lanes=str(run.lanes), metrics=NONE
+    )  # the driver scores
     return replace(run, elsewhere=RayClients(cluster, config.dump(settings), fingerprint(run.federation)))
 
 
 class RayClients:
-    """Actors, each with the run's data; an `Elsewhere`. settings: the run's, as YAML. data: the fingerprint of its data."""
+    """Actors, each with the run's data; an `Elsewhere`. settings: the run's, as YAML. data: the fingerprint
+    of its data."""
 
     def __init__(self, cluster: Cluster, settings: str, data: str):
         self.cluster, self.settings, self.data = cluster, settings, data
         self._nodes: Nodes | None = None
         self._idle: list[Any] = []
 
-    def train(self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]) -> list[list[Reply]]:
-        """The replies of every chunk. Raises StateError (E174) for a chunk that loses its process again and again, and Paused
-        (E175) where the cluster is gone."""
+    def train(
+        self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
+    ) -> list[list[Reply]]:
+        """The replies of every chunk. Raises StateError (E174) for a chunk that loses its process again and
+        again, and Paused (E175) where the cluster is gone."""
         self._nodes = self._nodes or Nodes(self.cluster, "cpu")
         with self._nodes.reached() as ray:
             sent = ray.put(Broadcast(start.t, start.lr, clone_tree(start.weights), clone_tree(start.down)))  # type: ignore[arg-type]
@@ -61,7 +69,8 @@ class RayClients:
     def _trained(
         self, ray: Any, plan: Sequence[Chunk], sent: Any, start: Broadcast, private: Mapping[int, Tree]
     ) -> dict[int, list[Reply]]:
-        """The replies of each chunk of the plan, by its number. sent: where the cluster keeps what the round starts from."""
+        """The replies of each chunk of the plan, by its number. sent: where the cluster keeps what the round
+        starts from."""
         waiting, busy = deque(range(len(plan))), dict[Any, tuple[int, Any]]()
         replies: dict[int, list[Reply]] = {}
         losses = Counter[int]()
@@ -76,11 +85,16 @@ class RayClients:
                     replies[i] = _replies(ray.get(done[0]), start.t)
                     self._idle.append(actor)
                 except ray.exceptions.RayTaskError as error:
-                    raise StateError("E120", f"round {start.t} failed on the cluster: {_last_line(error)}.") from None
+                    raise StateError(
+                        "E120", f"round {start.t} failed on the cluster: {_last_line(error)}."
+                    ) from None
                 except ray.exceptions.RayError as error:
                     losses[i] += 1
                     if losses[i] >= MOST_LOSSES:
-                        text = f"round {start.t}: the process that trains {len(plan[i].work)} of its clients died"
+                        text = (
+                            f"round {start.t}: the process that trains {len(plan[i].work)} of its clients"
+                            " died"
+                        )
                         raise StateError("E174", f"{text} {losses[i]} times ({_last_line(error)}).") from None
                     waiting.appendleft(i)
         finally:
@@ -108,7 +122,9 @@ class RayClients:
         actor.open.remote(self.settings, self.data)  # what comes of it is asked with the first chunk
         return actor
 
-    def _begun(self, actor: Any, chunk: Chunk, sent: Any, start: Broadcast, private: Mapping[int, Tree]) -> Any:
+    def _begun(
+        self, actor: Any, chunk: Chunk, sent: Any, start: Broadcast, private: Mapping[int, Tree]
+    ) -> Any:
         """The answer to come of a chunk that an actor has begun with."""
         ids = [work.client for work in chunk.work]
         own: ClientMessages = {}
@@ -123,7 +139,8 @@ class RayClients:
 
 
 def _replies(answer: dict[str, Any], t: int) -> list[Reply]:
-    """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not mend."""
+    """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not
+    mend."""
     if "unfit" in answer:
         raise UsageError("E173", f"round {t}: node {answer['node']} {answer['unfit']}.")
     return answer["replies"]

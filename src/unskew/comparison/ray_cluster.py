@@ -1,12 +1,13 @@
-"""The connection to a Ray cluster and its nodes. Ray is imported in this folder and nowhere else, and only when it is asked for.
+"""The connection to a Ray cluster and its nodes. Ray is imported in this folder and nowhere else, and only
+when it is asked for.
 
-Ray runs and unpickles what its peers send, so a cluster is as trusted as the machine itself. Nothing that a site of a
-federation sends may come here.
+Ray runs and unpickles what its peers send, so a cluster is as trusted as the machine itself. Nothing that a
+site of a federation sends may come here.
 
-Before Ray connects, which would wait for minutes, the address is probed: whether a Ray cluster answers there, and of the kind as
-which the address was written. A head listens at two ports, both of which speak gRPC: one for the cluster's own nodes (6379), and its
-client server, for machines outside (10001). Each is asked for something that only it answers, by the names that the installed Ray
-has for it.
+Before Ray connects, which would wait for minutes, the address is probed: whether a Ray cluster answers there,
+and of the kind as which the address was written. A head listens at two ports, both of which speak gRPC: one
+for the cluster's own nodes (6379), and its client server, for machines outside (10001). Each is asked for
+something that only it answers, by the names that the installed Ray has for it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ PROBE_S = 5.0
 
 
 def probe_address(cluster: Cluster) -> None:
-    """Look whether somebody answers as Ray does. Raises UsageError (E172), which names who answers instead."""
+    """Look whether somebody answers as Ray does. Raises UsageError (E172), which names who answers
+    instead."""
     where = cluster.host_and_port
     if where is None:
         return
@@ -43,7 +45,10 @@ def probe_address(cluster: Cluster) -> None:
         socket.create_connection(where, PROBE_S).close()
     except OSError as error:
         why = error.strerror or str(error)
-        text = f"nobody answers at {cluster.url} ({why}). Start the cluster (ray start --head), or mend the address."
+        text = (
+            f"nobody answers at {cluster.url} ({why}). Start the cluster (ray start --head), or mend the"
+            " address."
+        )
         raise UsageError("E172", text) from None
     try:
         grpc = importlib.import_module("grpc")
@@ -57,7 +62,10 @@ def _check_kind(grpc: Any, cluster: Cluster, host: str, port: int) -> None:
     """Raises UsageError (E172) unless what listens there is what the address says."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     outside = cluster.address.startswith("//")
-    nobody = f"what listens at {cluster.url} is not Ray: ports are 6379 for ray:HOST and 10001 for ray://HOST, unless"
+    nobody = (
+        f"what listens at {cluster.url} is not Ray: ports are 6379 for ray:HOST and 10001 for ray://HOST,"
+        " unless"
+    )
     with _channel(grpc, address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=PROBE_S)
@@ -69,13 +77,19 @@ def _check_kind(grpc: Any, cluster: Cluster, host: str, port: int) -> None:
         if not _answers(grpc, asked[1], channel, cluster):
             raise UsageError("E172", f"{nobody} `ray start` was told others.")
     if outside:
-        text = f"{cluster.url} is the port of the cluster's own nodes: write ray:{address} on one of them, or give the port"
-        raise UsageError("E172", f"{text} of its client server, which is 10001 unless `ray start` was told another.")
+        text = (
+            f"{cluster.url} is the port of the cluster's own nodes: write ray:{address} on one of them, or"
+            " give the port"
+        )
+        raise UsageError(
+            "E172", f"{text} of its client server, which is 10001 unless `ray start` was told another."
+        )
     raise UsageError("E172", f"{address} is the client server of a Ray cluster: write ray://{address}.")
 
 
 def _answers(grpc: Any, ask: Any, channel: Any, cluster: Cluster) -> bool | None:
-    """Whether this service is there; None where that cannot be told. Raises UsageError (E172) where a token is asked for."""
+    """Whether this service is there; None where that cannot be told. Raises UsageError (E172) where a token
+    is asked for."""
     try:
         ask(channel)
     except grpc.RpcError as error:
@@ -106,7 +120,9 @@ def _head(channel: Any) -> None:
 def _channel(grpc: Any, address: str) -> Iterator[Any]:
     """A channel of gRPC, with this machine's token where Ray has tokens."""
     try:
-        channel = importlib.import_module("ray._private.grpc_utils").init_grpc_channel(address, asynchronous=False)
+        channel = importlib.import_module("ray._private.grpc_utils").init_grpc_channel(
+            address, asynchronous=False
+        )
     except (ImportError, AttributeError, TypeError):
         channel = grpc.insecure_channel(address)
     try:
@@ -123,15 +139,18 @@ _SERVER_FAILED = "Starting Ray client server failed"
 
 @contextmanager
 def connection(cluster: Cluster, cores: int) -> Iterator[Any]:
-    """The module `ray`, connected; disconnected at the end unless the caller's own program had connected before.
+    """The module `ray`, connected; disconnected at the end unless the caller's own program had connected
+    before.
 
-    cores: of a Ray that is started here because there is none. Raises UsageError: E171 where Ray is not installed, E172
-    where nobody answers at the address.
+    cores: of a Ray that is started here because there is none. Raises UsageError: E171 where Ray is not
+    installed, E172 where nobody answers at the address.
     """
     ray = ray_package()
     if ray.is_initialized():
         if cluster.address:
-            raise UsageError("E172", "this program is connected to a Ray cluster already; write on='ray' to use it.")
+            raise UsageError(
+                "E172", "this program is connected to a Ray cluster already; write on='ray' to use it."
+            )
         yield ray
         return
     handler = signal.getsignal(signal.SIGTERM)
@@ -152,7 +171,10 @@ def ray_package() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        text = f"training on a cluster needs Ray, which is not installed here ({error}): pip install 'unskew[ray]'."
+        text = (
+            f"training on a cluster needs Ray, which is not installed here ({error}): pip install"
+            " 'unskew[ray]'."
+        )
         raise UsageError("E171", text) from None
 
 
@@ -173,8 +195,8 @@ def _connect(ray: Any, cluster: Cluster, cores: int) -> None:
 
 
 def _join(ray: Any, url: str, quiet: dict[str, Any]) -> None:
-    """Join the cluster at this address, by a second attempt if need be: a client server forks a process for each driver beside
-    threads of its own, and now and then that process dies at birth."""
+    """Join the cluster at this address, by a second attempt if need be: a client server forks a process for
+    each driver beside threads of its own, and now and then that process dies at birth."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is wrong is told once, by whoever catches it
         try:
@@ -183,7 +205,8 @@ def _join(ray: Any, url: str, quiet: dict[str, Any]) -> None:
             if _SERVER_FAILED not in str(error):
                 raise
             ray.init(url, **quiet)
-    # of a single run whose clients keep much: it is sent once a round, which is not the many small tasks that this means
+    # of a single run whose clients keep much: it is sent once a round, which is not the many small tasks that
+    # this means
     warnings.filterwarnings("ignore", "More than 10MB of messages", UserWarning)
 
 
@@ -212,7 +235,8 @@ CONNECTION_LOST = (
 
 
 class Nodes:
-    """The connection to a cluster until `close`. share: what each actor takes of a node. device: the setting of the runs.
+    """The connection to a cluster until `close`. share: what each actor takes of a node. device: the setting
+    of the runs.
 
     Raises UsageError: E171 and E172 for a cluster that cannot be reached, E173 if no node has the share.
     """
@@ -223,7 +247,9 @@ class Nodes:
         self.ray = self._session.__enter__()
         try:
             self.share = self._share(device)
-            self.ray.cloudpickle.register_pickle_by_value(ray_actor)  # a node may lack unskew or have another one
+            self.ray.cloudpickle.register_pickle_by_value(
+                ray_actor
+            )  # a node may lack unskew or have another one
         except BaseException:
             self.close()
             raise
@@ -232,7 +258,8 @@ class Nodes:
     def reached(self) -> Iterator[Any]:
         """The module `ray`, to ask the cluster with. Raises Paused (E175) where the connection to it is lost.
 
-        Ray would then look for another cluster on this machine, or start one, at the next question of any kind.
+        Ray would then look for another cluster on this machine, or start one, at the next question of any
+        kind.
         """
         if not self.ray.is_initialized():
             raise Paused("E175", CONNECTION_LOST)
@@ -271,14 +298,19 @@ class Nodes:
         share = {"CPU": float(self.cluster.cpus), "GPU": gpus}
         if not actor_places(nodes, share):
             most = ", ".join(f"{max((n.get(kind, 0) for n in nodes), default=0):g} {kind}" for kind in share)
-            text = f"a run takes {share['CPU']:g} CPU and {gpus:g} GPU, and no node of the cluster has that (at most {most})"
+            text = (
+                f"a run takes {share['CPU']:g} CPU and {gpus:g} GPU, and no node of the cluster has that (at"
+                f" most {most})"
+            )
             raise UsageError("E173", f"{text}; say less: --on ray,cpus=1,gpus=0.")
         return share
 
 
 def actor_places(nodes: Sequence[Mapping[str, float]], share: Mapping[str, float]) -> int:
     """How many actors fit. nodes: what each has; share: what an actor takes."""
-    return sum(min(int(node.get(kind, 0) / part + 1e-9) for kind, part in share.items() if part) for node in nodes)
+    return sum(
+        min(int(node.get(kind, 0) / part + 1e-9) for kind, part in share.items() if part) for node in nodes
+    )
 
 
 def actor_order(gpus: bool) -> dict[str, Any]:

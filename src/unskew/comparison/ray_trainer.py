@@ -1,7 +1,7 @@
 """A single run's clients on a node: the run built there from its settings, and chunks of its clients trained.
 
-What goes back and forth is trees of tensors; each tensor leaves as a copy, because one that is a view would be sent with
-all that it is a view of.
+What goes back and forth is trees of tensors; each tensor leaves as a copy, because one that is a view would
+be sent with all that it is a view of.
 """
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ class ChunkTrainer:
         run = resolve(config.build(documents.load(settings, "the settings", "E111")))
         if fingerprint(run.federation) != data:
             here = f"on {platform.node()} the data '{run.settings.data}' are not those that the driver reads"
-            raise StateError("E173", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's.")
+            raise StateError(
+                "E173", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
+            )
         self.trainer = trainer_of(run)
 
-    def replies(self, start: Broadcast, chunk: Chunk, own: ClientMessages, private: Mapping[int, Tree]) -> list[Reply]:
-        """One local update of the clients of a chunk, to the bits that it has anywhere. own: if a Part dispatches, else {}."""
+    def replies(
+        self, start: Broadcast, chunk: Chunk, own: ClientMessages, private: Mapping[int, Tree]
+    ) -> list[Reply]:
+        """One local update of the clients of a chunk, to the bits that it has anywhere. own: if a Part
+        dispatches, else {}."""
         if own:
             start = replace(start, own=own.__getitem__)
         [trained] = self.trainer.each(lambda one: self.trainer.update(one, start, private), [chunk])

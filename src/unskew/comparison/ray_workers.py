@@ -1,7 +1,7 @@
 """Runs on the nodes of a Ray cluster, each by an actor with its share of cores and GPUs.
 
-Every node must see the folder of runs, the data and the user's own files under the driver's paths. An actor starts the
-same worker process as a comparison on one machine does, so runs have the same files and bits.
+Every node must see the folder of runs, the data and the user's own files under the driver's paths. An actor
+starts the same worker process as a comparison on one machine does, so runs have the same files and bits.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RayWorker:
             self.cell, self._answer = cell, self.actor.train.remote(str(cell.path), settings, data)
 
     def ended(self) -> int | None:
-        """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not mend, and Paused
-        (E175) where the cluster is gone."""
+        """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not
+        mend, and Paused (E175) where the cluster is gone."""
         assert self.cell
         with self.nodes.reached() as ray:
             if not ray.wait([self._answer], timeout=0)[0]:
@@ -60,7 +60,9 @@ class RayWorker:
                 answer = ray.get(self._answer)
             except ray.exceptions.RayTaskError as error:  # of the actor's own code
                 self._say(str(error))
-                raise StateError("E120", f"{self._of} failed on the cluster; the details are in {self.log}.") from None
+                raise StateError(
+                    "E120", f"{self._of} failed on the cluster; the details are in {self.log}."
+                ) from None
             except ray.exceptions.RayError as error:  # its node or its process is gone
                 self._say(f"{self._of} was lost: {' '.join(str(error).split())}")
                 return LOST
@@ -94,7 +96,8 @@ class RayWorker:
 
 
 class RayPool:
-    """The nodes of a cluster; a `Crew`. processes: at most so many runs at a time; 0: as many as there is room for."""
+    """The nodes of a cluster; a `Crew`. processes: at most so many runs at a time; 0: as many as there is
+    room for."""
 
     pause_s = 0.2
 

@@ -1,7 +1,9 @@
-"""A search for settings: the same number of trials for every method, one trial of each at a time, and the samplers that choose them.
+"""A search for settings: the same number of trials for every method, one trial of each at a time, and the
+samplers that choose them.
 
-Settings are chosen from a grid in random order, or by Optuna, which also searches ranges. Trial n of a method is chosen by what its
-trials before n have scored, and by nothing else, so neither the pace of processes nor a kill changes which settings are tried.
+Settings are chosen from a grid in random order, or by Optuna, which also searches ranges. Trial n of a method
+is chosen by what its trials before n have scored, and by nothing else, so neither the pace of processes nor a
+kill changes which settings are tried.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Point = dict[str, Any]
 Curve = Sequence[tuple[int, float]]
 """(round, score), rounds rising."""
 DIGITS = 3
-"""Significant digits of a number that is drawn from a range, so that the best one can be read, typed and cited."""
+"""Significant digits of a number that is drawn from a range, so that the best one can be read, typed and
+cited."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ class ShuffledGrid:
 class ParzenSampler:
     """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), beginning with `first`.
 
-    drawn: how many points are drawn at random before the estimator chooses. The same answers give the same points.
+    drawn: how many points are drawn at random before the estimator chooses. The same answers give the same
+    points.
     """
 
     def __init__(self, space: Space, first: Point, drawn: int = 10):
@@ -133,7 +137,8 @@ SAMPLERS: dict[str, Callable[[Mapping[str, Sequence[Any]], Point], Sampler]] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial that was trained. score: in the unit of `metric`, NaN if its training diverged. pruned: whether it was ended
+    """One trial that was trained. score: in the unit of `metric`, NaN if its training diverged. pruned:
+    whether it was ended
     early. curve: its score by round."""
 
     point: Point
@@ -161,7 +166,8 @@ class Trials:
 
     @property
     def best(self) -> Point:
-        """The first point with the best score; one that was ended early or diverged is never chosen over another."""
+        """The first point with the best score; one that was ended early or diverged is never chosen over
+        another."""
         return max(self.tried, key=_rank).point
 
     @property
@@ -175,7 +181,8 @@ def _rank(trial: Trial) -> float:
 
 
 Train = Callable[[int, Mapping[str, Point], Mapping[str, Trials]], Mapping[str, Trial]]
-"""(the trial's number from 1, a point for each method, the trials so far) -> what became of it, for each method."""
+"""(the trial's number from 1, a point for each method, the trials so far) -> what became of it, for each
+method."""
 
 
 def search(samplers: Mapping[str, Sampler], trials: int, train: Train) -> dict[str, Trials]:

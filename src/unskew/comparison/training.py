@@ -1,7 +1,8 @@
-"""All runs of a plan trained, by the processes of this machine or on the nodes of a cluster, and attacked when they are finished.
+"""All runs of a plan trained, by the processes of this machine or on the nodes of a cluster, and attacked
+when they are finished.
 
-A run is watched by its files, whichever worker trains it, and one that was interrupted goes on from its last round. What an attack
-has measured already on a run is not measured again.
+A run is watched by its files, whichever worker trains it, and one that was interrupted goes on from its last
+round. What an attack has measured already on a run is not measured again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class LocalPool:
 
 
 def pool_for(cells: Sequence[Cell], processes: int, on: str) -> WorkerPool:
-    """Who trains these runs. on: the text of `--on`. Raises UsageError (E170 to E173) for a cluster that cannot be used."""
+    """Who trains these runs. on: the text of `--on`. Raises UsageError (E170 to E173) for a cluster that
+    cannot be used."""
     cluster = comparison_cluster.parse(on)
     if cluster is None:
         return LocalPool(processes or parallel_runs(cells[0].settings.device if cells else "auto"))
@@ -54,13 +56,16 @@ def pool_for(cells: Sequence[Cell], processes: int, on: str) -> WorkerPool:
 def train_all(
     cells: list[Cell], processes: int, look: Callable[[list[Cell]], None], on: str = comparison_cluster.HERE
 ) -> None:
-    """Train all runs, `processes` at a time (0: as many as there is room for); `look` is called several times a second.
+    """Train all runs, `processes` at a time (0: as many as there is room for); `look` is called several times
+    a second.
 
-    on: where, as `--on` says it. An interrupt stops every run after it has been saved. Raises the error of the first run
-    that fails: Paused if it can be resumed, else UsageError with its own code, or StateError (E120) if the error has none.
-    A run that its clients did not train (E316) is finished and fails nobody else's: tables show that it has no score. A
-    run whose node or process died goes on in another from its last checkpoint, to the same bits, and its cell counts that.
-    Raises StateError (E208) before anything trains where the records of a finished run are not as it wrote them.
+    on: where, as `--on` says it. An interrupt stops every run after it has been saved. Raises the error of
+    the first run
+    that fails: Paused if it can be resumed, else UsageError with its own code, or StateError (E120) if the
+    error has none. A run that its clients did not train (E316) is finished and fails nobody else's: tables
+    show that it has no score. A run whose node or process died goes on in another from its last checkpoint,
+    to the same bits, and its cell counts that. Raises StateError (E208) before anything trains where the
+    records of a finished run are not as it wrote them.
     """
     _check_records(cells)
     waiting = [c for c in cells if not c.ended]
@@ -77,11 +82,16 @@ def train_all(
 def _check_records(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if cell.ended and (names := record.altered_files(cell.path)):
-            text = f"{cell.method}, seed {cell.seed}: {cell.path / names[0]} is missing, or not as the run wrote it"
+            text = (
+                f"{cell.method}, seed {cell.seed}: {cell.path / names[0]} is missing, or not as the run"
+                " wrote it"
+            )
             raise StateError("E208", f"{text}. Put it back, or remove {cell.path} to train the run anew.")
 
 
-def _train(cells: list[Cell], waiting: list[Cell], crew: WorkerPool, look: Callable[[list[Cell]], None]) -> None:
+def _train(
+    cells: list[Cell], waiting: list[Cell], crew: WorkerPool, look: Callable[[list[Cell]], None]
+) -> None:
     hands: list[RunWorker] = []
     losses = Losses()
     try:
@@ -111,7 +121,8 @@ def lost_in(cells: Sequence[Cell]) -> list[str]:
     went_on = "and it went on from its last checkpoint, to the bits it would have had; log.txt says more"
     times = {1: "once", 2: "twice"}
     return [
-        f"{cell.method}, seed {cell.seed}: its process died {times.get(cell.losses, f'{cell.losses} times')}, {went_on}."
+        f"{cell.method}, seed {cell.seed}: its process died {times.get(cell.losses, f'{cell.losses} times')},"
+        f" {went_on}."
         for cell in cells
         if cell.losses
     ]
@@ -143,12 +154,15 @@ def _failure(cell: Cell) -> Exception:
 
 
 def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
-    """Attack every run that has a score and is no reference. say: told of each run, and of what hindered an attack."""
+    """Attack every run that has a score and is no reference. say: told of each run, and of what hindered an
+    attack."""
     for cell in cells:
         if is_reference(cell.settings.method) or cell.code:
             continue
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
             quickly(cell.path, say, UserCode.of(cell.settings))
-        except StateError as reason:  # nothing is wrong with the comparison: it has a run that cannot be attacked
+        except (
+            StateError
+        ) as reason:  # nothing is wrong with the comparison: it has a run that cannot be attacked
             say(f"not measured: {reason}")

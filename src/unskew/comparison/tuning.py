@@ -1,21 +1,25 @@
-"""A comparison that first tunes every method: the same number of trials for each, then all runs with the best settings.
+"""A comparison that first tunes every method: the same number of trials for each, then all runs with the best
+settings.
 
-A trial is a run of its own in `tuning/METHOD/trial-001`, on the data of the comparison but for a fifth of its training
-samples, which are held out and score it: no trial ever sees a test sample. Its seed is none of the comparison's. The results are
-in `tuning.json`, by method, so that further seeds and further methods tune nothing twice.
+A trial is a run of its own in `tuning/METHOD/trial-001`, on the data of the comparison but for a fifth of its
+training
+samples, which are held out and score it: no trial ever sees a test sample. Its seed is none of the
+comparison's. The results are in `tuning.json`, by method, so that further seeds and further methods tune
+nothing twice.
 
-Which settings of a method are searched, and in which range, follows by rule from what the method's Parts declare. The learning
-rate of every method and reference is searched, from a tenth of what the comparison says, or its lr_min if that is more, to ten
-times of what it says. So is every number of a Part, but for
+Which settings of a method are searched, and in which range, follows by rule from what the method's Parts
+declare. The learning rate of every method and reference is searched, from a tenth of what the comparison
+says, or its lr_min if that is more, to ten times of what it says. So is every number of a Part, but for
 
-    what the user wrote, in brackets or with --set      it is theirs to choose; so is what a preset's name stands for
-    whole numbers, words, True or False                 they mostly say what is computed, sent or paid for
-    numbers that are 0                                  0 mostly switches something off, and has no order of magnitude
-    numbers that count only with another setting        where that is not set
-    what no score can choose                            privacy, robustness, fairness, and what a Part names in `untuned`
+    what the user wrote, in brackets or with --set      it is theirs to choose; so is what a preset's name
+    stands for whole numbers, words, True or False                 they mostly say what is computed, sent or
+    paid for numbers that are 0                                  0 mostly switches something off, and has no
+    order of magnitude numbers that count only with another setting        where that is not set
+    what no score can choose                            privacy, robustness, fairness, and what a Part names
+    in `untuned`
 
-A share (declared within 0 and 1) of at least 0.1 is searched evenly over all that is declared; any other number by order
-of magnitude, from a tenth to ten times of what it is, within what is declared.
+A share (declared within 0 and 1) of at least 0.1 is searched evenly over all that is declared; any other
+number by order of magnitude, from a tenth to ten times of what it is, within what is declared.
 """
 
 from __future__ import annotations
@@ -35,7 +39,16 @@ from unskew.comparison import plan as plans
 from unskew.comparison.cluster import HERE
 from unskew.comparison.plan import Plan, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
-from unskew.comparison.search import ParzenSampler, Point, Range, Sampler, Trial, Trials, optuna_package, search
+from unskew.comparison.search import (
+    ParzenSampler,
+    Point,
+    Range,
+    Sampler,
+    Trial,
+    Trials,
+    optuna_package,
+    search,
+)
 from unskew.comparison.training import train_all
 from unskew.config import Settings
 from unskew.core.part import Part
@@ -67,8 +80,8 @@ GIVEN_REASON = "it is given"
 
 @dataclass(frozen=True)
 class MethodSpace:
-    """What is searched of a method. space: ranges by name, `lr` and `part.argument`; first: what these are now. left_out: the
-    other numbers, and why each stays as it is."""
+    """What is searched of a method. space: ranges by name, `lr` and `part.argument`; first: what these are
+    now. left_out: the other numbers, and why each stays as it is."""
 
     space: dict[str, Range]
     first: Point
@@ -80,7 +93,8 @@ class MethodSpace:
 
 
 def method_space(text: str, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
-    """text: the method as the user writes it; settings: of its runs; chosen: arguments by Part that --set gives."""
+    """text: the method as the user writes it; settings: of its runs; chosen: arguments by Part that --set
+    gives."""
     low = max(settings.lr / LR_FACTOR, settings.lr_min)
     space, left_out = {LR: Range(low, settings.lr * LR_FACTOR, log=True)}, dict[str, str]()
     first: Point = {LR: settings.lr}
@@ -157,12 +171,17 @@ class Tuning:
     def cells(self) -> dict[str, Cell]:
         """One run of each method as it would be with its own settings and a trial's seed."""
         place = self.parent / FOLDER
-        return {cell.method: cell for cell in plan_cells(place, self.plan.methods, [SEED], self.plan.settings)}
+        return {
+            cell.method: cell for cell in plan_cells(place, self.plan.methods, [SEED], self.plan.settings)
+        }
 
     @cached_property
     def spaces(self) -> dict[str, MethodSpace]:
         chosen = self.plan.settings.get("set") or {}
-        return {m: method_space(m, cell.settings, resolve.arguments_for(m, chosen)) for m, cell in self.cells.items()}
+        return {
+            m: method_space(m, cell.settings, resolve.arguments_for(m, chosen))
+            for m, cell in self.cells.items()
+        }
 
     @property
     def startup(self) -> int:
@@ -179,7 +198,8 @@ class Tuning:
         return next(iter(self.cells.values())).settings
 
     def trial(self, method: str, number: int, point: Mapping[str, Any]) -> Cell:
-        """One trial, in a folder of its own. Raises UsageError for a point whose values do not go together."""
+        """One trial, in a folder of its own. Raises UsageError for a point whose values do not go
+        together."""
         cell = self.cells[method]
         settings = with_point(cell.settings.replace(validation=VALIDATION, **TRIAL_SETTINGS), point)
         path = self.parent / FOLDER / disk.slug(method) / f"trial-{number:03d}"
@@ -193,8 +213,9 @@ class Tuning:
         """What will be tried, in lines."""
         rounds = self.settings.rounds
         lines = [
-            f"tune   {self.plan.tune} trials for each of {len(self.cells)} methods x {rounds} rounds, scored on "
-            f"{VALIDATION:.0%} of the training samples; from round {self.warmup} on, a trial below the median ends early"
+            f"tune   {self.plan.tune} trials for each of {len(self.cells)} methods x {rounds} rounds, scored"
+            f" on {VALIDATION:.0%} of the training samples; from round {self.warmup} on, a trial below the"
+            " median ends early"
         ]
         for method, space in self.spaces.items():
             lines.append(f"       {method}: {'; '.join(space.lines())}")
@@ -210,13 +231,17 @@ class Tuning:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
     def record(self) -> dict[str, Any]:
-        """What is known of tuned methods, by method. Raises StateError: E112 if they were tuned otherwise, E111 for a
-        damaged file."""
+        """What is known of tuned methods, by method. Raises StateError: E112 if they were tuned otherwise,
+        E111 for a damaged file."""
         methods: dict[str, Any] = read_json(self.parent / TUNED).get("methods", {})
         for method in self.cells:
             if method in methods and methods[method].get("asked") != self.asked(method):
-                text = f"{self.parent} tuned {method} with other settings, data or ranges than are asked for now"
-                raise StateError("E112", f"{text}. Choose another --name, or resume it with its own settings.")
+                text = (
+                    f"{self.parent} tuned {method} with other settings, data or ranges than are asked for now"
+                )
+                raise StateError(
+                    "E112", f"{text}. Choose another --name, or resume it with its own settings."
+                )
         return methods
 
     def missing(self) -> list[str]:
@@ -256,13 +281,17 @@ class Tuning:
         """Whether a method is there for clients' own models."""
         settings = self.cells[method].settings
         its = resolve.parts_of(settings.method, settings.set)
-        return any(p.family == "personalised" or p.personal for p in its.parts) or not resolve.sends_weights(its)
+        return any(p.family == "personalised" or p.personal for p in its.parts) or not resolve.sends_weights(
+            its
+        )
 
     def _ended(self, method: str, cell: Cell, point: Point) -> Trial:
         run = runs.read_run(cell.path, method)
         scope, metric = _trial_score(run, self._own(method))
         curve = [(int(t), float(v)) for t, v in zip(*run.series(scope, metric)) if t > 0 and math.isfinite(v)]
-        pruned = any(str(event.get("text", "")).startswith(f"{callbacks.Pruning.name}: ") for event in run.events)
+        pruned = any(
+            str(event.get("text", "")).startswith(f"{callbacks.Pruning.name}: ") for event in run.events
+        )
         by_last = self.settings.rounds < stats.SHORT_RUN
         return Trial(point, stats.final(run, by_last, scope, metric), run.metric, pruned, curve)
 
@@ -279,7 +308,12 @@ class Tuning:
                 "best": trials.best,
                 "trials": [_as_json(trial) for trial in trials.tried],
             }
-        facts = {"trials": self.plan.tune, "seed": SEED, "validation": VALIDATION, "rounds": self.settings.rounds}
+        facts = {
+            "trials": self.plan.tune,
+            "seed": SEED,
+            "validation": VALIDATION,
+            "rounds": self.settings.rounds,
+        }
         facts |= {"startup": self.startup, "warmup": self.warmup, "methods": methods}
         disk.replace(self.parent / TUNED, json.dumps(facts, indent=1))
 
@@ -289,7 +323,8 @@ def _as_json(trial: Trial) -> dict[str, Any]:
 
 
 class _ValidPoints:
-    """Proposes only points whose values go together, such as thresholds of which one must lie above the other."""
+    """Proposes only points whose values go together, such as thresholds of which one must lie above the
+    other."""
 
     most = 100
 
@@ -305,20 +340,26 @@ class _ValidPoints:
                 return point
             except UsageError:
                 self._sampler.tell(point, float("nan"))
-        raise UsageError("E109", f"of {self.most} points that were drawn for {self._method}, none can be trained.")
+        raise UsageError(
+            "E109", f"of {self.most} points that were drawn for {self._method}, none can be trained."
+        )
 
     def tell(self, point: Point, score: float, pruned: Any = None) -> None:
         self._sampler.tell(point, score, pruned)
 
 
 def _trial_score(run: RunData, own: bool) -> tuple[str, str]:
-    """(scope, metric) of the score that tells trials apart, as `pruning.scored` says it of a run under way."""
-    has_own, has_global = (len(run.series(*pair)[0]) for pair in (("personal@client", "mean"), ("global", run.metric)))
+    """(scope, metric) of the score that tells trials apart, as `pruning.scored` says it of a run under
+    way."""
+    has_own, has_global = (
+        len(run.series(*pair)[0]) for pair in (("personal@client", "mean"), ("global", run.metric))
+    )
     return ("personal@client", "mean") if (own and has_own) or not has_global else ("global", run.metric)
 
 
 def trials_of(tune: object) -> int:
-    """How many trials `tune` asks for; 0 for None. Raises UsageError (E109) for what is no number of at least 2."""
+    """How many trials `tune` asks for; 0 for None. Raises UsageError (E109) for what is no number of at least
+    2."""
     if tune is None:
         return 0
     if isinstance(tune, bool) or not isinstance(tune, int) or tune < 2:
@@ -331,14 +372,16 @@ def check_place(plan: Plan) -> None:
     """Raises UsageError (E109) for trials that should train elsewhere than on this machine."""
     if plan.on != HERE:
         text = "--tune trains its trials on this machine only, so it does not go with --on"
-        raise UsageError("E109", f"{text}; leave one of them out. A comparison that is tuned can be resumed with --on.")
+        raise UsageError(
+            "E109", f"{text}; leave one of them out. A comparison that is tuned can be resumed with --on."
+        )
 
 
 def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
     """The tuning that a plan asks for, None if it asks for none; nothing is written.
 
-    Raises UsageError (E109) for a plan that cannot be tuned, StateError (E112) for a folder that holds a comparison that is
-    tuned otherwise.
+    Raises UsageError (E109) for a plan that cannot be tuned, StateError (E112) for a folder that holds a
+    comparison that is tuned otherwise.
     """
     if plan.tune or (parent / TUNED).exists() or (parent / FOLDER).exists():
         before = plans.read_plan(parent).tune if (parent / plans.FILE).exists() else plan.tune
@@ -348,10 +391,15 @@ def tuning_of(parent: Path, plan: Plan) -> Tuning | None:
     if not plan.tune:
         return None
     if plan.settings.get("validation"):
-        text = f"--tune holds out {VALIDATION:.0%} of the training samples itself, and the comparison is scored on the test set"
+        text = (
+            f"--tune holds out {VALIDATION:.0%} of the training samples itself, and the comparison is scored"
+            " on the test set"
+        )
         raise UsageError("E109", f"{text}; leave validation out.")
     if SEED in plan.seeds:
-        raise UsageError("E109", f"seed {SEED} is that of the trials, which must not see a comparison's runs.")
+        raise UsageError(
+            "E109", f"seed {SEED} is that of the trials, which must not see a comparison's runs."
+        )
     optuna_package("--tune")
     tuning = Tuning(parent, plan)
     if tuning.missing():

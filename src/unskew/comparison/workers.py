@@ -1,8 +1,9 @@
-"""Worker processes, each of which trains one run after another on a core of its own, and what a pool of workers has to offer.
+"""Worker processes, each of which trains one run after another on a core of its own, and what a pool of
+workers has to offer.
 
-Each run of a comparison is an ordinary run. A worker process trains it from the settings in its folder, so nothing but text passes
-between processes, and a comparison that was killed continues where its runs stopped. The loop over runs asks the same of
-workers on this machine and on the nodes of a cluster.
+Each run of a comparison is an ordinary run. A worker process trains it from the settings in its folder, so
+nothing but text passes between processes, and a comparison that was killed continues where its runs stopped.
+The loop over runs asks the same of workers on this machine and on the nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from unskew.runs.run_folder import RunFolder
 from unskew.system import disk
 
 LOST = -1000
-"""In place of an exit code: the run's process or node is gone, and the run goes on elsewhere from its last checkpoint."""
+"""In place of an exit code: the run's process or node is gone, and the run goes on elsewhere from its last
+checkpoint."""
 MOST_LOSSES = 3
 """How often a run may be lost at one round before it is held to be the cause."""
 
@@ -79,18 +81,25 @@ class Losses:
 
 
 END_SIGNAL = (signal.SIGINT, signal.SIGTERM)
-"""Signals with which somebody ends a process on purpose; others, such as the SIGKILL of a machine without memory, lose its run."""
+"""Signals with which somebody ends a process on purpose; others, such as the SIGKILL of a machine without
+memory, lose its run."""
 
 
 class WorkerProcess:
-    """A process that trains one run after another, so that torch is loaded once. Paths go in, exit codes come out."""
+    """A process that trains one run after another, so that torch is loaded once. Paths go in, exit codes come
+    out."""
 
     def __init__(self, log: Path):
         self.log, self.cell = log, None
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab", opener=disk.refuse_link) as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "unskew.comparison.workers"],  # -P: no file of this folder is imported
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "unskew.comparison.workers",
+                ],  # -P: no file of this folder is imported
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -111,7 +120,8 @@ class WorkerProcess:
             self.process.stdin.flush()
 
     def ended(self) -> int | None:
-        """The exit code of the current run, None while it trains, LOST where something has killed the process."""
+        """The exit code of the current run, None while it trains, LOST where something has killed the
+        process."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         if line.strip():
@@ -122,7 +132,8 @@ class WorkerProcess:
         assert self.cell
         with open(self.log, "a", encoding="utf-8", opener=disk.refuse_link) as log:
             log.write(
-                f"{self.cell.method}, seed {self.cell.seed} was lost: its process died of {signal.Signals(-code).name}\n"
+                f"{self.cell.method}, seed {self.cell.seed} was lost: its process died of"
+                f" {signal.Signals(-code).name}\n"
             )
         return LOST
 
@@ -139,7 +150,8 @@ class WorkerProcess:
 def write_order(cell: Cell, threads: int) -> str:
     """Write what a run is to be, where its worker reads it. Returns what was written.
 
-    Raises UsageError (E506) for a Python file that only a document names: the worker imports whatever is ordered.
+    Raises UsageError (E506) for a Python file that only a document names: the worker imports whatever is
+    ordered.
     """
     cell.settings.check_code()
     cell.path.mkdir(parents=True, exist_ok=True)
@@ -164,7 +176,9 @@ def train(path: Path, data: str = "") -> int:
         folder = RunFolder(path, resolve(settings))
         if data and folder.data != data:
             here = f"on {platform.node()} the data '{settings.data}' are not those that the driver reads"
-            raise StateError("E173", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's.")
+            raise StateError(
+                "E173", f"{here}; every node must see the same files, with UNSKEW_DATA as the driver's."
+            )
         folder.go(_log, lambda *_: None)
     except UnskewError as error:
         _log(str(error))
@@ -177,7 +191,8 @@ def _log(text: str) -> None:
 
 
 def _exit_codes_only() -> TextIO:
-    """The standard output as it was, for exit codes. Whatever else is printed from now on, such as by a user's own model,
+    """The standard output as it was, for exit codes. Whatever else is printed from now on, such as by a
+    user's own model,
     goes to the log: a number there would be taken for the code of a run."""
     codes = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -185,7 +200,8 @@ def _exit_codes_only() -> TextIO:
 
 
 def main() -> None:
-    """What a worker process does: read a path and a fingerprint from each line, train the run, and print its exit code."""
+    """What a worker process does: read a path and a fingerprint from each line, train the run, and print its
+    exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     _end_with_parent()
     codes = _exit_codes_only()

@@ -14,9 +14,10 @@ WEAK_EPSILON = 10.0
 class Account:
     """What a release amounts to as differential privacy, for the client and class that it protects least.
 
-    release: its settings and delta, in words. epsilons: (epsilon, the reading under which it holds), the published one
-    first. each: of everything released, (client, class, number of samples m, published epsilon, epsilon when one record
-    is added). delta: at which all of these hold, and which a site adds up over its runs.
+    release: its settings and delta, in words. epsilons: (epsilon, the reading under which it holds), the
+    published one
+    first. each: of everything released, (client, class, number of samples m, published epsilon, epsilon when
+    one record is added). delta: at which all of these hold, and which a site adds up over its runs.
     """
 
     release: str

@@ -1,5 +1,5 @@
-"""What hooks receive: the facts of the run (Fed), the client (Client), the samples of a step (Batch) and the outputs of its
-forward pass (Out).
+"""What hooks receive: the facts of the run (Fed), the client (Client), the samples of a step (Batch) and the
+outputs of its forward pass (Out).
 
 Letters: B batch, C classes, D features, H x W pixels, K clients, S local steps.
 """
@@ -28,10 +28,11 @@ from unskew.tasks.task import Task
 class Batch:
     """The samples of one step.
 
-    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks; of a regression the
-    numbers to learn, [B, 1].
+    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks; of a
+    regression the numbers to learn, [B, 1].
     weight: [B], 1 for a sample and 0 for a row that only pads the batch.
-    along: a direction in the space of x, [B, *shape], for a directional derivative (FedMix); it scales as x does.
+    along: a direction in the space of x, [B, *shape], for a directional derivative (FedMix); it scales as x
+    does.
     """
 
     x: Tensor
@@ -42,15 +43,19 @@ class Batch:
     def mean(self, values_B: Tensor) -> Tensor:
         """The mean over the samples of this batch; padding does not count, even if it is infinite.
 
-        Raises UsageError (E127) unless there is one number for each sample: others would be spread over samples in silence.
+        Raises UsageError (E127) unless there is one number for each sample: others would be spread over
+        samples in silence.
         """
         if values_B.shape != self.weight.shape:
             given = " x ".join(map(str, values_B.shape)) or "a single number"
             raise UsageError(
                 "E127",
-                f"batch.mean takes one number for each of the {len(self.weight)} samples; a hook gave it {given}.",
+                f"batch.mean takes one number for each of the {len(self.weight)} samples; a hook gave it"
+                f" {given}.",
             )
-        return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(min=1)
+        return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(
+            min=1
+        )
 
     def replace(self, **changes: Any) -> Batch:
         """The same batch with other values of the fields named."""
@@ -69,7 +74,8 @@ class Batch:
 class Out:
     """What one forward pass of a training step gives to the losses.
 
-    logits: [B, C], or [B, C, H, W] for masks, or [B, 1] of a regression, after every Part's `logits`; raw: the same before them.
+    logits: [B, C], or [B, C, H, W] for masks, or [B, 1] of a regression, after every Part's `logits`; raw:
+    the same before them.
     features: [B, D], what the head received.
     own: the batch as it entered the model, before any `tap` changed its labels.
     before, after: by cut, the activation there before and after the Parts' `tap` changed it.
@@ -84,7 +90,8 @@ class Out:
 
 
 NOISE_DEVIATIONS = 3.0
-"""Deviations of its noise that a count must exceed, or it counts as none; noise alone does so once in 740 times."""
+"""Deviations of its noise that a count must exceed, or it counts as none; noise alone does so once in 740
+times."""
 
 Measure: TypeAlias = Callable[[Batch], dict[str, Tensor]]
 """What of a batch is added up over a client's samples, by name."""
@@ -94,21 +101,23 @@ Measure: TypeAlias = Callable[[Batch], dict[str, Tensor]]
 class Fed:
     """Facts of a run that are known before round 1 and are the same for the server and all clients.
 
-    clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round, first_epochs: those of round 1
-    where they differ (0: they do not). batch: samples in a step.
-    lr: the first round's learning rate. net: the model's structure. sizes: [K] training samples of each client.
-    task: targets, loss and predictions. momentum, optimiser: of the clients' steps. natural: whether the data name the
-    client of every sample. seed: what all randomness is keyed by. proximal: the mu of a term mu/2 ||w - w_t||^2 that the
-    method's Parts add to the loss, 0 without one.
+    clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round, first_epochs: those
+    of round 1 where they differ (0: they do not). batch: samples in a step.
+    lr: the first round's learning rate. net: the model's structure. sizes: [K] training samples of each
+    client.
+    task: targets, loss and predictions. momentum, optimiser: of the clients' steps. natural: whether the data
+    name the
+    client of every sample. seed: what all randomness is keyed by. proximal: the mu of a term mu/2 ||w -
+    w_t||^2 that the method's Parts add to the loss, 0 without one.
     reserved: samples the server held back for itself, if a Part asked for some (`Part.reserve`).
-    shared: names of the trained weights that leave a client, those that are neither kept nor frozen. kept: of the trained
-    weights that stay with it.
-    sampled: the probability with which a client is asked in a round, independently of all others and of other rounds; None
-    where clients are chosen in another way.
+    shared: names of the trained weights that leave a client, those that are neither kept nor frozen. kept: of
+    the trained weights that stay with it.
+    sampled: the probability with which a client is asked in a round, independently of all others and of other
+    rounds; None where clients are chosen in another way.
     metrics: the scores beside the task's own that were asked for.
     even: whether all steps of a round have one learning rate.
-    sums: how many sums over its samples a client that is always asked releases in the run, beside its updates; counted where
-    a Part protects single samples.
+    sums: how many sums over its samples a client that is always asked releases in the run, beside its
+    updates; counted where a Part protects single samples.
     """
 
     clients: int
@@ -136,7 +145,8 @@ class Fed:
     kept: tuple[str, ...] = ()
 
     def nothing_common(self, head: bool = False) -> str | None:
-        """Why a Part cannot use the model that clients have in common, or its head, as its refusal says it; None if it can."""
+        """Why a Part cannot use the model that clients have in common, or its head, as its refusal says it;
+        None if it can."""
         kept = [n for n in self.kept if n not in self.net.extra and (self.net.of_head(n) or not head)]
         what = "head" if head else "model"
         return f"it needs the {what} that clients have in common, and they keep '{kept[0]}'" if kept else None
@@ -152,7 +162,8 @@ class Fed:
         return int(np.prod(self.net.shape_at("features")))
 
     def kind_at(self, cut: str, kind: Kind) -> Kind:
-        """What values taken at a cut of the model disclose: `kind`, or inputs where the activations there still are inputs."""
+        """What values taken at a cut of the model disclose: `kind`, or inputs where the activations there
+        still are inputs."""
         return "inputs" if self.net.is_input_at(cut) else kind
 
 
@@ -160,19 +171,22 @@ class Fed:
 class Client:
     """One client as a Part's hooks see it in round t.
 
-    id: its number, 0 to K-1; -1 stands for samples that belong to no client. n: its training samples. counts: [C] its
-    samples of each class (of masks: its pixels). steps: the local steps it takes this round. lr: this round's learning
-    rate, on which the settings lr_course and lr_warmup put a factor at each step. t: the round. start: the weights it began the round with. fed: facts of the run.
+    id: its number, 0 to K-1; -1 stands for samples that belong to no client. n: its training samples. counts:
+    [C] its samples of each class (of masks: its pixels). steps: the local steps it takes this round. lr: this
+    round's learning rate, on which the settings lr_course and lr_warmup put a factor at each step. t: the
+    round. start: the weights it began the round with. fed: facts of the run.
     net: the model's structure, this thread's own; the same as `fed.net`.
-    down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's `begin`
+    down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's
+    `begin`
     returned. noise: what the Part's `noise` asked for, drawn for this step.
     step: at a step, how many it has taken before in this round; 0 elsewhere.
     seen: the gradients that a step's earlier passes gave, "0" the first, where a Part climbs.
     pulled: `pull`, where the learning rate changes within the round.
-    inputs: in the hook `scores`, the inputs [B, *shape] that the logits are of, as the model saw them; empty elsewhere.
-    data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training` and `ready`;
-    None where a hook has no access to them. summed: what stands for passes in `total` where sums have noise. floor: a count
-    among such sums that is not above it may be noise alone; 0 without noise.
+    inputs: in the hook `scores`, the inputs [B, *shape] that the logits are of, as the model saw them; empty
+    elsewhere.
+    data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training`
+    and `ready`; None where a hook has no access to them. summed: what stands for passes in `total` where sums
+    have noise. floor: a count among such sums that is not above it may be noise alone; 0 without noise.
     """
 
     id: Tensor | int
@@ -202,16 +216,20 @@ class Client:
 
     @property
     def pull(self) -> Tensor:
-        """The sum of the coefficients with which this round's gradients enter w_t - w_S, in units of the learning rate.
+        """The sum of the coefficients with which this round's gradients enter w_t - w_S, in units of the
+        learning rate.
 
-        Where it changes within the round, `pulled` holds the sum. S for plain SGD; with momentum rho, (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho). Adam has no closed form: S.
+        Where it changes within the round, `pulled` holds the sum. S for plain SGD; with momentum rho, (S -
+        rho (1 - rho^S) / (1 - rho)) / (1 - rho). Adam has no closed form: S.
         """
         if self.pulled is not None:
             return self.pulled
         rho, S = self.fed.momentum, self.steps
         if self.fed.optimiser != "sgd" or not rho:
             return S
-        rest = -torch.expm1(S.double() * math.log(rho))  # 1 - rho^S; float32 would lose it, for a rho near 1 all of it
+        rest = -torch.expm1(
+            S.double() * math.log(rho)
+        )  # 1 - rho^S; float32 would lose it, for a rho near 1 all of it
         return ((S - rho * rest / (1 - rho)) / (1 - rho)).to(S.dtype)
 
     def cut(self, name: str) -> str:
@@ -238,7 +256,8 @@ class Client:
         return self.prepare(x) if self.prepare else x
 
     def gradients(self, loss: Callable[[Weights], Tensor], w: Weights) -> Weights:
-        """The gradients, by name, of loss(w), whose passes through the model take `run`, `features` or `head`; outside
+        """The gradients, by name, of loss(w), whose passes through the model take `run`, `features` or
+        `head`; outside
         training steps: in `begin`, `starts`, `finish`, `personalise` and trips."""
         with self.net.differentiable():
             return torch.func.grad(loss)(w)
@@ -255,7 +274,8 @@ class Client:
         return activations
 
     def slope(self, w: Weights, b: Batch) -> Tensor:
-        """The derivative of the batch's mean training loss along `b.along`; a scalar. Only in the hook `loss`.
+        """The derivative of the batch's mean training loss along `b.along`; a scalar. Only in the hook
+        `loss`.
 
         The pass runs in training mode, and batch normalisation does not record its statistics.
         """
@@ -263,18 +283,22 @@ class Client:
             raise RuntimeError("slope() is for the hook `loss`")
         return self.slopes(w, b)
 
-    def run_training(self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None) -> Tensor:
-        """As `run`, in training mode: a further pass of this step, which updates the running statistics once more.
+    def run_training(
+        self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None
+    ) -> Tensor:
+        """As `run`, in training mode: a further pass of this step, which updates the running statistics once
+        more.
 
-        `x` has a row for every row of the step's batch; all passes of a step drop out the same units. `until="features"`
-        gives what the head received. Only in the hook `loss`.
+        `x` has a row for every row of the step's batch; all passes of a step drop out the same units.
+        `until="features"` gives what the head received. Only in the hook `loss`.
         """
         if self.passes is None:
             raise RuntimeError("run_training() is for the hook `loss`")
         return self.passes(w, x, since, until)
 
     def batches(self, raw: bool = False) -> Iterator[Batch]:
-        """All the client's samples, in batches of equal size, the last one padded. Only in `begin`, `finish` and trips.
+        """All the client's samples, in batches of equal size, the last one padded. Only in `begin`, `finish`
+        and trips.
 
         raw: inputs as they are stored; else as at test time.
         """
@@ -283,11 +307,12 @@ class Client:
         return self.data(raw)
 
     def total(self, measure: Measure, raw: bool = False) -> dict[str, Tensor]:
-        """The sums of what `measure(batch)` returns over all the client's samples, where `batches` is allowed.
+        """The sums of what `measure(batch)` returns over all the client's samples, where `batches` is
+        allowed.
 
-        Weight each term by `batch.weight`, so that padding does not count. Where a Part protects single samples, `measure`
-        sees one at a time, all that it returns of one is clipped as one vector, and the sums have noise; `floor` is then
-        three deviations of it.
+        Weight each term by `batch.weight`, so that padding does not count. Where a Part protects single
+        samples, `measure` sees one at a time, all that it returns of one is clipped as one vector, and the
+        sums have noise; `floor` is then three deviations of it.
         """
         if self.summed is not None:
             return self.summed(measure, raw)
@@ -303,7 +328,8 @@ class Client:
         return torch.where(known, total / torch.where(known, count, 1.0), unknown)
 
     def class_sums(self, w: Weights) -> tuple[Tensor, Tensor]:
-        """By class, over all the client's samples: ([C, D] sum of features in evaluation mode, [C] number of samples).
+        """By class, over all the client's samples: ([C, D] sum of features in evaluation mode, [C] number of
+        samples).
 
         Both are 0 for a class whose number is not above `floor`, where there is noise.
         """
@@ -319,7 +345,8 @@ class Client:
         return total["h"] * known_C[:, None], total["n"] * known_C
 
     def sample(self, count: int, purpose: str, replace: bool = False, raw: bool = False) -> Batch:
-        """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in trips and `personalise`.
+        """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in
+        trips and `personalise`.
 
         replace: draw with replacement; else at most as many as there are. raw: as in `batches`.
         """
@@ -329,7 +356,8 @@ class Client:
 
 
 def replace_fields(c: Client, **fields: Any) -> Client:
-    """The client with these fields. As `dataclasses.replace`, but none of the others is read, which engines may note."""
+    """The client with these fields. As `dataclasses.replace`, but none of the others is read, which engines
+    may note."""
     other = copy.copy(c)
     for name, value in fields.items():
         object.__setattr__(other, name, value)

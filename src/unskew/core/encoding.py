@@ -1,7 +1,9 @@
-"""Replies whose weights travel encoded: what the gate expects of them, how they are made, and the weights read back.
+"""Replies whose weights travel encoded: what the gate expects of them, how they are made, and the weights
+read back.
 
-A client's encoded change of the weights lies among what the encoding Part shares, in the branch `encoded`, so that the gate
-checks it as it checks any Share. Weights that are not trained (statistics of batch normalisation) leave as they are.
+A client's encoded change of the weights lies among what the encoding Part shares, in the branch `encoded`, so
+that the gate checks it as it checks any Share. Weights that are not trained (statistics of batch
+normalisation) leave as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def plain_weights(method: Method, fed: Fed, sent: Sequence[str]) -> tuple[str, .
 
 
 def declared_shares(method: Method, fed: Fed) -> dict[str, dict[str, Share]]:
-    """By Part, all that replies hold beside the weights that leave as they are: what it shares, and what it encodes."""
+    """By Part, all that replies hold beside the weights that leave as they are: what it shares, and what it
+    encodes."""
     shares = {name: dict(own) for name, own in method.shares(fed).items()}
     if p := method.encoder:
         shares[p.name] |= {f"{BRANCH}/{leaf}": share for leaf, share in p.encoded(fed).items()}
@@ -61,13 +64,16 @@ def encode_reply(p: Part, c: Client, reply: Reply) -> Reply:
     tree, mine = p.encode(change, c, _keys(p, c.fed, c.t, reply.client))
     plain = {n: t for n, t in reply.weights.items() if n not in change}
     shares = {**reply.shares, p.name: {**reply.shares.get(p.name, {}), BRANCH: tree}}
-    return replace(reply, weights=plain, shares=shares, private=reply.private | ({p.name: mine} if mine else {}))
+    return replace(
+        reply, weights=plain, shares=shares, private=reply.private | ({p.name: mine} if mine else {})
+    )
 
 
 def decode_replies(
     method: Method, replies: Sequence[Reply], received: Callable[[int], Weights], fed: Fed, t: int
 ) -> tuple[list[Reply], list[gate.Refusal]]:
-    """(the replies with weights again, refusals of those that cannot be read). replies: of round t, that passed the gate.
+    """(the replies with weights again, refusals of those that cannot be read). replies: of round t, that
+    passed the gate.
 
     received: the weights that a client was sent, by its number.
     """
@@ -81,7 +87,9 @@ def decode_replies(
         try:
             change = p.decode(own.pop(BRANCH), w, fed, _keys(p, fed, t, reply.client))
         except DecodeError as problem:
-            refused.append(gate.Refusal(reply.client, "E324", f"what '{p.name}' encoded cannot be read: {problem}."))
+            refused.append(
+                gate.Refusal(reply.client, "E324", f"what '{p.name}' encoded cannot be read: {problem}.")
+            )
             continue
         weights = dict(reply.weights) | {n: w[n] + change[n] for n in fed.shared}
         if text := gate.merged_problem({n: weights[n] for n in fed.shared}, {}):

@@ -36,7 +36,8 @@ class Spec:
     def max_bytes(self) -> int:
         """Bytes of the largest reply that fits; over a network, more is refused before anything is parsed."""
         weights = sum(
-            math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size() for n, s in self.weights.items()
+            math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size()
+            for n, s in self.weights.items()
         )
         return weights + sum(s.max_bytes for part in self.shares.values() for s in part.values())
 
@@ -59,8 +60,9 @@ def check(
 ) -> tuple[list[Reply], list[Refusal]]:
     """(replies to use, refusals). `sizes`: the registered training samples of each client.
 
-    A claim of more samples than are registered is reported (E305) and cut down to them; the reply itself is used.
-    Private state is checked where the reply holds it: one round that leaves NaN there would spoil all later ones.
+    A claim of more samples than are registered is reported (E305) and cut down to them; the reply itself is
+    used. Private state is checked where the reply holds it: one round that leaves NaN there would spoil all
+    later ones.
     """
     good: list[Reply] = []
     refused: list[Refusal] = []
@@ -92,7 +94,10 @@ def check(
 def _size_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
     size = size_in_bytes(reply.weights) + sum(size_in_bytes(s) for s in reply.shares.values())
     if size > spec.max_bytes:
-        return "E304", f"the reply is {size / 1e6:.1f} MB; this method sends at most {spec.max_bytes / 1e6:.1f} MB."
+        return (
+            "E304",
+            f"the reply is {size / 1e6:.1f} MB; this method sends at most {spec.max_bytes / 1e6:.1f} MB.",
+        )
     return None
 
 
@@ -102,7 +107,10 @@ def _weights_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] 
     for name, shape in spec.weights.items():
         tensor = reply.weights[name]
         if tuple(tensor.shape) != tuple(shape):
-            return "E302", f"'w/{name}' is {list(tensor.shape)}, expected {list(shape)}. Is it running another model?"
+            return (
+                "E302",
+                f"'w/{name}' is {list(tensor.shape)}, expected {list(shape)}. Is it running another model?",
+            )
         if tensor.dtype != spec.dtypes[name]:
             return "E303", f"'w/{name}' is {tensor.dtype}, expected {spec.dtypes[name]}."
         if not finite and (problem := _finite_problem(f"w/{name}", tensor)):
@@ -134,7 +142,8 @@ def state_problem(private: Tree) -> tuple[str, str] | None:
 
 
 def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
-    """Why merged weights and slices must not replace those of the round before, as a sentence; None if they may."""
+    """Why merged weights and slices must not replace those of the round before, as a sentence; None if they
+    may."""
     for path, tensor in flat_tree({"w": weights, **slices}).items():
         if problem := _finite_problem(path, tensor):
             return problem[1]
@@ -142,9 +151,12 @@ def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
 
 
 def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) -> tuple[str, str] | None:
-    """What is wrong with a tensor that was declared as `share`: a code and a sentence. finite: all its values are."""
+    """What is wrong with a tensor that was declared as `share`: a code and a sentence. finite: all its values
+    are."""
     shape = tuple(tensor.shape)
-    fits = len(shape) == len(share.shape) and all(size in (None, sent) for size, sent in zip(share.shape, shape))
+    fits = len(shape) == len(share.shape) and all(
+        size in (None, sent) for size, sent in zip(share.shape, shape)
+    )
     if not fits or (share.shape[:1] == (None,) and shape[0] > share.rows):
         expected = ["up to " + str(share.rows) if s is None else s for s in share.shape]
         return "E302", f"'{path}' is {list(shape)}, expected {expected}."
@@ -174,11 +186,14 @@ def _bounds_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] 
 
 
 def _in_type(bound: float, dtype: torch.dtype) -> float:
-    """A bound as numbers of this type have it: the float32 nearest to 1e-6, to which a client clamps, is below 1e-6."""
+    """A bound as numbers of this type have it: the float32 nearest to 1e-6, to which a client clamps, is
+    below 1e-6."""
     return torch.tensor(bound, dtype=dtype).item() if dtype.is_floating_point else bound
 
 
-def _names_problem(sent: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = "") -> tuple[str, str] | None:
+def _names_problem(
+    sent: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = ""
+) -> tuple[str, str] | None:
     missing, extra = sorted(set(expected) - set(sent)), sorted(set(sent) - set(expected))
     if not missing and not extra:
         return None
@@ -192,9 +207,12 @@ def _names_problem(sent: Mapping[str, Any], expected: Mapping[str, Any], prefix:
 
 
 def _all_finite(replies: Sequence[Reply]) -> bool:
-    """Whether all sums over tensors are finite, and so all values; asked of the device once, not once a tensor."""
+    """Whether all sums over tensors are finite, and so all values; asked of the device once, not once a
+    tensor."""
     trees = [tree for r in replies for tree in (r.weights, r.private, *r.shares.values())]
-    sums = [t.sum(dtype=torch.float32) for tree in trees for _, t in leaves(tree) if t.dtype.is_floating_point]
+    sums = [
+        t.sum(dtype=torch.float32) for tree in trees for _, t in leaves(tree) if t.dtype.is_floating_point
+    ]
     return len({t.device for t in sums}) == 1 and bool(torch.stack(sums).isfinite().all())
 
 

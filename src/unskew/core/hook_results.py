@@ -1,7 +1,7 @@
 """What hooks of users' own Parts return, compared with what the engine needs.
 
-Without these checks a gradient of another shape is broadcast over a weight, and a missing leaf is noticed rounds later.
-Each check returns the end of a sentence that begins "the hook ... returned", or None.
+Without these checks a gradient of another shape is broadcast over a weight, and a missing leaf is noticed
+rounds later. Each check returns the end of a sentence that begins "the hook ... returned", or None.
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
@@ -43,7 +43,8 @@ def describe(value: Any) -> str:
 
 
 def mismatch(given: Mapping[str, Tensor], result: Any, whole: bool = True, placed: bool = True) -> str | None:
-    """Why a result does not hold tensors of the names, shapes and types that were given, on their device. whole: all of
+    """Why a result does not hold tensors of the names, shapes and types that were given, on their device.
+    whole: all of
     them. placed: whether the device counts."""
     if not isinstance(result, Mapping):
         return f"{describe(result)}; expected tensors by name, as they were given"
@@ -86,7 +87,9 @@ def tree_problem(result: Any, what: str = "a dictionary of tensors") -> str | No
         elif not isinstance(value, Tensor):
             return f"'{name}' as {describe(value)}; expected a tensor, such as torch.tensor(1.0)"
         elif value.layout != torch.strided:
-            return f"'{name}' as a tensor in the layout {value.layout}, which is not kept; end with .to_dense()"
+            return (
+                f"'{name}' as a tensor in the layout {value.layout}, which is not kept; end with .to_dense()"
+            )
         elif value.is_meta:
             return f"'{name}' as a tensor on the device 'meta', which has no values"
     return None
@@ -101,10 +104,13 @@ def pair_problem(result: Any, first: str, second: str) -> str | None:
 
 
 def share_problem(declared: Mapping[str, Share], tree: Mapping[str, Any], by: str = "`shares`") -> str | None:
-    """Why what a client is to share is not what its Shares declare; their bounds are for the gate. by: what declares them."""
+    """Why what a client is to share is not what its Shares declare; their bounds are for the gate. by: what
+    declares them."""
     sent = flat_tree(tree)
     if extra := [n for n in sent if n not in declared]:
-        return f"'{extra[0]}' to share, which {by} does not declare.{suggestion(extra[0], declared)}".rstrip(".")
+        return f"'{extra[0]}' to share, which {by} does not declare.{suggestion(extra[0], declared)}".rstrip(
+            "."
+        )
     if missing := [n for n in declared if n not in sent]:
         return f"no '{missing[0]}' to share, which {by} declares"
     for name, share in declared.items():
@@ -129,7 +135,9 @@ def _loss(_part: Any, args: Args, result: Any) -> str | None:
         each = "a number for each sample" if result.dim() == 1 else "many numbers"
         return f"{each} ({list(result.shape)}); expected one number, such as b.mean(...)"
     return (
-        None if type(result) in (int, float) else f"{describe(result)}; expected one number of Python's or a tensor's"
+        None
+        if type(result) in (int, float)
+        else f"{describe(result)}; expected one number of Python's or a tensor's"
     )
 
 
@@ -144,7 +152,8 @@ def _loss_tensor(w: Mapping[str, Tensor], logits: Tensor, result: Tensor) -> str
         return None
     text = "a number through which no gradient reaches a weight, so that it would change nothing"
     return (
-        f"{text}; compute it from w or out without detach() and no_grad(), or return 0.0 where nothing is to be added"
+        f"{text}; compute it from w or out without detach() and no_grad(), or return 0.0 where nothing is to"
+        " be added"
     )
 
 
@@ -164,7 +173,10 @@ def _batch_problem(given: Batch, result: Any) -> str | None:
         if not isinstance(after, Tensor) or after.shape != (rows, *before.shape[1:]):
             return f"a batch whose {name} is {describe(after)}; expected {[rows, *before.shape[1:]]}"
         if after.dtype != before.dtype:
-            return f"a batch whose {name} is {after.dtype}; expected {before.dtype}, so end with .to({before.dtype})"
+            return (
+                f"a batch whose {name} is {after.dtype}; expected {before.dtype}, so end with"
+                f" .to({before.dtype})"
+            )
         if text := _device_mismatch(after, before):
             return f"a batch whose {name} is {text}"
     return None
@@ -181,7 +193,9 @@ def _tap(_part: Any, args: Args, result: Any) -> str | None:
     if not isinstance(b, Batch):
         return f"{describe(b)} for a batch"
     if not isinstance(h, Tensor) or h.shape != (len(b.weight), *args[1].shape[1:]):
-        return f"{describe(h)}; expected {[len(b.weight), *args[1].shape[1:]]}, a row for each row of the batch"
+        return (
+            f"{describe(h)}; expected {[len(b.weight), *args[1].shape[1:]]}, a row for each row of the batch"
+        )
     return None if len(b.x) != len(b.weight) else _batch_problem(args[2], b)
 
 
@@ -199,8 +213,8 @@ def _like_argument(place: int, whole: bool = True) -> Callable[[Any, Args, Any],
 
 
 def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
-    """The result is like what was given, and holds numbers where that does: elsewhere the gate asks, but nothing passes it
-    here, and what is no number would count as a wrong answer."""
+    """The result is like what was given, and holds numbers where that does: elsewhere the gate asks, but
+    nothing passes it here, and what is no number would count as a wrong answer."""
     if text := _like_argument(0)(part, args, result):
         return text
     before, after = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
@@ -211,14 +225,18 @@ def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
 
 def _finish(part: Any, args: Args, result: Any) -> str | None:
     c = args[1]
-    if text := pair_problem(result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"):
+    if text := pair_problem(
+        result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"
+    ):
         return text
     shared, mine = result
     if text := tree_problem(shared) or tree_problem(mine) or share_problem(part.shares(c.fed), shared):
         return text
     before, after = flat_tree(c.mine), flat_tree(mine)
     if new := [n for n in after if n not in before]:
-        return f"'{new[0]}' to keep, which `client_init` did not make, so that no hook would find it in c.mine"
+        return (
+            f"'{new[0]}' to keep, which `client_init` did not make, so that no hook would find it in c.mine"
+        )
     if gone := [n for n in before if n not in after]:
         return f"no '{gone[0]}' to keep, which `client_init` made; return all of c.mine, changed or not"
     for name, value in after.items():
@@ -248,7 +266,9 @@ def _holds(_part: Any, args: Args, result: Any) -> str | None:
         return f"'{extra[0]}', which is no trained weight.{suggestion(extra[0], trained)}".rstrip(".")
     odd = [n for n, v in result.items() if v.dim() or v.dtype != torch.bool]
     return (
-        f"'{odd[0]}' as {describe(result[odd[0]])} of {result[odd[0]].dtype}; expected one truth value" if odd else None
+        f"'{odd[0]}' as {describe(result[odd[0]])} of {result[odd[0]].dtype}; expected one truth value"
+        if odd
+        else None
     )
 
 
@@ -274,18 +294,37 @@ def _tree(_part: Any, _args: Args, result: Any) -> str | None:
 
 
 CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
-    "model": lambda p, a, r: None if isinstance(r, nn.Module) else f"{describe(r)}; expected a torch.nn.Module",
+    "model": lambda p, a, r: (
+        None if isinstance(r, nn.Module) else f"{describe(r)}; expected a torch.nn.Module"
+    ),
     "weights": _weights,
-    "refuse": lambda p, a, r: None if r is None or isinstance(r, str) else f"{describe(r)}; expected a reason or None",
+    "refuse": lambda p, a, r: (
+        None if r is None or isinstance(r, str) else f"{describe(r)}; expected a reason or None"
+    ),
     "shares": _dictionary_of(Share, "Shares"),
     "encoded": _dictionary_of(Share, "Shares"),
     "noise": _dictionary_of(Noise, "Noise"),
-    "server_init": _tree, "client_init": _tree, "begin": _tree, "carry": _tree,
-    "starts": _like_argument(0, whole=False), "perturb": _like_argument(1, whole=False), "sends": _like_argument(0),
-    "grad": _like_argument(0), "sample_grad": _like_argument(0), "logits": _like_argument(0),
-    "personalise": _at_test_time, "evaluate_with": _at_test_time, "scores": _at_test_time,
-    "batch": _batch, "tap": _tap, "loss": _loss, "finish": _finish, "holds": _holds,
-    "server": _server, "dispatch": _dispatch,
-    "merge": lambda p, a, r: merge_problem(a[0], r), "refine": lambda p, a, r: merge_problem(a[0], r),
-}  # fmt: skip
+    "server_init": _tree,
+    "client_init": _tree,
+    "begin": _tree,
+    "carry": _tree,
+    "starts": _like_argument(0, whole=False),
+    "perturb": _like_argument(1, whole=False),
+    "sends": _like_argument(0),
+    "grad": _like_argument(0),
+    "sample_grad": _like_argument(0),
+    "logits": _like_argument(0),
+    "personalise": _at_test_time,
+    "evaluate_with": _at_test_time,
+    "scores": _at_test_time,
+    "batch": _batch,
+    "tap": _tap,
+    "loss": _loss,
+    "finish": _finish,
+    "holds": _holds,
+    "server": _server,
+    "dispatch": _dispatch,
+    "merge": lambda p, a, r: merge_problem(a[0], r),
+    "refine": lambda p, a, r: merge_problem(a[0], r),
+}
 """By hook, what is held against what."""

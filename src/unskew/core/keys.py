@@ -17,7 +17,8 @@ from torch import Tensor
 
 
 def digest(*what: object) -> int:
-    """A 63-bit hash of the arguments; numbers, strings and tuples of them have the same hash on every machine."""
+    """A 63-bit hash of the arguments; numbers, strings and tuples of them have the same hash on every
+    machine."""
     text = "\x1f".join(f"{type(w).__name__}:{w}" for w in what)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -40,10 +41,12 @@ NOISE_GRID = 2.0**-20
 
 
 def add_noise(total: Tensor, deviation: float, drawn: Tensor) -> Tensor:
-    """total + deviation * drawn in float64, rounded to a multiple of GRID * deviation. drawn: standard normal, float64.
+    """total + deviation * drawn in float64, rounded to a multiple of GRID * deviation. drawn: standard
+    normal, float64.
 
-    The multiples are the same for every total, so that no result excludes a total by its last bits, as sums of floating-point
-    numbers do (Mironov, CCS 2012). Whatever is computed from the result, in any precision, excludes none either.
+    The multiples are the same for every total, so that no result excludes a total by its last bits, as sums
+    of floating-point numbers do (Mironov, CCS 2012). Whatever is computed from the result, in any precision,
+    excludes none either.
     """
     if not deviation:
         return total.double()

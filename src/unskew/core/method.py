@@ -19,7 +19,8 @@ from unskew.errors import UsageError, excerpt
 
 @dataclass(frozen=True)
 class Role:
-    """name: in a word or two, for tables. does: what several Parts would each do, for the refusal. has: whether a Part has it."""
+    """name: in a word or two, for tables. does: what several Parts would each do, for the refusal. has:
+    whether a Part has it."""
 
     name: str
     does: str
@@ -45,10 +46,12 @@ def part_roles(part: Part) -> list[str]:
 
 
 def conflict(part: Part, other: Part) -> str:
-    """Why what a Part says of itself does not go with a hook of another, as the end of a sentence; "" if it does."""
+    """Why what a Part says of itself does not go with a hook of another, as the end of a sentence; "" if it
+    does."""
     if part.own_logits and overrides(other, "logits"):
         return (
-            "its loss is of logits that it makes itself, and what the other makes of the model's would change nothing"
+            "its loss is of logits that it makes itself, and what the other makes of the model's would change"
+            " nothing"
         )
     return _steps_conflict(part, other) if part.by_steps else ""
 
@@ -68,8 +71,8 @@ def _steps_conflict(part: Part, other: Part) -> str:
 class Method:
     """An ordered set of Parts; `Method()` is FedAvg.
 
-    Their order matters for the hooks `batch`, `tap` and `logits`, each of which receives what the one before returned;
-    terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or "equal".
+    Their order matters for the hooks `batch`, `tap` and `logits`, each of which receives what the one before
+    returned; terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or "equal".
     Raises UsageError (E107) for two Parts of one name, two merges, or Parts that cannot be combined.
     """
 
@@ -86,14 +89,17 @@ class Method:
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
             raise UsageError(
-                "E107", f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))})."
+                "E107",
+                f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))}).",
             )
         self.weighting: Literal["size", "equal"] = "equal" if "equal" in weighing else "size"
 
     def _check_part(self, p: Part) -> None:
         hidden = [h for h in HOOKS if not callable(getattr(p, h))]
         if hidden:
-            raise UsageError("E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name.")
+            raise UsageError(
+                "E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name."
+            )
         check_part(p, [h for h in HOOKS if overrides(p, h)])
         if [other.name for other in self.parts].count(p.name) > 1:
             raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
@@ -130,13 +136,14 @@ class Method:
 
     @property
     def weights_read(self) -> Literal["sum", "each"]:
-        """Whether the server needs every client's weights, or only their weighted sum; encoded ones cannot be added up."""
+        """Whether the server needs every client's weights, or only their weighted sum; encoded ones cannot be
+        added up."""
         return "each" if self.encoder or any(p.weights_read == "each" for p in self.parts) else "sum"
 
     @property
     def normalises(self) -> Literal["", "images", "all"]:
-        """What of samples Parts normalise themselves, so that it is not standardised beforehand: of several inputs only the
-        images, or all."""
+        """What of samples Parts normalise themselves, so that it is not standardised beforehand: of several
+        inputs only the images, or all."""
         by = [p.by_input for p in self.parts if p.normalises]
         return "" if not by else "images" if set(by) == {"images"} else "all"
 
@@ -151,35 +158,53 @@ class Method:
             if name not in p.tasks:
                 needs = f"it needs {p.needs}, so " if p.needs else ""
                 served = " and ".join(p.tasks)
-                raise UsageError("E108", f"'{p.name}' cannot run here: {needs}it is for {served}, not for {name}.")
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: {needs}it is for {served}, not for {name}."
+                )
 
     def check(self, fed: Fed) -> None:
-        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose task it serves,
-        and where nothing is left to train."""
+        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose
+        task it serves, and where nothing is left to train."""
         if all(self.freezes(n, fed) for n in fed.net.learnable):
-            who = "every parameter has requires_grad=False" if not fed.net.trainable else f"{self} freezes all of it"
+            who = (
+                "every parameter has requires_grad=False"
+                if not fed.net.trainable
+                else f"{self} freezes all of it"
+            )
             raise UsageError("E108", f"nothing of this model is left to train: {who}.")
         for p in self.parts:
             if not fed.shared and (p.merges or p.weighting or p is self.encoder or overrides(p, "dispatch")):
-                raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged."
+                )
             for cut in p.taps:
                 fed.net.cuts(cut)
             if fed.net.layout and p.normalises and not p.by_input:
                 text = "it scales inputs channel by channel, and a sample here has several inputs"
                 raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
             if p.normalises and fed.net.embeds and not (fed.net.layout and p.by_input):
-                raise UsageError("E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up.")
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up."
+                )
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if claimed := _unproved_share(p, fed):
-                text = f"it declares '{claimed}' as guarantee='dp' and does not define `account`, so nothing says what is proved"
-                raise UsageError("E108", f"'{p.name}' cannot run here: {text}; declare 'empirical' or 'none'.")
+                text = (
+                    f"it declares '{claimed}' as guarantee='dp' and does not define `account`, so nothing"
+                    " says what is proved"
+                )
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: {text}; declare 'empirical' or 'none'."
+                )
             if _changes_nothing(p, fed):
-                raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: it holds back no weight of this model."
+                )
             if _trains_alone(p, fed):
                 text = "clients would keep every weight that they train, so that each trains alone"
                 raise UsageError(
-                    "E108", f"'{p.name}' cannot run here: {text}; take a model with layers to share, or local."
+                    "E108",
+                    f"'{p.name}' cannot run here: {text}; take a model with layers to share, or local.",
                 )
         self._check_scaled_once(fed)
         if self.samples_apart:
@@ -188,23 +213,31 @@ class Method:
             self._check_protected(self.protector, fed)
 
     def _check_scaled_once(self, fed: Fed) -> None:
-        """Raises UsageError (E107) for two Parts that normalise images, each by statistics of images as they came."""
+        """Raises UsageError (E107) for two Parts that normalise images, each by statistics of images as they
+        came."""
         images = fed.net.layout.images if fed.net.layout else len(fed.shape) == 3 and not fed.net.embeds
         twice = [p.name for p in self.parts if p.by_input in ("images", "floats")]
         if images and len(twice) > 1:
-            left = "standardise(images=False) scales the others alone" if fed.net.layout else f"leave out '{twice[1]}'"
+            left = (
+                "standardise(images=False) scales the others alone"
+                if fed.net.layout
+                else f"leave out '{twice[1]}'"
+            )
             raise UsageError(
                 "E107", f"'{twice[0]}' and '{twice[1]}' cannot be combined: both normalise images; {left}."
             )
 
     def _check_samples_apart(self, by: Part, fed: Fed) -> None:
-        """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a model."""
+        """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a
+        model."""
         for p in self.parts:
             if p is not by and (reason := sample_problem(p, by)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
         if fed.net.norms:
             text = "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
-            raise UsageError("E108", f"'{by.name}' cannot run here: {text}; take a model without, or with GroupNorm.")
+            raise UsageError(
+                "E108", f"'{by.name}' cannot run here: {text}; take a model without, or with GroupNorm."
+            )
 
     def _check_protected(self, by: Part, fed: Fed) -> None:
         """Raises UsageError: E107 for a Part that sends what `by` cannot protect, E108 for such a model."""
@@ -212,15 +245,21 @@ class Method:
             if p is not by and (reason := protection_problem(p, fed)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
         if sent := [n for n in fed.net.statistics if not self.keeps(n, fed)]:
-            text = f"noise would spoil the running statistics of batch normalisation ('{sent[0]}'), which clients send"
-            raise UsageError("E108", f"'{by.name}' cannot run here: {text}; take a model without, or add fedbn.")
+            text = (
+                f"noise would spoil the running statistics of batch normalisation ('{sent[0]}'), which"
+                " clients send"
+            )
+            raise UsageError(
+                "E108", f"'{by.name}' cannot run here: {text}; take a model without, or add fedbn."
+            )
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
         """What each Part declares to send after training, by the Part's name."""
         return {p.name: self.covered(p.shares(fed)) for p in self.parts}
 
     def covered(self, shares: dict[str, Share]) -> dict[str, Share]:
-        """Shares that a Part declares, with what protects them in this method: where samples are, a proof covers all."""
+        """Shares that a Part declares, with what protects them in this method: where samples are, a proof
+        covers all."""
         if not self.samples_apart:
             return shares
         return {leaf: replace(share, guarantee="dp") for leaf, share in shares.items()}
@@ -260,7 +299,8 @@ def _check_is_part(p: object) -> None:
         instead = f"; {p.__name__} is a class, of which {p.__name__}() makes a Part"
     elif isinstance(p, str):
         instead = (
-            "; methods are given by name to `unskew.run` and `unskew.compare`, all in one text: 'fedprox+scaffold'"
+            "; methods are given by name to `unskew.run` and `unskew.compare`, all in one text:"
+            " 'fedprox+scaffold'"
         )
     elif isinstance(p, (list, tuple, Method)):
         instead = "; give them one by one, Method(FedProx(), Scaffold())"
@@ -273,31 +313,43 @@ def method_remarks(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, 
 
 
 def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
-    """A remark (E139) on each Part that may not come to its second stage, which begins after a share or a number of rounds: there
-    are no more of them, or `patience` may end the run before. patience: 0 where nothing ends it."""
+    """A remark (E139) on each Part that may not come to its second stage, which begins after a share or a
+    number of rounds: there are no more of them, or `patience` may end the run before. patience: 0 where
+    nothing ends it."""
     remarks: list[tuple[str, str]] = []
     for p, first, last in _first_stages(method, rounds):
         if patience and patience < last < rounds:
-            text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after round {last} of {rounds}"
-            remarks.append(("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first."))
+            text = (
+                f"patience={patience} may end the run before '{p.name}' comes to its second stage, after"
+                f" round {last} of {rounds}"
+            )
+            remarks.append(
+                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first.")
+            )
         elif last >= rounds:
             text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
-            remarks.append(("E139", f"{text} ({p.first_stage}={first:g}); its scores are those of the first."))
+            remarks.append(
+                ("E139", f"{text} ({p.first_stage}={first:g}); its scores are those of the first.")
+            )
     return tuple(remarks)
 
 
 def first_stage_doubt(method: Method, rounds: int, t: int) -> str:
-    """A sentence where round t, the last that was trained of so many, is in the first stage of a Part; else ""."""
+    """A sentence where round t, the last that was trained of so many, is in the first stage of a Part; else
+    ""."""
     for p, _, last in _first_stages(method, rounds):
         if 0 < t <= last:
-            text = f"round {t} of {rounds} is the last that was trained, and '{p.name}' comes to its second stage after round {last}"
+            text = (
+                f"round {t} of {rounds} is the last that was trained, and '{p.name}' comes to its second"
+                f" stage after round {last}"
+            )
             return f"{text}, so the scores are those of its first stage"
     return ""
 
 
 def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, int]]:
-    """Each Part with a second stage, the setting that says how long the first is, and the last round of that. A first stage
-    that is set to take all of a run's rounds is meant to."""
+    """Each Part with a second stage, the setting that says how long the first is, and the last round of that.
+    A first stage that is set to take all of a run's rounds is meant to."""
     for p in method.parts:
         first = getattr(p, p.first_stage) if p.first_stage else 0.0
         last = p.first_rounds(rounds)
@@ -306,29 +358,37 @@ def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, in
 
 
 def division_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model, beside other hooks:
-    most likely it looks for names of another model."""
+    """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model,
+    beside other hooks: most likely it looks for names of another model."""
     names = (*fed.net.learnable, *fed.net.statistics)
     remarks: list[tuple[str, str]] = []
     for p in method.parts if names else ():
         for hook in ("keeps", "freezes"):
             if is_own(p) and overrides(p, hook) and not any(getattr(p, hook)(n, fed) for n in names):
-                text = f"`{hook}` of '{p.name}' holds none of this model's {len(names)} weights, which are called like '{names[0]}'"
-                remarks.append(("E138", f"{text} and '{names[-1]}'; training goes on as if it were not there."))
+                text = (
+                    f"`{hook}` of '{p.name}' holds none of this model's {len(names)} weights, which are"
+                    f" called like '{names[0]}'"
+                )
+                remarks.append(
+                    ("E138", f"{text} and '{names[-1]}'; training goes on as if it were not there.")
+                )
     return tuple(remarks)
 
 
 def _unproved_share(p: Part, fed: Fed) -> str:
-    """A Share of this Part that is called differentially private although the Part tells of no epsilon; "" if none is."""
+    """A Share of this Part that is called differentially private although the Part tells of no epsilon; "" if
+    none is."""
     if overrides(p, "account") or p.protects:
         return ""
     declared = [p.shares(fed), *(trip.shares(fed) for trip in p.trips)]
-    return next((leaf for shares in declared for leaf, share in shares.items() if share.guarantee == "dp"), "")
+    return next(
+        (leaf for shares in declared for leaf, share in shares.items() if share.guarantee == "dp"), ""
+    )
 
 
 def _changes_nothing(p: Part, fed: Fed) -> bool:
-    """Whether all a Part does is to keep or freeze weights (of normalisation layers, say), or it says that it divides the
-    model by that, and the model has none of them."""
+    """Whether all a Part does is to keep or freeze weights (of normalisation layers, say), or it says that it
+    divides the model by that, and the model has none of them."""
     hooks = {hook for hook in HOOKS if overrides(p, hook)} - {"refuse"}
     if not hooks & {"keeps", "freezes"} or (not p.divides and (hooks - {"keeps", "freezes"} or p.weighting)):
         return False
@@ -336,8 +396,8 @@ def _changes_nothing(p: Part, fed: Fed) -> bool:
 
 
 def _trains_alone(p: Part, fed: Fed) -> bool:
-    """Whether a Part divides the model and nothing is left to share, as where its head is all that a client trains; a
-    reference means it so."""
+    """Whether a Part divides the model and nothing is left to share, as where its head is all that a client
+    trains; a reference means it so."""
     if not p.divides or p.family == "reference" or p.trips or p.shares(fed):
         return False
     return all(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.learnable, *fed.net.statistics))

@@ -1,7 +1,8 @@
 """How samples enter a module: token ids for embeddings, and several inputs that travel as one row of numbers.
 
-Samples travel as float32, and an `nn.Embedding` looks up whole numbers. Rows of several inputs are split by a hook before
-the module's forward: a dictionary's inputs become keyword arguments, a tuple's positional ones. The module, its names and
+Samples travel as float32, and an `nn.Embedding` looks up whole numbers. Rows of several inputs are split by a
+hook before the module's forward: a dictionary's inputs become keyword arguments, a tuple's positional ones.
+The module, its names and
 its weights stay as they are. Letters: B batch, D numbers of a row.
 """
 
@@ -40,14 +41,15 @@ def embedding_tables(module: nn.Module) -> dict[str, nn.Embedding | nn.Embedding
 
 
 def table_exposure(module: nn.Module, sent: Collection[str]) -> TableExposure:
-    """Whether the model looks its samples up, and whether a table of it leaves the client. sent: weights that leave."""
+    """Whether the model looks its samples up, and whether a table of it leaves the client. sent: weights that
+    leave."""
     names = embedding_tables(module)
     return "" if not names else "sent" if names.keys() & set(sent) else "kept"
 
 
 def attach_lookup(module: nn.Module) -> None:
-    """Let every embedding read float32 as the whole numbers that they stand for, and its row of padding learn nothing also
-    where clients train side by side; once is as good as twice."""
+    """Let every embedding read float32 as the whole numbers that they stand for, and its row of padding learn
+    nothing also where clients train side by side; once is as good as twice."""
     detach_lookup(module)
     for layer in module.modules():
         if isinstance(layer, _TABLES):
@@ -71,7 +73,9 @@ def detach_lookup(module: nn.Module) -> None:
 def check_whole_numbers(module: nn.Module) -> Iterator[None]:
     """Within it an embedding that is given anything but whole numbers raises ValueError; not inside vmap."""
     layers = [layer for layer in module.modules() if isinstance(layer, _TABLES)]
-    handles = [layer.register_forward_pre_hook(_check_ids, prepend=True, with_kwargs=True) for layer in layers]
+    handles = [
+        layer.register_forward_pre_hook(_check_ids, prepend=True, with_kwargs=True) for layer in layers
+    ]
     try:
         yield
     finally:
@@ -80,7 +84,8 @@ def check_whole_numbers(module: nn.Module) -> Iterator[None]:
 
 
 def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
-    """Raises DataError (E122), whose text quotes them, for samples [N, ...] that are no words of the module's vocabulary, if it names one.
+    """Raises DataError (E122), whose text quotes them, for samples [N, ...] that are no words of the module's
+    vocabulary, if it names one.
 
     A module says in `vocabulary` how many words it knows.
     """
@@ -90,10 +95,17 @@ def check_vocabulary(module: nn.Module, *samples: np.ndarray) -> None:
             rows = np.asarray(x[first : first + ROWS_AT_ONCE])
             low, high = float(rows.min()), float(rows.max())
             if low < 0 or high >= known:
-                text = f"the samples hold token {low if low < 0 else high:g}, and the model's vocabulary has {known:,}"
-                raise DataError("E122", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer.")
+                text = (
+                    f"the samples hold token {low if low < 0 else high:g}, and the model's vocabulary has"
+                    f" {known:,}"
+                )
+                raise DataError(
+                    "E122", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer."
+                )
             if (fractions := rows != np.rint(rows)).any():
-                text = f"the model looks whole numbers up, and the samples hold {float(rows[fractions][0]):.4g}"
+                text = (
+                    f"the model looks whole numbers up, and the samples hold {float(rows[fractions][0]):.4g}"
+                )
                 raise DataError("E122", f"{text}; give token ids.")
 
 
@@ -112,7 +124,9 @@ def lookup_ids(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _check_ids(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = lookup_ids(args, kwargs)
     if bool((fractions := given != given.round()).any()):
-        raise ValueError(f"an embedding looks up whole numbers, and is given {float(given[fractions][0]):.4g}")
+        raise ValueError(
+            f"an embedding looks up whole numbers, and is given {float(given[fractions][0]):.4g}"
+        )
 
 
 def _round_ids(
@@ -147,7 +161,8 @@ class InputSplit:
 
 
 def split_inputs(layout: Layout, x: Tensor) -> dict[str, Tensor]:
-    """The inputs of rows [B, D], by name or number: [B, *shape] each. Whatever runs lanes side by side sees shapes alone."""
+    """The inputs of rows [B, D], by name or number: [B, *shape] each. Whatever runs lanes side by side sees
+    shapes alone."""
     return {each.name: _restore_input(each, x[..., start:end]) for each, start, end in layout.places}
 
 
@@ -160,7 +175,8 @@ def _restore_input(each: Input, x: Tensor) -> Tensor:
 
 
 def attach_layout(module: nn.Module, layout: Layout | None) -> None:
-    """Let the module read rows of this layout, in place of any it has read before; None: inputs as they are."""
+    """Let the module read rows of this layout, in place of any it has read before; None: inputs as they
+    are."""
     detach_layout(module)
     if layout:
         module.register_forward_pre_hook(
@@ -181,7 +197,8 @@ def check_signature(module: nn.Module, layout: Layout) -> None:
     if isinstance(module, nn.Sequential):
         raise UsageError(
             "E123",
-            f"samples have several inputs ({layout}), and an nn.Sequential takes one; give a module whose forward takes each.",
+            f"samples have several inputs ({layout}), and an nn.Sequential takes one; give a module whose"
+            " forward takes each.",
         )
     args, kwargs = ([], dict.fromkeys(inputs)) if layout.named else (inputs, {})
     taken = signature(module.forward)

@@ -1,7 +1,8 @@
-"""The structure of a torch module, as a network reads it: children, head, layers that mix inputs, and the roles of its tensors.
+"""The structure of a torch module, as a network reads it: children, head, layers that mix inputs, and the
+roles of its tensors.
 
-Clients train some tensors, average others beside them, and leave constants as they are. A copy of a module can have
-further layers before its head.
+Clients train some tensors, average others beside them, and leave constants as they are. A copy of a module
+can have further layers before its head.
 """
 
 # pyright: reportPrivateUsage=false
@@ -32,7 +33,8 @@ def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode; afterwards every layer has the mode it had, also one that was frozen."""
+    """Put a module into evaluation mode; afterwards every layer has the mode it had, also one that was
+    frozen."""
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:
@@ -43,7 +45,8 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def without_inplace(module: nn.Module) -> nn.Module:
-    """The module itself, its layers told to leave their inputs as they are (`nn.ReLU(inplace=True)`), which others read."""
+    """The module itself, its layers told to leave their inputs as they are (`nn.ReLU(inplace=True)`), which
+    others read."""
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
@@ -56,8 +59,8 @@ _HEAD_TYPES = (nn.Linear, nn.modules.conv._ConvNd)  # pyright: ignore[reportPriv
 
 
 def head_of(module: nn.Module) -> str:
-    """The name of the head: the one that was found, else the last dense layer; of a model that has none because it answers for
-    pixels, the last convolution. Raises UsageError (E105) if it has neither."""
+    """The name of the head: the one that was found, else the last dense layer; of a model that has none
+    because it answers for pixels, the last convolution. Raises UsageError (E105) if it has neither."""
     if named := getattr(module, HEAD_ATTRIBUTE, ""):
         return named
     weighed = [(n, m) for n, m in module.named_modules() if isinstance(m, _HEAD_TYPES)]
@@ -68,12 +71,14 @@ def head_of(module: nn.Module) -> str:
 
 
 def ends_with_head(module: nn.Module) -> bool:
-    """Whether a module is a Sequential whose last block is its head: a matrix of weights is in it, which normalisation and
-    other scales of the outputs do not have, or no other layer can be the head."""
+    """Whether a module is a Sequential whose last block is its head: a matrix of weights is in it, which
+    normalisation and other scales of the outputs do not have, or no other layer can be the head."""
     if not isinstance(module, nn.Sequential):
         return False
     blocks = [block for _, block in children(module)]
-    if len({*map(id, blocks)}) < len(blocks) or not any(isinstance(layer, _HEAD_TYPES) for layer in module.modules()):
+    if len({*map(id, blocks)}) < len(blocks) or not any(
+        isinstance(layer, _HEAD_TYPES) for layer in module.modules()
+    ):
         return True
     return any(p.dim() > 1 for p in blocks[-1].parameters())
 
@@ -86,14 +91,16 @@ def mark_head(module: nn.Module, name: str) -> None:
 def find_head(module: nn.Module, x: Tensor, classes: int) -> None:
     """Mark the head, unless it is the layer that stands for one anyway.
 
-    It is the last layer called whose outputs for samples x are the logits; where the model does something with them (softmax, a
-    mean over pixels), the last one called that gives a number for each class.
+    It is the last layer called whose outputs for samples x are the logits; where the model does something
+    with them (softmax, a mean over pixels), the last one called that gives a number for each class.
     """
     calls: list[tuple[str, Any]] = []
     handles: list[Any] = []
     for name, layer in module.named_modules():
         if isinstance(layer, _HEAD_TYPES):
-            handles.append(layer.register_forward_hook(lambda _l, _x, out, name=name: calls.append((name, out))))
+            handles.append(
+                layer.register_forward_hook(lambda _l, _x, out, name=name: calls.append((name, out)))
+            )
     try:
         with torch.no_grad(), evaluation_mode(module):
             z = module(x)
@@ -113,8 +120,11 @@ def _output_size(layer: Any) -> int:
 
 
 def mixing_children(module: nn.Module, all_inputs: bool) -> frozenset[str]:
-    """The names of its direct children that mix. all_inputs: only those beside whose layers nothing passes by."""
-    return frozenset(name for name, child in children(module) if (_mixes_all if all_inputs else _mixes)(child))
+    """The names of its direct children that mix. all_inputs: only those beside whose layers nothing passes
+    by."""
+    return frozenset(
+        name for name, child in children(module) if (_mixes_all if all_inputs else _mixes)(child)
+    )
 
 
 def _mixes(module: nn.Module) -> bool:
@@ -128,7 +138,8 @@ def _mixes(module: nn.Module) -> bool:
 
 
 def _mixes_all(module: nn.Module) -> bool:
-    """Whether the module is a layer of torch's that mixes, or has one of them among those that it runs one after another.
+    """Whether the module is a layer of torch's that mixes, or has one of them among those that it runs one
+    after another.
 
     A module of a user's own may let a number by beside the layers that it has.
     """
@@ -143,13 +154,16 @@ _NORM_TYPES = (nn.modules.batchnorm._BatchNorm,)
 
 @dataclass(frozen=True)
 class TensorRoles:
-    """The names of a module's tensors by what becomes of them; a tensor in several places has the first place's name.
+    """The names of a module's tensors by what becomes of them; a tensor in several places has the first
+    place's name.
 
-    trainable: parameters that clients train. buffers: floating-point buffers that passes may update, and that are
-    averaged. constants: parameters with `requires_grad=False`, the statistics of batch normalisation that has only such,
-    and the buffers of layers that say `buffers_stay`, because they compute them from their settings; constants are neither
-    trained nor sent. norms: everything that belongs to batch normalisation by the batch's own statistics. fixed: the layers
-    of batch normalisation that always use their running statistics.
+    trainable: parameters that clients train. buffers: floating-point buffers that passes may update, and that
+    are
+    averaged. constants: parameters with `requires_grad=False`, the statistics of batch normalisation that has
+    only such, and the buffers of layers that say `buffers_stay`, because they compute them from their
+    settings; constants are neither
+    trained nor sent. norms: everything that belongs to batch normalisation by the batch's own statistics.
+    fixed: the layers of batch normalisation that always use their running statistics.
     name_of: the name of the tensor at every place of the module.
     """
 
@@ -205,26 +219,32 @@ def tensor_slots(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, str]]
 
 def _names_by_slot(module: nn.Module) -> dict[str, str]:
     first = {id(t): n for n, t in named_tensors(module)}
-    return {place: first[id(store[key])] for store, key, place in tensor_slots(module) if id(store[key]) in first}
+    return {
+        place: first[id(store[key])] for store, key, place in tensor_slots(module) if id(store[key]) in first
+    }
 
 
 def _is_fixed_norm(module: nn.Module, name: str, layer: nn.Module) -> bool:
-    """Whether all parameters of the layer are frozen; of one that has none, those of the module that it is in."""
+    """Whether all parameters of the layer are frozen; of one that has none, those of the module that it is
+    in."""
     parameters = list(layer.parameters()) or list(module.get_submodule(name.rpartition(".")[0]).parameters())
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
 def with_latent(module: nn.Module, width: int) -> nn.Module:
-    """A copy with blocks `base` (flatten) and `latent` before the head: sigmoid(Linear(D, width)), which the head reads.
+    """A copy with blocks `base` (flatten) and `latent` before the head: sigmoid(Linear(D, width)), which the
+    head reads.
 
-    A model that already has these two blocks is returned itself. Raises UsageError (E105) unless the model is an
-    nn.Sequential that ends with an nn.Linear.
+    A model that already has these two blocks is returned itself. Raises UsageError (E105) unless the model is
+    an nn.Sequential that ends with an nn.Linear.
     """
     names = [n for n, _ in children(module)]
     if "latent" in names and "base" in names:
         return module
     if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
-        raise UsageError("E105", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear.")
+        raise UsageError(
+            "E105", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear."
+        )
     module = copy.deepcopy(module)
     head = module._modules.pop(names[-1])
     assert isinstance(head, nn.Linear)
@@ -243,13 +263,16 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
     def layers(D: int) -> nn.Sequential:
         return nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, width))
 
-    return with_head(module, layers, lambda old: nn.Linear(width, old.out_features, bias=old.bias is not None))
+    return with_head(
+        module, layers, lambda old: nn.Linear(width, old.out_features, bias=old.bias is not None)
+    )
 
 
 def with_head(
     module: nn.Module, layers: Callable[[int], nn.Sequential], head_like: Callable[[nn.Linear], nn.Linear]
 ) -> nn.Module:
-    """A copy with these layers, which read D features, between body and head, and the head that `head_like` makes of the old.
+    """A copy with these layers, which read D features, between body and head, and the head that `head_like`
+    makes of the old.
 
     Raises UsageError (E105) if the head is not a single nn.Linear.
     """
@@ -258,7 +281,9 @@ def with_head(
     name = [n for n, _ in children(module)][-1] if plain else head_of(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
-        raise UsageError("E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it.")
+        raise UsageError(
+            "E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it."
+        )
     projection, new = layers(head.in_features), head_like(head)
     if plain:
         module._modules.pop(name)

@@ -1,4 +1,5 @@
-"""A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed, and go on."""
+"""A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed, and go
+on."""
 
 from __future__ import annotations
 
@@ -34,22 +35,32 @@ class Network:
     A plain `nn.Sequential` is cut at its blocks , any other module at its direct children (see `passes`).
     One Network serves one thread, for a pass puts its weights into the module; `copy()` makes another.
 
-    blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut that
-    Parts use unless told otherwise, "" for the first one at which several inputs meet. folds: whether training clients
-    side by side pays for this model on a CPU, None where it does not say.
-    trainable, buffers, constants, norms: names of the model's weights, see `TensorRoles`; a pass in training mode leaves batch
-    normalisation of constants in evaluation mode. extra: weights that Parts train beside them; learnable and statistics name both.
-    skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
-    embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must not be scaled
-    or mixed. layout: of samples with several inputs, which the module takes one by one; the network takes them as rows.
-    draws: whether a training pass draws from torch's own generator, as the engine finds out. around: makes the context in
-    which the model runs; differentiable: the one in which its passes have gradients wherever they run.
+    blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut:
+    the cut that Parts use unless told otherwise, "" for the first one at which several inputs meet. folds:
+    whether training clients side by side pays for this model on a CPU, None where it does not say.
+    trainable, buffers, constants, norms: names of the model's weights, see `TensorRoles`; a pass in training
+    mode leaves batch normalisation of constants in evaluation mode. extra: weights that Parts train beside
+    them; learnable and statistics name both.
+    skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on
+    zeros.
+    embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must
+    not be scaled
+    or mixed. layout: of samples with several inputs, which the module takes one by one; the network takes
+    them as rows.
+    draws: whether a training pass draws from torch's own generator, as the engine finds out. around: makes
+    the context in which the model runs; differentiable: the one in which its passes have gradients wherever
+    they run.
     """
 
     def __init__(
-        self, module: nn.Module, shape: tuple[int, ...], handed_over: bool = False, layout: Layout | None = None
+        self,
+        module: nn.Module,
+        shape: tuple[int, ...],
+        handed_over: bool = False,
+        layout: Layout | None = None,
     ):
-        """shape: of one input, or of the row of several. handed_over: whether nobody else will use the module, so that it need not be copied.
+        """shape: of one input, or of the row of several. handed_over: whether nobody else will use the
+        module, so that it need not be copied.
 
         Raises UsageError (E105) for a module without children.
         """
@@ -64,7 +75,9 @@ class Network:
         self.shape, self.layout = tuple(shape), layout
         self.blocks = tuple(n for n, _ in children(self.module))
         if not self.blocks:
-            raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
+            raise UsageError(
+                "E105", "the model has no named children, so it has no head; wrap it in nn.Sequential."
+            )
         self._passes = (
             SequentialPasses(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
             if ends_with_head(self.module)
@@ -82,7 +95,9 @@ class Network:
         self.trainable, self.buffers = roles.trainable, roles.buffers
         self.constants, self.norms = roles.constants, roles.norms
         self._fixed = [self.module.get_submodule(name) for name in roles.fixed]
-        self._counts = {n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed}
+        self._counts = {
+            n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed
+        }
         for _, layer in batch_norms(self.module):
             layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
         self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in named_tensors(self.module)}
@@ -91,7 +106,9 @@ class Network:
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
         self._slots = [
-            (store, key, self._name_of[n]) for store, key, n in tensor_slots(self.module) if n in self._name_of
+            (store, key, self._name_of[n])
+            for store, key, n in tensor_slots(self.module)
+            if n in self._name_of
         ]
         self._empty()
         self.draws = False
@@ -111,9 +128,11 @@ class Network:
         return other
 
     def add(self, extra: Weights) -> None:
-        """Name weights that a Part trains beside the model's, `<part>.<name>`; the module knows nothing of them.
+        """Name weights that a Part trains beside the model's, `<part>.<name>`; the module knows nothing of
+        them.
 
-        Where <name> is a running statistic of the model, they are that of a second model, and nothing to train.
+        Where <name> is a running statistic of the model, they are that of a second model, and nothing to
+        train.
         """
         self.extra = {**self.extra, **extra}
         self.statistics = (*self.buffers, *(n for n in self.extra if n.partition(".")[2] in self.buffers))
@@ -125,7 +144,8 @@ class Network:
         return {**self._start, **self.extra}
 
     def weights(self) -> Weights:
-        """Copies of the initial parameters and floating-point buffers by name, and of what Parts train beside them."""
+        """Copies of the initial parameters and floating-point buffers by name, and of what Parts train beside
+        them."""
         return {n: t.clone() for n, t in (*self._start.items(), *self.extra.items())}
 
     def module_with(self, w: Weights) -> nn.Module:
@@ -133,7 +153,8 @@ class Network:
         return self._holding({n: w[n].detach().clone() for n in self._start if n in w}).eval()
 
     def hold(self, w: Mapping[str, Tensor]) -> None:
-        """Take the initial weights from here whenever they are needed; they are equal, and may be on a disk."""
+        """Take the initial weights from here whenever they are needed; they are equal, and may be on a
+        disk."""
         self._start = {n: w[n].detach() for n in self._start} if isinstance(w, dict) else w
 
     def _holding(self, w: Mapping[str, Tensor]) -> nn.Module:
@@ -151,42 +172,48 @@ class Network:
         return module
 
     def _empty(self) -> None:
-        """Take all tensors out of the module: a pass puts its own there, and nothing holds them longer than it must."""
+        """Take all tensors out of the module: a pass puts its own there, and nothing holds them longer than
+        it must."""
         for store, key, _ in self._slots:
             store[key] = None
 
     def check_cut(self, cut: str) -> str:
-        """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for none."""
+        """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for
+        none."""
         name = (self.cut or self._onward.meet(self._cuts, self.goes_on)) if cut == "cut" else cut
         if name not in self._cuts:
             if len(self.blocks) == 1:
                 raise UsageError(
                     "E106",
-                    f"the model has no cut '{cut}': it has one child, '{self.blocks[0]}', and can be cut between two; give "
-                    "the module inside it.",
+                    f"the model has no cut '{cut}': it has one child, '{self.blocks[0]}', and can be cut"
+                    " between two; give the module inside it.",
                 )
             known = ", ".join(self._cuts)
             raise UsageError(
-                "E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self._cuts)}"
+                "E106",
+                f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self._cuts)}",
             )
         return name
 
     def of_head(self, name: str) -> bool:
-        """Whether a weight is the head's and may be trained, also where another layer has it in common with the head."""
+        """Whether a weight is the head's and may be trained, also where another layer has it in common with
+        the head."""
         return name not in self.constants and any(
             place.startswith(f"{self.head}.") for place, n in self._name_of.items() if n == name
         )
 
     def untrained_head(self, alone: bool = False) -> str | None:
-        """Why a Part cannot train the head, as its refusal says it; None if it can. alone: from features, without the body."""
+        """Why a Part cannot train the head, as its refusal says it; None if it can. alone: from features,
+        without the body."""
         if not any(self.of_head(n) for n in self.trainable):
             return "it trains the head, which is frozen"
         text = self.stops_at("features") if alone else None
         return text and f"it trains the head alone, and {text}"
 
     def is_input_at(self, cut: str) -> bool:
-        """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled or looked up,
-        because no layer before it mixes an input's numbers. Of several inputs all have to go through that layer."""
+        """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled
+        or looked up, because no layer before it mixes an input's numbers. Of several inputs all have to go
+        through that layer."""
         if cut == "features":
             blocks = tuple(b for b in self.blocks if b != self.head)
         else:
@@ -195,13 +222,15 @@ class Network:
         return not any(b in self._mixing and (not self.layout or self.goes_on(b)) for b in blocks)
 
     def goes_on(self, cut: str) -> bool:
-        """Whether every path of the model leads through this cut, so that what lies there decides the logits."""
+        """Whether every path of the model leads through this cut, so that what lies there decides the
+        logits."""
         with contextlib.suppress(UsageError):
             return self.stops_at(cut) is None
         return False
 
     def cuts(self, name: str) -> tuple[str, ...]:
-        """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of pixels."""
+        """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of
+        pixels."""
         if name != "maps":
             return (self.check_cut(name),)
         if listed := getattr(self.module, "maps", ()):
@@ -220,11 +249,13 @@ class Network:
     ) -> tuple[Tensor, Tensor]:
         """(output, features) of a pass with weights `w`: from the input to the logits, both [B, ...].
 
-        since: go on from this cut; `x` is then the activation there ("features": what the head receives, in its own shape).
+        since: go on from this cut; `x` is then the activation there ("features": what the head receives, in
+        its own shape).
         until: stop at this cut; the output is then the activation there.
         train: run in training mode: dropout is active, batch normalisation uses and updates batch statistics.
         taps: by cut, a function that sees the activation and returns what the pass goes on with.
-        The features are [B, D]: what the head received, flattened. Raises UsageError (E122) where an embedding has no row for a number.
+        The features are [B, D]: what the head received, flattened. Raises UsageError (E122) where an
+        embedding has no row for a number.
         """
         if since is not None and (text := self.stops_at(since)):
             raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
@@ -286,7 +317,8 @@ class Network:
         return self.run(w, x)[1]
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
-        """The shape of one sample's activation at a cut ("features": at the head's input). Any thread may ask."""
+        """The shape of one sample's activation at a cut ("features": at the head's input). Any thread may
+        ask."""
         name = cut if cut == "features" else self.check_cut(cut)
         with self._asking:
             if name not in self._shapes:
@@ -300,16 +332,21 @@ class Network:
                 return tuple(self._run(dict(self._start), x)[1].shape[1:])
             activation: Any = self.run(dict(self._start), x, until=name)[0]
             if not isinstance(activation, Tensor):
-                text = f"the model cannot be cut after '{name}', which gives a {type(activation).__name__} instead of a tensor"
-                raise UsageError("E106", f"{text}; cut it after another block, or let that one give a tensor.")
+                text = (
+                    f"the model cannot be cut after '{name}', which gives a {type(activation).__name__}"
+                    " instead of a tensor"
+                )
+                raise UsageError(
+                    "E106", f"{text}; cut it after another block, or let that one give a tensor."
+                )
             return tuple(activation.shape[1:])
 
 
 def each_input(net: Network, x: Tensor) -> list[tuple[Tensor, bool]]:
     """Of samples x [B, ...]: every input [B, ...] of theirs, and whether its numbers stand for kinds.
 
-    Kinds are words, codes and truths: of two that differ, none are farther apart than others, whatever their numbers.
-    Of samples with one input all numbers are kinds if the model looks any of them up.
+    Kinds are words, codes and truths: of two that differ, none are farther apart than others, whatever their
+    numbers. Of samples with one input all numbers are kinds if the model looks any of them up.
     """
     if not net.layout:
         return [(x, net.embeds)]

@@ -1,5 +1,5 @@
-"""Parts whose clients keep a model of their own, which never leaves them: a second model that is trained with the global one,
-or the model that they trained last.
+"""Parts whose clients keep a model of their own, which never leaves them: a second model that is trained with
+the global one, or the model that they trained last.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from unskew.core.trees import Tree, Weights, under
 
 
 class OwnModel(Part):
-    """Its weights are named `<part>.<name>` after the model's, begin as these do, and take every step with them.
+    """Its weights are named `<part>.<name>` after the model's, begin as these do, and take every step with
+    them.
 
-    A subclass adds to `loss` what they descend, by `c.run_training(self.own(w), x)`; no other Part's hook sees them or their
-    gradients. They have running statistics of their own. Clients' own scores are this model's; all other scores are the
-    global one's.
+    A subclass adds to `loss` what they descend, by `c.run_training(self.own(w), x)`; no other Part's hook
+    sees them or their gradients. They have running statistics of their own. Clients' own scores are this
+    model's; all other scores are the global one's.
     """
 
     personal = True

@@ -1,7 +1,8 @@
 """How a forward pass through a module is run, stopped at a cut, and continued from one.
 
-A plain `nn.Sequential` runs block by block. Any other module runs as a whole, and forward hooks on its children see and
-change activations. Whether a pass can go on from a cut is found by trying it on the same inputs.
+A plain `nn.Sequential` runs block by block. Any other module runs as a whole, and forward hooks on its
+children see and change activations. Whether a pass can go on from a cut is found by trying it on the same
+inputs.
 """
 
 # pyright: reportPrivateUsage=false
@@ -71,8 +72,9 @@ def _full_activation(x: Any) -> Tensor:
 class HookedPasses:
     """A module whose forward is its own; its cuts are its direct children, its head the last dense layer.
 
-    It can go on from a cut only by running from the start and replacing what the cut gave, which is a pass of that alone
-    where no other path passes the cut by (`CutPasses`). One pass at a time: the hooks read what `run` has set.
+    It can go on from a cut only by running from the start and replacing what the cut gave, which is a pass of
+    that alone where no other path passes the cut by (`CutPasses`). One pass at a time: the hooks read what
+    `run` has set.
     """
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
@@ -88,7 +90,8 @@ class HookedPasses:
     def run(
         self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap], around: Around
     ) -> tuple[Tensor, Tensor]:
-        """(output, what the head received), from the input or the cut `since` to the logits or the cut `until`.
+        """(output, what the head received), from the input or the cut `since` to the logits or the cut
+        `until`.
 
         Raises UsageError (E106) for a cut whose layer is not called.
         """
@@ -109,7 +112,8 @@ class HookedPasses:
         if missed := [cut for cut in self.taps if cut not in self.called]:
             raise UsageError(
                 "E106",
-                f"the model cannot be cut after '{missed[0]}', which its forward does not call, or calls by another name.",
+                f"the model cannot be cut after '{missed[0]}', which its forward does not call, or calls by"
+                " another name.",
             )
         features = self.features if self.features is not None else z
         self.taps, self.features = {}, None
@@ -143,15 +147,17 @@ class HookedPasses:
 RunPass = Callable[..., tuple[Tensor, Tensor]]
 """`run(w, x, since=, until=)`, in evaluation mode, gives (output, what the head received)."""
 NUDGE = 0.03
-"""How far weights are moved for the second try: a path that begins at 0, as an adapter's does, is open then."""
+"""How far weights are moved for the second try: a path that begins at 0, as an adapter's does, is open
+then."""
 
 
 class CutPasses:
     """Where passes of a network and of all its copies can go on from, as far as it has been tried.
 
     shape: of one input, or of the row of several. layout: how several inputs lie in it.
-    logits: by cut, the shape of one sample's logits where a pass from there ends in those of a whole pass; None where not.
-    A model that only lays the head's outputs out in another way, by nn.Flatten say, ends in the same numbers.
+    logits: by cut, the shape of one sample's logits where a pass from there ends in those of a whole pass;
+    None where not. A model that only lays the head's outputs out in another way, by nn.Flatten say, ends in
+    the same numbers.
     meeting: the first cut at which all inputs of a sample meet, once somebody asked.
     """
 
@@ -161,30 +167,42 @@ class CutPasses:
         self.meeting = ""
 
     def find(self, since: str, run: RunPass, weights: Mapping[str, Tensor], trainable: Iterable[str]) -> None:
-        """Try this cut. weights: those with which the model begins. trainable: the names of those that change."""
-        tried = [_continued_shape(run, w, self._samples(run, w), since) for w in _trial_weights(weights, trainable)]
+        """Try this cut. weights: those with which the model begins. trainable: the names of those that
+        change."""
+        tried = [
+            _continued_shape(run, w, self._samples(run, w), since) for w in _trial_weights(weights, trainable)
+        ]
         self.logits[since] = tried[0] if None not in tried else None
 
     def meet(self, cuts: Iterable[str], goes_on: Callable[[str], bool]) -> str:
-        """`meeting`, sought among these cuts in their order. Raises UsageError (E106) where they do not meet."""
+        """`meeting`, sought among these cuts in their order. Raises UsageError (E106) where they do not
+        meet."""
         self.meeting = self.meeting or next(filter(goes_on, cuts), "")
         if not self.meeting:
             text = "the inputs of a sample meet at none of the model's direct children"
-            raise UsageError("E106", f"{text}; let it have one, before its head, through which all of them go.")
+            raise UsageError(
+                "E106", f"{text}; let it have one, before its head, through which all of them go."
+            )
         return self.meeting
 
     def why(self, since: str, head: str) -> str:
         """Why no pass goes on from this cut, as the end of a sentence."""
         if since == "features":
-            return f"what the model does after its head '{head}' would be left out; have the head's answer returned"
+            return (
+                f"what the model does after its head '{head}' would be left out; have the head's answer"
+                " returned"
+            )
         passing = "other inputs of a sample" if self.layout else "other paths of the model"
         return f"{passing} pass it by; cut it where all of them meet"
 
     def _samples(self, run: RunPass, w: dict[str, Tensor]) -> Tensor:
-        """Two inputs whose numbers differ from each other's and from the zeros on which layers before a cut run."""
+        """Two inputs whose numbers differ from each other's and from the zeros on which layers before a cut
+        run."""
         x = torch.arange(2 * math.prod(self.shape)).sin().mul(0.5).add(0.5).reshape(2, *self.shape)
         whole = (
-            [(start, end) for each, start, end in self.layout.places if each.kind != "float32"] if self.layout else []
+            [(start, end) for each, start, end in self.layout.places if each.kind != "float32"]
+            if self.layout
+            else []
         )
         for start, end in whole:
             x[0, start:end], x[1, start:end] = 1, (torch.arange(end - start) + 1) % 2
@@ -215,5 +233,7 @@ def _continued_shape(run: RunPass, w: dict[str, Tensor], x: Tensor, since: str) 
             again = run(w, h, since=since)[0]
     except RuntimeError:
         return None
-    alike = again.numel() == z.numel() and torch.allclose(z, again.reshape(z.shape), 1e-3, 1e-5, equal_nan=True)
+    alike = again.numel() == z.numel() and torch.allclose(
+        z, again.reshape(z.shape), 1e-3, 1e-5, equal_nan=True
+    )
     return tuple(z.shape[1:]) if alike else None

@@ -18,15 +18,18 @@ from unskew.errors import UsageError
 
 
 class DecodeError(Exception):
-    """Raised by `Part.decode` for what no honest client sends. Its text is the end of a sentence, without full stop."""
+    """Raised by `Part.decode` for what no honest client sends. Its text is the end of a sentence, without
+    full stop."""
 
 
 @dataclass
 class Reply:
     """One client's answer to a round or a trip.
 
-    client: its number. size: the training samples it claims. weights: its trained weights, by name (none in a trip).
-    shares: by Part, the tree that its `finish` or its trip returned. private: by Part, its next private tree; over a
+    client: its number. size: the training samples it claims. weights: its trained weights, by name (none in a
+    trip).
+    shares: by Part, the tree that its `finish` or its trip returned. private: by Part, its next private tree;
+    over a
     network this stays at the site. loss: its mean training loss, in the unit of the task's loss.
     """
 
@@ -49,14 +52,18 @@ class WithoutLoss(Reply):
 
     @staticmethod
     def of(reply: Reply, why: str) -> WithoutLoss:
-        """The same reply. why: the end of a sentence, such as "with secure aggregation the server sees their sum"."""
+        """The same reply. why: the end of a sentence, such as "with secure aggregation the server sees their
+        sum"."""
         return WithoutLoss(reply.client, reply.size, reply.weights, reply.shares, reply.private, why=why)
 
     def __getattribute__(self, name: str) -> Any:
-        """Raises UsageError (E108) where a hook reads the loss: a stand-in would pass for every client's own."""
+        """Raises UsageError (E108) where a hook reads the loss: a stand-in would pass for every client's
+        own."""
         if name == "loss":
             text = f"a hook reads the loss of single clients, and {super().__getattribute__('why')}"
-            raise UsageError("E108", f"{text}; take the Part out, or have it share what it needs of the loss.")
+            raise UsageError(
+                "E108", f"{text}; take the Part out, or have it share what it needs of the loss."
+            )
         return super().__getattribute__(name)
 
 
@@ -64,13 +71,14 @@ class WithoutLoss(Reply):
 class Ups:
     """The replies of one exchange as one Part sees them, in the order of clients' numbers.
 
-    `ups["leaf"]` stacks what the clients shared, [K, ...]; it is a list where their numbers of rows differ, and a tree
-    of such stacks where the leaf is a tree. `"leaf" in ups` says whether they shared it.
+    `ups["leaf"]` stacks what the clients shared, [K, ...]; it is a list where their numbers of rows differ,
+    and a tree of such stacks where the leaf is a tree. `"leaf" in ups` says whether they shared it.
 
-    clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge weighs clients,
-    "size" or "equal". part: the name of the Part that looks. cap: the most weight of one client in the merge, as a part
-    of the whole. declared: by Part, the Shares that replies hold; told to `protect` only. last: whether the run ends with
-    this round, be it the last that was asked for or one after which something ended it.
+    clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge
+    weighs clients, "size" or "equal". part: the name of the Part that looks. cap: the most weight of one
+    client in the merge, as a part
+    of the whole. declared: by Part, the Shares that replies hold; told to `protect` only. last: whether the
+    run ends with this round, be it the last that was asked for or one after which something ended it.
     """
 
     clients: Tensor
@@ -84,7 +92,9 @@ class Ups:
     last: bool = False
 
     @staticmethod
-    def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0, last: bool = False) -> Ups:
+    def of(
+        replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0, last: bool = False
+    ) -> Ups:
         """The replies in the order of clients' numbers, before any Part looks at them."""
         ordered = sorted(replies, key=lambda r: r.client)
         ids = torch.tensor([r.client for r in ordered], dtype=torch.int64)
@@ -113,7 +123,8 @@ class Ups:
         return torch.stack([r.weights[name] for r in self.replies])
 
     def shares_of_weight(self, weighting: str | None = None) -> list[float]:
-        """Each client's weight in the merge, as the method weighs them unless `weighting` says otherwise; the sum is 1."""
+        """Each client's weight in the merge, as the method weighs them unless `weighting` says otherwise; the
+        sum is 1."""
         raw = torch.ones(len(self)) if (weighting or self.weighting) == "equal" else self.sizes
         raw = raw.to(torch.float64)
         return cap_weights((raw / raw.sum()).tolist(), self.cap)

@@ -1,4 +1,5 @@
-"""What a Part declares: the tensors that leave a client (Share) and the random numbers that its hooks use (Noise).
+"""What a Part declares: the tensors that leave a client (Share) and the random numbers that its hooks use
+(Noise).
 
 Both are checked when they are made.
 """
@@ -49,7 +50,8 @@ def check_noise(noise: Any) -> None:
     if not all(a > 0 for a in args) or (count == 1 and args[0] != int(args[0])):
         _refuse(
             "Noise",
-            f"the args of '{noise.law}' have to be {'whole numbers ' * (count == 1)}above 0; got {excerpt(args)}",
+            f"the args of '{noise.law}' have to be {'whole numbers ' * (count == 1)}above 0; got"
+            f" {excerpt(args)}",
         )
 
 
@@ -61,7 +63,10 @@ def _check_word(what: str, name: str, value: Any, known: tuple[Any, ...], furthe
     if value not in known:
         near = suggestion(value, [k for k in known if k]) if isinstance(value, str) else ""
         _refuse(
-            what, f"{name} has to be {further}{' or '.join(map(repr, known))}; got {excerpt(value)}.{near}".rstrip(".")
+            what,
+            f"{name} has to be {further}{' or '.join(map(repr, known))}; got {excerpt(value)}.{near}".rstrip(
+                "."
+            ),
         )
 
 
@@ -70,23 +75,27 @@ def _refuse(what: str, text: str) -> None:
 
 
 Kind = Literal["weights", "sums", "statistics", "features", "labels", "inputs"]
-"""What a Share discloses, roughly from least to most: weights or their changes; sums or means of features; counts and other
-figures of a class or a client; features of samples; labels of samples; inputs, also averaged ones."""
+"""What a Share discloses, roughly from least to most: weights or their changes; sums or means of features;
+counts and other figures of a class or a client; features of samples; labels of samples; inputs, also averaged
+ones."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The declaration of one tensor that leaves a client beside its weights. What is not declared cannot leave.
+    """The declaration of one tensor that leaves a client beside its weights. What is not declared cannot
+    leave.
 
-    shape: of the tensor; it may start with None, for a number of rows that differs by client. rows: the most rows.
-    dtype: of the tensor. low, high: bounds on every value. norm: bound on the L2 norm of the whole tensor, if any.
+    shape: of the tensor; it may start with None, for a number of rows that differs by client. rows: the most
+    rows.
+    dtype: of the tensor. low, high: bounds on every value. norm: bound on the L2 norm of the whole tensor, if
+    any.
     guarantee: what protects it: a proof ("dp"), a measurement ("empirical") or nothing ("none").
-    reads: what the server must see: the sum over clients ("sum"), which secure aggregation can give without showing any
-    client's own, or every client's own ("each").
+    reads: what the server must see: the sum over clients ("sum"), which secure aggregation can give without
+    showing any client's own, or every client's own ("each").
     what: a few words for tables: "mean of each channel".
     kind: what it discloses; None, where a Part does not say, counts as "inputs".
-    samples: how many samples stand behind each of its numbers: so many, or all of a class or of the client ("class",
-    "client"). 1 where a Part does not say.
+    samples: how many samples stand behind each of its numbers: so many, or all of a class or of the client
+    ("class", "client"). 1 where a Part does not say.
     """
 
     shape: tuple[int | None, ...]
@@ -117,7 +126,8 @@ class Share:
         return words[self.samples] if isinstance(self.samples, str) else str(self.samples)
 
     def fewest(self, n: int, counts_C: np.ndarray[Any, Any]) -> int:
-        """The fewest samples that stand behind one of its numbers at a client with n samples, so many of each class (of
+        """The fewest samples that stand behind one of its numbers at a client with n samples, so many of each
+        class (of
         masks: pixels); 0 at a client without any.
 
         Where a client deals its samples to any number of rows, the last row may have fewer than the others.
@@ -138,12 +148,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Noise:
-    """Random numbers that a client's hooks ask for. The engine draws them anew at every step, keyed by client and round.
+    """Random numbers that a client's hooks ask for. The engine draws them anew at every step, keyed by client
+    and round.
 
-    law: "uniform" on [0, 1); "normal", standard; "beta" with args (a, b); "integers" 0..n-1 with args (n,), drawn
-    independently; "cycle" with args (n,): 0..n-1 in shuffled order, again and again, so that a pass meets each equally
-    often (drawn independently where n is smaller than the batch).
-    shape: of one draw. per_sample: one draw for every sample, a tensor [B, *shape]; else one for the step, [*shape].
+    law: "uniform" on [0, 1); "normal", standard; "beta" with args (a, b); "integers" 0..n-1 with args (n,),
+    drawn independently; "cycle" with args (n,): 0..n-1 in shuffled order, again and again, so that a pass
+    meets each equally often (drawn independently where n is smaller than the batch).
+    shape: of one draw. per_sample: one draw for every sample, a tensor [B, *shape]; else one for the step,
+    [*shape].
     """
 
     law: Literal["uniform", "normal", "beta", "integers", "cycle"]

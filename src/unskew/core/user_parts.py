@@ -1,8 +1,9 @@
 """Checks of users' own Parts: how a class is written, and how its hooks behave when they are called.
 
-A hook that Python accepts and the engine would never call, or call wrongly, is reported when the class is made or a Part of
-it goes into a Method (E121). A hook that fails, returns something else or changes its arguments is reported with the hook,
-the file and the line (E127). Parts that come with unskew are called as they are; tests hold them to the same rules.
+A hook that Python accepts and the engine would never call, or call wrongly, is reported when the class is
+made or a Part of it goes into a Method (E121). A hook that fails, returns something else or changes its
+arguments is reported with the hook, the file and the line (E127). Parts that come with unskew are called as
+they are; tests hold them to the same rules.
 """
 
 # pyright: reportPrivateUsage=false
@@ -37,16 +38,27 @@ from unskew.errors import UnskewError, UsageError, suggestion
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 RESERVED_NAMES = ("w", "kept", "slices", "previous")
 """What checkpoints and private state call their own."""
-SWITCHES = {"merge": "merges", "personalise": "personal", "protect": "protects", "sample_grad": "samples_apart"}
+SWITCHES = {
+    "merge": "merges",
+    "personalise": "personal",
+    "protect": "protects",
+    "sample_grad": "samples_apart",
+}
 """Hooks that are only called where the Part says so, with how it says so."""
-TRIP_ARGUMENTS = {"when": ("t", "T"), "client": ("w", "c"), "server": ("w", "s", "ups", "fed"), "shares": ("fed",)}
+TRIP_ARGUMENTS = {
+    "when": ("t", "T"),
+    "client": ("w", "c"),
+    "server": ("w", "s", "ups", "fed"),
+    "shares": ("fed",),
+}
 """The functions of a trip, with what they are called with."""
 _PLAIN_TYPES = (bool, int, float, str, tuple, dict)
 _BASE_CLASSES = ("Part", "Declared", "Configured", "object")
 
 
 def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises UsageError (E121) for hooks and attributes in the class's body that the engine would not find or could not call.
+    """Raises UsageError (E121) for hooks and attributes in the class's body that the engine would not find or
+    could not call.
 
     hooks: what Part defines, by name. known: whatever else a Part may define.
     """
@@ -66,7 +78,10 @@ def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) ->
             )
             if near := suggestion(name, alike):
                 what = "hook" if alike is hooks else "attribute of a Part"
-                text = f"class {kind.__name__} defines '{name}', which is no {what} and which it does not use itself"
+                text = (
+                    f"class {kind.__name__} defines '{name}', which is no {what} and which it does not use"
+                    " itself"
+                )
                 raise UsageError("E121", f"{text}.{near} A name of your own begins with '_'.")
 
 
@@ -75,7 +90,9 @@ def _check_hook(kind: type, name: str, function: Any, ours: Any) -> None:
         return
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         what = "async" if inspect.iscoroutinefunction(function) else "a generator (it says yield)"
-        raise UsageError("E121", f"the hook `{name}` of class {kind.__name__} is {what}; write a plain function.")
+        raise UsageError(
+            "E121", f"the hook `{name}` of class {kind.__name__} is {what}; write a plain function."
+        )
     expected = [p.name for p in inspect.signature(ours).parameters.values()][1:]
     own = list(inspect.signature(function).parameters.values())
     bare = isinstance(vars(kind)[name], staticmethod)
@@ -92,7 +109,8 @@ def _check_hook(kind: type, name: str, function: Any, ours: Any) -> None:
 
 
 def check_part(part: Any, overridden: Collection[str]) -> None:
-    """Raises UsageError (E121) for a Part that a Method cannot use as it says of itself. overridden: its own hooks."""
+    """Raises UsageError (E121) for a Part that a Method cannot use as it says of itself. overridden: its own
+    hooks."""
     name, kind = part.name, type(part)
     if not NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
         text = f"class {kind.__name__} is called {name!r}" if name else f"class {kind.__name__} has no name"
@@ -100,7 +118,9 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
     mine = [k for k in kind.__mro__ if k.__name__ not in _BASE_CLASSES]
     for hook, switch in SWITCHES.items():
         if hook in overridden and not getattr(part, switch) and not any(switch in vars(k) for k in mine):
-            raise UsageError("E121", f"'{name}' defines `{hook}`, which is only called with {switch} = True; set it.")
+            raise UsageError(
+                "E121", f"'{name}' defines `{hook}`, which is only called with {switch} = True; set it."
+            )
         if hook not in overridden and hook in ("merge", "protect") and getattr(part, switch):
             raise UsageError("E121", f"'{name}' says {switch} = True and defines no `{hook}`.")
     if (
@@ -108,7 +128,9 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
         and "tap" in overridden
         and not any("taps" in vars(k) for k in mine)
     ):
-        raise UsageError("E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',).")
+        raise UsageError(
+            "E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',)."
+        )
     if _list_length(part, "trips", Trip, "(Trip(...),)"):
         _check_trips(part)
     for trip in part.trips:
@@ -121,7 +143,9 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
         held = value.parameters() if isinstance(value, nn.Module) else [value]
         if any(isinstance(one, Tensor) and one.requires_grad for one in held):
             text = f"'{name}' keeps weights on itself ('{place}'), which nobody trains, sends or saves"
-            raise UsageError("E121", f"{text}; name them in the hook `weights`, or freeze them: requires_grad_(False).")
+            raise UsageError(
+                "E121", f"{text}; name them in the hook `weights`, or freeze them: requires_grad_(False)."
+            )
 
 
 def _are_names(value: Any) -> bool:
@@ -129,7 +153,8 @@ def _are_names(value: Any) -> bool:
 
 
 def _check_trips(part: Any) -> None:
-    """Raises UsageError (E121) for functions of its trips that take other arguments than they are called with."""
+    """Raises UsageError (E121) for functions of its trips that take other arguments than they are called
+    with."""
     for trip in part.trips:
         for name, given in TRIP_ARGUMENTS.items():
             function = getattr(trip, name)
@@ -156,7 +181,8 @@ def _list_length(part: Any, attribute: str, of: type, like: str) -> int:
 
 
 def check_frozen(kind: type) -> None:
-    """Raises UsageError (E121) for a class without @dataclass(frozen=True), whose settings would be lost or could change."""
+    """Raises UsageError (E121) for a class without @dataclass(frozen=True), whose settings would be lost or
+    could change."""
     if kind.__module__.partition(".")[0] == "unskew":
         return
     params = getattr(kind, "__dataclass_params__", None)
@@ -183,14 +209,17 @@ def _names_read(value: Any) -> Iterator[str]:
 GUIDE = "docs/guides/method.md has the rules."
 _BY_VALUE = "decides by a tensor's value; hooks see many clients at once, so choose with torch.where"
 _BY_MASK = (
-    "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with torch.where"
+    "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with"
+    " torch.where"
 )
 _TRIP_CLIENT = "trip's `client`"
-_UNREAD_LEAF = "In a trip that says what it reads, c.down holds these leaves alone: name this one, too, in its `reads`."
+_UNREAD_LEAF = (
+    "In a trip that says what it reads, c.down holds these leaves alone: name this one, too, in its `reads`."
+)
 _HOOKS_WITHOUT_NOISE = ("hook `begin`", "hook `starts`", "hook `finish`", "hook `sends`", _TRIP_CLIENT)
 _NO_NOISE = (
-    "c.noise holds what `noise` asked for, drawn for a step: `begin`, `finish` and trips find nothing there, so hand a step's "
-    "draw on, with a leaf of `begin` that `carry` replaces and c.round holds."
+    "c.noise holds what `noise` asked for, drawn for a step: `begin`, `finish` and trips find nothing there,"
+    " so hand a step's draw on, with a leaf of `begin` that `carry` replaces and c.round holds."
 )
 RULES = {
     "data-dependent control flow": _BY_VALUE,
@@ -199,7 +228,9 @@ RULES = {
     "support dynamic shape": _BY_MASK,
     "output dynamic shape": _BY_MASK,
     "doesn't have storage": "leaves torch; hooks see many clients at once, so compute with torch's functions",
-    "accessing `data` under vmap": "reads .data; hooks return what they change, so compute new values, or .detach()",
+    "accessing `data` under vmap": (
+        "reads .data; hooks return what they change, so compute new values, or .detach()"
+    ),
     "refers to a single memory location": "changes in place what it was given; return new values instead",
 }
 """Words of an error of torch.func.vmap, and the rule that the hook breaks."""
@@ -218,11 +249,13 @@ _TREE_ARGUMENTS = {
 
 
 SEEDED_HOOKS = ("weights", "server_init", "merge", "server", "refine", "dispatch")
-"""Hooks that may draw from torch's own generator, which is seeded for each: by the study, the Part, the round, the client."""
+"""Hooks that may draw from torch's own generator, which is seeded for each: by the study, the Part, the
+round, the client."""
 
 
 class HookFailed(UsageError, RuntimeError):
-    """A hook ended in a RuntimeError: one to those who ask for that, such as a GPU's recording, which goes on without."""
+    """A hook ended in a RuntimeError: one to those who ask for that, such as a GPU's recording, which goes on
+    without."""
 
 
 def wrap_hook(name: str, hook: Any) -> Callable[..., Any]:
@@ -258,7 +291,8 @@ def is_own(part: Any) -> bool:
 
 @contextmanager
 def seed_hook(part: str, hook: str, args: tuple[Any, ...]) -> Generator[None]:
-    """Within it torch's own generator is at a place that depends on the study's seed, the Part, the hook, round and client."""
+    """Within it torch's own generator is at a place that depends on the study's seed, the Part, the hook,
+    round and client."""
     seeds = [a.seed for a in args if isinstance(a, Fed)]
     purpose = [a.t if isinstance(a, Ups) else a for a in args if isinstance(a, Ups | int)]
     with torch.random.fork_rng(devices=[]):
@@ -269,7 +303,9 @@ def seed_hook(part: str, hook: str, args: tuple[Any, ...]) -> Generator[None]:
 def _refuse(part: str, name: str, text: str, hook: Any, of: str = "hook") -> None:
     code = getattr(hook, "__code__", None)
     where = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
-    raise UsageError("E127", f"the {of} `{name}` of '{part}'{where} {text if text.endswith('?') else f'{text}.'}")
+    raise UsageError(
+        "E127", f"the {of} `{name}` of '{part}'{where} {text if text.endswith('?') else f'{text}.'}"
+    )
 
 
 def trip_answer(trip: Trip, part: Any, w: Weights, c: Client) -> Tree:
@@ -303,7 +339,8 @@ def trip_result(trip: Trip, part: Any, w: Weights, s: Tree, ups: Ups, fed: Fed) 
 
 @contextmanager
 def explain_errors(part: str, what: str) -> Generator[None]:
-    """Raises UsageError (E127), with the file and the line, for an error of a user's own code. what: "hook `loss`"."""
+    """Raises UsageError (E127), with the file and the line, for an error of a user's own code. what: "hook
+    `loss`"."""
     try:
         yield
     except _OUR_ERRORS:
@@ -318,7 +355,8 @@ def explain_errors(part: str, what: str) -> Generator[None]:
             raise failed("E127", f"{error_line(error)} {rule}. {GUIDE}") from error
         if type(error).__name__ == "FrozenInstanceError":
             text = (
-                f"the {what} of '{part}' remembers something on the Part or the client ({words}) in {error_line(error)}"
+                f"the {what} of '{part}' remembers something on the Part or the client ({words}) in"
+                f" {error_line(error)}"
             )
             raise UsageError("E127", f"{text}; keep it in a slice. {GUIDE}") from error
         first = words.strip().splitlines()[0].rstrip(".") if words.strip() else "no words"
@@ -340,7 +378,8 @@ def error_line(error: BaseException) -> str:
 
 @dataclass
 class _ArgumentTree:
-    """A tree that a hook is given. place: what hooks call it. entries: whether they must not be replaced either, because
+    """A tree that a hook is given. place: what hooks call it. entries: whether they must not be replaced
+    either, because
     nobody would see it. tensors: (path, tensor, how often it was changed)."""
 
     place: str
@@ -359,7 +398,10 @@ class _ArgumentTree:
                 return f"changes {self.place}{which} in place; return new values instead"
         now = list(leaves(self.tree)) if self.entries else []
         if len(now) != len(self.tensors) * self.entries:
-            return f"puts entries into {self.place} or takes them out, which nobody would see; return what changes"
+            return (
+                f"puts entries into {self.place} or takes them out, which nobody would see; return what"
+                " changes"
+            )
         for (path, t), (_, before, _) in zip(now, self.tensors):
             if t is not before:
                 return f"puts another '{path}' into {self.place}, which nobody would see; return what changes"
@@ -367,7 +409,8 @@ class _ArgumentTree:
 
 
 def _argument_trees(name: str, args: tuple[Any, ...]) -> Iterator[_ArgumentTree]:
-    """The trees of others that a hook is given; not those that are made for this call alone, as gradients are."""
+    """The trees of others that a hook is given; not those that are made for this call alone, as gradients
+    are."""
     for arg in args:
         if isinstance(arg, Client):
             for place in ("start", "down", "mine", "round"):

@@ -41,18 +41,26 @@ RANGE_BLOCK = 1 << 24
 
 def table(dataset: Dataset | Federation) -> str:
     """The table as lines of a topic and what there is to say of it."""
-    untested = ", so no test scores: give a test set, or more samples of each class" * (not len(dataset.y_test))
+    untested = ", so no test scores: give a test set, or more samples of each class" * (
+        not len(dataset.y_test)
+    )
     rows = [
         ("data", excerpt(dataset.name).strip("'\"")),
         ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing{untested}"),
         ("each", _sample_text(dataset)),
         *(_input_rows(dataset) if dataset.layout else [("values", _value_text(dataset))]),
-        ("target", _target_text(dataset))
-        if dataset.target
-        else ("labels" if dataset.several else "classes", _class_text(dataset)),
+        (
+            ("target", _target_text(dataset))
+            if dataset.target
+            else ("labels" if dataset.several else "classes", _class_text(dataset))
+        ),
     ]
     if column := site_column(dataset):
-        text = _site_text(dataset, column) if isinstance(dataset, Dataset) else _mixed_sites_text(dataset, column)
+        text = (
+            _site_text(dataset, column)
+            if isinstance(dataset, Dataset)
+            else _mixed_sites_text(dataset, column)
+        )
         rows += [("sites", text)] if text else []
     rows += [*_site_rows(dataset), *(("warning", text) for text in _warnings(dataset))]
     notes = dataset.intake.notes if dataset.intake else ()
@@ -63,13 +71,19 @@ def table(dataset: Dataset | Federation) -> str:
 def _warnings(dataset: Dataset | Federation) -> list[str]:
     return [
         text
-        for text in (leaks(dataset), class_imbalance(dataset), target_outliers(dataset), *similar_names(dataset))
+        for text in (
+            leaks(dataset),
+            class_imbalance(dataset),
+            target_outliers(dataset),
+            *similar_names(dataset),
+        )
         if text
     ]
 
 
 def facts(dataset: Dataset) -> dict[str, Any]:
-    """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
+    """The table as values for programs: samples, shape, range, shares of classes, sites, columns and
+    notes."""
     sites, warnings = sites_of(dataset), _warnings(dataset)
     notes = (*(dataset.intake.notes if dataset.intake else ()), *(("warning", text) for text in warnings))
     counts = [] if dataset.target else _class_counts(dataset)
@@ -83,7 +97,8 @@ def facts(dataset: Dataset) -> dict[str, Any]:
         "shares": (np.asarray(counts) / max(1, np.sum(counts))).tolist(),
         **({"target": {**asdict(dataset.target), "values": _range_of(dataset.y)}} if dataset.target else {}),
         "sites": [
-            {"name": s.name, "samples": s.samples, "values": [s.low, s.high], "shares": list(s.shares)} for s in sites
+            {"name": s.name, "samples": s.samples, "values": [s.low, s.high], "shares": list(s.shares)}
+            for s in sites
         ],
         "columns": list(dataset.columns),
         "notes": [{"about": topic, "text": text} for topic, text in notes],
@@ -95,15 +110,18 @@ def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
     sites = sites_of(dataset) if len(dataset.shape) > 1 else []
     rows = []
     for site in sites[:SITES_SHOWN]:
-        shares = [f"{_printable_name(c)} {100 * share:.1f} %" for c, share in zip(dataset.classes[1:], site.shares[1:])]
+        shares = [
+            f"{_printable_name(c)} {100 * share:.1f} %"
+            for c, share in zip(dataset.classes[1:], site.shares[1:])
+        ]
         pixels = f", {abbreviate(shares, 3)}" if dataset.masks else ""
         rows.append(("", f"{_printable_name(site.name)}: values {site.low:.3g} to {site.high:.3g}{pixels}"))
     if two := different_ranges(sites):
         small, large = two
         text = (
-            f"values of {_printable_name(large.name)} range {large.spread / small.spread:.0f} times as far as those of "
-            f"{_printable_name(small.name)}; if {_printable_name(small.name)} is only stored differently, bring both to one scale "
-            "(image files of 12 bits in 16: bits=12 for that site)"
+            f"values of {_printable_name(large.name)} range {large.spread / small.spread:.0f} times as far as"
+            f" those of {_printable_name(small.name)}; if {_printable_name(small.name)} is only stored"
+            " differently, bring both to one scale (image files of 12 bits in 16: bits=12 for that site)"
         )
         rows.append(("warning", text))
     return rows
@@ -131,7 +149,9 @@ def _input_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
 
 
 def _input_facts(dataset: Dataset) -> list[dict[str, Any]]:
-    return [{"name": e.name, "shape": e.shape, "type": e.kind, "values": v} for e, v in _input_ranges(dataset)]
+    return [
+        {"name": e.name, "shape": e.shape, "type": e.kind, "values": v} for e, v in _input_ranges(dataset)
+    ]
 
 
 def _input_ranges(dataset: Dataset | Federation) -> list[tuple[Input, list[float]]]:
@@ -179,7 +199,10 @@ def _target_text(dataset: Dataset | Federation) -> str:
     y, y_test, target = dataset.y, dataset.y_test, dataset.target
     assert target
     low, high = _range_of(y)
-    text = f"{_printable_name(target.name)}: {low:.5g} to {high:.5g}, mean {y.mean():.5g}, standard deviation {y.std():.5g}"
+    text = (
+        f"{_printable_name(target.name)}: {low:.5g} to {high:.5g}, mean {y.mean():.5g}, standard deviation"
+        f" {y.std():.5g}"
+    )
     if target.given:
         text += f"; learnt as (y - {target.center:.5g}) / {target.scale:.5g}"
     if len(y_test) and y_test.min() == y_test.max():
@@ -200,7 +223,10 @@ def _site_text(dataset: Dataset, column: str) -> str:
 
 def _mixed_sites_text(federation: Federation, column: str) -> str:
     """That clients are not the sites that a column tells of; "" where a column makes the clients."""
-    if not federation.intake or parse(federation.skew, "skew", "E103").kind.partition("+")[0] in COLUMN_PARTITIONS:
+    if (
+        not federation.intake
+        or parse(federation.skew, "skew", "E103").kind.partition("+")[0] in COLUMN_PARTITIONS
+    ):
         return ""
     sites = len(np.unique(federation.columns[column]))
     into = f"{sites:,} sites of the column '{column}' are mixed among {federation.clients:,} clients"
@@ -220,9 +246,11 @@ MAP_CLASSES = 40
 
 
 def terminal(federation: Federation) -> str:
-    """What was understood of a user's own data; two lines of facts, then a map of labels: one row per client, one column per class, height for the share.
+    """What was understood of a user's own data; two lines of facts, then a map of labels: one row per client,
+    one column per class, height for the share.
 
-    Where samples have masks, the row of a client says which share of its pixels each class but the background has.
+    Where samples have masks, the row of a client says which share of its pixels each class but the background
+    has.
     """
     f, sizes = federation, federation.sizes
     if f.masks:
@@ -231,11 +259,18 @@ def terminal(federation: Federation) -> str:
     else:
         groups = f"tenths of {f.target.name}" if f.target else "labels" if f.several else "classes"
         classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {len(f.groups)} {groups} a client"
-    learnt = f"target {f.target.name}" if f.target else f"{f.n_classes} {'labels' if f.several else 'classes'}"
+    learnt = (
+        f"target {f.target.name}" if f.target else f"{f.n_classes} {'labels' if f.several else 'classes'}"
+    )
     lines = [
-        f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {learnt}, "
-        f"samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}",
-        f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), {classes}",
+        (
+            f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients,"
+            f" {learnt}, samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}"
+        ),
+        (
+            f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}),"
+            f" {classes}"
+        ),
     ]
     if empty := int((sizes == 0).sum()):
         have = "client has" if empty == 1 else "clients have"

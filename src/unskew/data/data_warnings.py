@@ -2,9 +2,9 @@
 them.
 
 alike       names of classes or sites that differ in capitals or spaces alone, such as `Yes` and `yes`
-leaks       columns of a table that give the label away: one value for each class, or the target in other units
-imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
-outliers    a few targets of a regression make up most of the squared error
+leaks       columns of a table that give the label away: one value for each class, or the target in other
+units imbalance   nearly all samples are of one class, so that a model that always answers it has a high
+accuracy outliers    a few targets of a regression make up most of the squared error
 sites       two sites whose values lie in very different ranges
 
 A column counts as a leak only if every sample that is examined agrees; a good predictor is none.
@@ -33,7 +33,8 @@ RANGE_RATIO = 4.0
 
 @dataclass(frozen=True)
 class Site:
-    """Training samples of a site. low, high: of their values; spread: the median over samples of the range of one's values.
+    """Training samples of a site. low, high: of their values; spread: the median over samples of the range of
+    one's values.
 
     shares: of each class among the samples, or among the pixels of masks.
     """
@@ -47,7 +48,8 @@ class Site:
 
 
 def site_column(dataset: Dataset | Federation) -> str:
-    """The column by which the set was divided, or else that a usual name says holds sites; "" without either."""
+    """The column by which the set was divided, or else that a usual name says holds sites; "" without
+    either."""
     divided = dataset.intake.divided if dataset.intake else ""
     return divided if divided in dataset.columns else site_column_in(dataset.columns)
 
@@ -55,7 +57,11 @@ def site_column(dataset: Dataset | Federation) -> str:
 def sites_of(data: Dataset | Federation) -> list[Site]:
     """The sites of a set that has a column of them, or of a federation whose clients are sites; else none."""
     if isinstance(data, Federation):
-        return [_site_of(data, data.name_of(k), rows) for k, rows in enumerate(data.train)] if data.natural else []
+        return (
+            [_site_of(data, data.name_of(k), rows) for k, rows in enumerate(data.train)]
+            if data.natural
+            else []
+        )
     column = site_column(data)
     if not column:
         return []
@@ -74,7 +80,12 @@ def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
     low, high = (some.min(1), some.max(1)) if len(some) else (np.zeros(1), np.zeros(1))
     shares = counts / max(1, counts.sum())
     return Site(
-        name, len(rows), float(low.min()), float(high.max()), float(np.median(high - low)), tuple(shares.tolist())
+        name,
+        len(rows),
+        float(low.min()),
+        float(high.max()),
+        float(np.median(high - low)),
+        tuple(shares.tolist()),
     )
 
 
@@ -91,8 +102,8 @@ def similar_names(dataset: Dataset | Federation) -> list[str]:
         names["sites"] = dataset.labels.get(column, ())
     groups = {what: _first_similar(each) for what, each in names.items()}
     return [
-        f"{what} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and count as "
-        f"{len(group)}; if they are one, give them one name"
+        f"{what} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and"
+        f" count as {len(group)}; if they are one, give them one name"
         for what, group in groups.items()
         if group
     ]
@@ -109,21 +120,24 @@ def _first_similar(names: Sequence[str]) -> list[str]:
 LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
 """Samples, evenly spaced, and values of them that are looked at, at most."""
 LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
-"""Samples, or different targets, and samples outside the most frequent class, below which columns may agree by chance."""
+"""Samples, or different targets, and samples outside the most frequent class, below which columns may agree
+by chance."""
 PLURALS = {"has": "have", "is": "are", "tells": "tell"}
 LINE_TOLERANCE = 1e-5
 """How far from a line numbers may lie, as a share of their range; float32 keeps seven digits."""
 
 
 def leaks(dataset: Dataset | Federation) -> str:
-    """What to say of columns that tell the label, "" where none does, or where samples are not rows of numbers."""
+    """What to say of columns that tell the label, "" where none does, or where samples are not rows of
+    numbers."""
     if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
         return ""
     rows, columns = _leak_samples(dataset.x), list(_column_spans(dataset))
     if not columns:
         return ""
     x_nD = np.stack(
-        [_column_codes(part) for _, part in _column_parts(select_samples(dataset.x, rows)[:], columns)], axis=1
+        [_column_codes(part) for _, part in _column_parts(select_samples(dataset.x, rows)[:], columns)],
+        axis=1,
     )
     telling = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
     if not is_streamed(dataset.x) and telling.any():  # all samples, of the few columns that may be some
@@ -163,7 +177,8 @@ def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int
 
 
 def column_width(kinds: Sequence[str]) -> int:
-    """How many numbers a column of a table becomes. kinds: its words, none of a column of numbers; two of them make one."""
+    """How many numbers a column of a table becomes. kinds: its words, none of a column of numbers; two of
+    them make one."""
     return 1 if len(kinds) in (0, 2) else len(kinds)
 
 
@@ -187,7 +202,8 @@ def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
 
 
 def _one_value_each(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Which columns have the same value in all samples of a class, and another one in each class, bool [D]."""
+    """Which columns have the same value in all samples of a class, and another one in each class, bool
+    [D]."""
     _, first, place, count = np.unique(y, return_index=True, return_inverse=True, return_counts=True)
     if len(count) < 2 or len(y) < LEAK_MINIMUM or len(y) - count.max() < MINORITY_MINIMUM:
         return np.zeros(x_nD.shape[1], bool)
@@ -224,8 +240,9 @@ def class_imbalance(data: Dataset | Federation) -> str:
     often, present = int(counts.argmax()), np.flatnonzero(counts)
     rare = int(present[counts[present].argmin()])
     return (
-        f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model that always answers "
-        f"so has that accuracy; {excerpt(data.classes[rare], 40)} has {counts[rare]:,}. Look at --metrics {IMBALANCE_METRICS} as well"
+        f"{share:.1%} of the training samples are of class {excerpt(data.classes[often], 40)}, so a model"
+        f" that always answers so has that accuracy; {excerpt(data.classes[rare], 40)} has {counts[rare]:,}."
+        f" Look at --metrics {IMBALANCE_METRICS} as well"
     )
 
 
@@ -238,7 +255,8 @@ OUTLIER_MINIMUM = 50
 
 
 def target_outliers(data: Dataset | Federation) -> str:
-    """What to say of a regression whose farthest targets, one in a hundred, are nearly all of the spread; "" of any other."""
+    """What to say of a regression whose farthest targets, one in a hundred, are nearly all of the spread; ""
+    of any other."""
     if not data.target or len(data.y) < OUTLIER_MINIMUM:
         return ""
     y = np.asarray(data.y, dtype=np.float64)
@@ -251,7 +269,7 @@ def target_outliers(data: Dataset | Federation) -> str:
     which = "target" if few == 1 else f"{few:,} targets"
     make = "makes" if few == 1 else "make"
     return (
-        f"the {which} of {len(y):,} farthest from the median, such as {y[farthest[0]]:g} (the others are {others.min():g} to "
-        f"{others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are mostly about them; mend them if they are "
-        "mistakes, else look at --metrics median_error as well"
+        f"the {which} of {len(y):,} farthest from the median, such as {y[farthest[0]]:g} (the others are"
+        f" {others.min():g} to {others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are"
+        " mostly about them; mend them if they are mistakes, else look at --metrics median_error as well"
     )

@@ -49,26 +49,41 @@ def page() -> str:
         "# Data sets, partitions, feature skews and availabilities",
         "This page is made from the code; [data.md](data.md) explains how the pieces fit together.",
         "## Named sets",
-        "Every set but `digits` is a NumPy archive, `NAME.npz`, in the folder that the environment variable "
-        "`UNSKEW_DATA` names; nothing is downloaded. Arguments follow the name: `office_caltech10(size=128)`.",
+        (
+            "Every set but `digits` is a NumPy archive, `NAME.npz`, in the folder that the environment"
+            " variable `UNSKEW_DATA` names; nothing is downloaded. Arguments follow the name:"
+            " `office_caltech10(size=128)`."
+        ),
         _set_table(),
         arguments_table("set", {name: reader_of(name) for name in files()}),
         "## Data of your own",
-        "Arguments follow the path in brackets, `scans/(size=128)`; [data.md](data.md) says what of your own is read, and how.",
-        "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; saved sets are those of "
-        "Hugging Face Datasets; volumes are NIfTI or DICOM.",
+        (
+            "Arguments follow the path in brackets, `scans/(size=128)`; [data.md](data.md) says what of your"
+            " own is read, and how."
+        ),
+        (
+            "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; saved"
+            " sets are those of Hugging Face Datasets; volumes are NIfTI or DICOM."
+        ),
         _reader_arguments(),
         "## Partitions: `--skew`",
         "Options follow after commas: `dirichlet:0.1,min=10`.",
         table(("example", "how samples are dealt out"), _partition_rows()),
         arguments_table("partition", partitions()),
         "## Feature skews: `--skew iid+...`",
-        "A sample x of client k becomes what the table says, where s is the strength, u a level between -1 and 1 that "
-        "is spread evenly over clients, and v = (1 + u) / 2.",
-        table(("example", "what a sample x becomes"), ((f"`{k.example}`", _first_line(k)) for k in SHIFTS.values())),
+        (
+            "A sample x of client k becomes what the table says, where s is the strength, u a level between"
+            " -1 and 1 that is spread evenly over clients, and v = (1 + u) / 2."
+        ),
+        table(
+            ("example", "what a sample x becomes"),
+            ((f"`{k.example}`", _first_line(k)) for k in SHIFTS.values()),
+        ),
         arguments_table("feature skew", SHIFTS),
         "## Availabilities: `--availability`",
-        table(("example", "who answers"), ((f"`{k.example}`", _first_line(k)) for k in PRESENCE_KINDS.values())),
+        table(
+            ("example", "who answers"), ((f"`{k.example}`", _first_line(k)) for k in PRESENCE_KINDS.values())
+        ),
         arguments_table("availability", {**PRESENCE_KINDS, "every kind": Options}),
     ]
     return "\n\n".join(sections) + "\n"

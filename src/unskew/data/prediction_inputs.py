@@ -37,7 +37,14 @@ from unskew.data.kinds.features import encode_as, encode_inputs_as
 from unskew.data.kinds.images import read_each, read_image
 from unskew.data.kinds.sounds import SoundFormat, spectrogram
 from unskew.data.parquet.row_decoding import raw_inputs, raw_lists, read_file_column
-from unskew.data.parquet.table import PARQUET_ENDING, LazyColumns, RowNames, ShardTable, holds_parquet, read_table
+from unskew.data.parquet.table import (
+    PARQUET_ENDING,
+    LazyColumns,
+    RowNames,
+    ShardTable,
+    holds_parquet,
+    read_table,
+)
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
 from unskew.data.readers.listing import find_listing
@@ -53,19 +60,26 @@ PARQUET_KINDS = ("table", "arrays", "images", "sounds")
 TABLE_KINDS = ("number", "text", "value")
 
 
-def read_parquet(path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None) -> tuple[list[str], Any]:
+def read_parquet(
+    path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None
+) -> tuple[list[str], Any]:
     """(where each sample stands, the samples [N, ...], or a dictionary of several inputs).
 
-    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs, which columns of
-    their names hold. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing values, E414 for more
-    than memory holds.
+    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs, which
+    columns of
+    their names hold. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing values,
+    E414 for more than memory holds.
     """
     table = read_table(path)
     names, turned = list(RowNames(table)), form.get("layout", "auto")
     if layout:
         if not layout.named:
-            raise DataError("E403", f"{path} names its columns, and this model takes inputs by place; give an .npz.")
-        columns = [column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs]
+            raise DataError(
+                "E403", f"{path} names its columns, and this model takes inputs by place; give an .npz."
+            )
+        columns = [
+            column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs
+        ]
         words = {column: list(kinds) for column, kinds in form.get("beside", ())}
         words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
         sheet = Sheet(table.name, LazyColumns(table, [c for c in columns if c in words]), RowNames(table))
@@ -73,9 +87,12 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: layouts.Layout | N
         return names, rest | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
-        if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
+        if isinstance(
+            form["columns"], Mapping
+        ):  # early runs, whose files name the columns in alphabetical order
             raise DataError(
-                "E403", f"this run does not say in which order its columns were; train it again to use {path}."
+                "E403",
+                f"this run does not say in which order its columns were; train it again to use {path}.",
             )
         plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
         sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
@@ -83,7 +100,9 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: layouts.Layout | N
     trained = str(form.get("column", ""))
     if kind in ("images", "sounds"):
         into = {name: value for name, value in form.items() if name != "column"}
-        return names, read_file_column(table, _sample_column(table, trained, "packed"), into, [], in_memory=True)
+        return names, read_file_column(
+            table, _sample_column(table, trained, "packed"), into, [], in_memory=True
+        )
     return names, raw_lists(table, _sample_column(table, trained, "list"), turned)
 
 
@@ -100,17 +119,19 @@ def _sample_column(table: ShardTable, trained: str, kind: str) -> str:
 
 
 NamedSamples = tuple[list[str], Any]
-"""(what each sample is called, the samples [N, ...], or a dictionary or tuple of them where each has several inputs)."""
+"""(what each sample is called, the samples [N, ...], or a dictionary or tuple of them where each has several
+inputs)."""
 
 
 def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
-    """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of samples with
-    several inputs, which an .npz holds by their names, as `x.NAME` or `NAME`, or in their order as `numpy.savez(file, a, b)`
-    writes them.
+    """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of
+    samples with several inputs, which an .npz holds by their names, as `x.NAME` or `NAME`, or in their order
+    as `numpy.savez(file, a, b)` writes them.
 
-    An array's samples are called by their numbers from 0, a table's rows by their lines, files by their paths.
-    Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained on, E401 and
-    E405 for what cannot be read.
+    An array's samples are called by their numbers from 0, a table's rows by their lines, files by their
+    paths.
+    Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained
+    on, E401 and E405 for what cannot be read.
     """
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
@@ -132,17 +153,30 @@ def _kind_of(path: Path) -> str:
     if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
         return "parquet"
     if path.is_dir():
-        kinds = {f.kind for f in read_tree(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS, validation=True).files}
+        kinds = {
+            f.kind
+            for f in read_tree(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS, validation=True).files
+        }
         if not kinds & VOLUME_ENDINGS and holds_dicom(path):
             return "volumes"
-        return "sounds" if kinds & SOUND_ENDINGS else "images" if kinds & IMAGE_ENDINGS else "volumes" if kinds else ""
+        return (
+            "sounds"
+            if kinds & SOUND_ENDINGS
+            else "images"
+            if kinds & IMAGE_ENDINGS
+            else "volumes"
+            if kinds
+            else ""
+        )
     suffix = file_ending(path)
     if suffix in (".npy", ".npz"):
         return "arrays"
     if table_ending(path) in CSV_ENDINGS:
         return "table"
     kinds = {"images": IMAGE_ENDINGS, "sounds": SOUND_ENDINGS, "volumes": VOLUME_ENDINGS}
-    return next((kind for kind, endings in kinds.items() if suffix in endings), "volumes" if holds_dicom(path) else "")
+    return next(
+        (kind for kind, endings in kinds.items() if suffix in endings), "volumes" if holds_dicom(path) else ""
+    )
 
 
 def _read_arrays(path: Path, form: Mapping[str, Any]) -> NamedSamples:
@@ -154,7 +188,8 @@ def _read_arrays(path: Path, form: Mapping[str, Any]) -> NamedSamples:
         names = [name for name in ("x", "x_test") if name in archive] or list(archive)
         if len(names) != 1 and "x" not in names:
             raise DataError(
-                "E403", f"{path} holds {abbreviate(names, 8) or 'no arrays'}; call the one to predict from 'x'."
+                "E403",
+                f"{path} holds {abbreviate(names, 8) or 'no arrays'}; call the one to predict from 'x'.",
             )
         x = archive[names[0]]
     if not x.ndim:
@@ -185,7 +220,10 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     columns = {column: list(kinds) for column, kinds in form["beside"]}
     listing = find_listing(tree, tree.files, list(columns))
     if listing is None:
-        text = f"{path} holds no CSV that lists its files, beside which the model takes {abbreviate(list(columns), 8)}"
+        text = (
+            f"{path} holds no CSV that lists its files, beside which the model takes"
+            f" {abbreviate(list(columns), 8)}"
+        )
         raise DataError("E403", f"{text}; write one, as in training.")
     names = [str(file.path.relative_to(path)) for file in listing.files]
     pixels = DECODERS[form["kind"]]([file.path for file in listing.files], form)
@@ -195,7 +233,9 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
-        raise DataError("E403", f"this run does not say in which order its columns were; train it again to use {path}.")
+        raise DataError(
+            "E403", f"this run does not say in which order its columns were; train it again to use {path}."
+        )
     sheet = read_csv(path)
     return [place.removeprefix("line ") for place in sheet.places], encode_as(sheet, dict(form["columns"]))
 
@@ -206,7 +246,9 @@ def _read_images(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 
 def _decode_images(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
-    pictures = read_each(files, lambda i: read_image(files[i], int(form["size"]), form["fit"], int(form["bits"])))
+    pictures = read_each(
+        files, lambda i: read_image(files[i], int(form["size"]), form["fit"], int(form["bits"]))
+    )
     return np.stack([pixels for pixels, _ in pictures])
 
 
@@ -226,7 +268,9 @@ def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     )
     series = [one.series for one in find_series(path)[0]] if dicom else []
     sources, called = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
-    read = read_each(sources, lambda i: prediction_slices(sources[i], called[i], form["axis"], int(form["size"])))
+    read = read_each(
+        sources, lambda i: prediction_slices(sources[i], called[i], form["axis"], int(form["size"]))
+    )
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
 
@@ -241,12 +285,14 @@ def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[st
 
 
 def _without_masks(tree: FolderTree) -> Sequence[File]:
-    """The files of a folder without masks that lie beside images as in training; all of them where no other is left."""
+    """The files of a folder without masks that lie beside images as in training; all of them where no other
+    is left."""
     beside = has_mask_folders(tree)
     images = [
         file
         for file in tree.files
-        if not (beside and is_in_mask_folder(file)) and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
+        if not (beside and is_in_mask_folder(file))
+        and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
     ]
     return images or tree.files
 

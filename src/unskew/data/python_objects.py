@@ -44,12 +44,13 @@ ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes
 def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
     """The set or federation that an object stands for.
 
-    data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test)); a
-    dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a list of
-    pairs of a sample and its label, or of dictionaries that name both; a pair (train, test) or a dictionary of train and test; or a list or dictionary of
-    clients, each with any of these, which is then divided as it came, also as (clients, test).
-    label, site: columns of a table. target: the number to predict: a column of a table, or what the labels are called.
-    Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
+    data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
+    y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a
+    DataLoader over one; a list of pairs of a sample and its label, or of dictionaries that name both; a pair
+    (train, test) or a dictionary of train and test; or a list or dictionary of clients, each with any of
+    these, which is then divided as it came, also as (clients, test).
+    label, site: columns of a table. target: the number to predict: a column of a table, or what the labels
+    are called. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
     """
     if isinstance(data, Federation | Dataset):
         return _check_named_columns(data, label or target, site)
@@ -60,14 +61,18 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     if is_frame(data):
         return read_table(frame_columns(data), "table", label, site, target=target)
     if label and target:
-        raise DataError("E403", f"label='{label}' names classes, and target='{target}' a number; give one of them.")
+        raise DataError(
+            "E403", f"label='{label}' names classes, and target='{target}' a number; give one of them."
+        )
     wish = LabelSpec(label, target)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
     if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
         named = _named_sets(clients)
         raws = _read_sets([*named, *([("the test set", data[1])] if clients is not data else [])], wish)
         test = raws.pop() if clients is not data else None
-        return _check_named_columns(from_clients({name: raw for (name, _), raw in zip(named, raws)}, test), "", site)
+        return _check_named_columns(
+            from_clients({name: raw for (name, _), raw in zip(named, raws)}, test), "", site
+        )
     column = "" if _has_columns(data) or target else label
     return _check_named_columns(_read_sets([("", data)], wish)[0].dataset("arrays"), column, site)
 
@@ -84,7 +89,8 @@ class LabelSpec(NamedTuple):
 
 
 def _read_sets(named: Sequence[tuple[str, Any]], wish: LabelSpec, beside: int = 0) -> list[RawSamples]:
-    """The samples of sets, each with its name; tables among them are read together. beside: bytes that others take in memory."""
+    """The samples of sets, each with its name; tables among them are read together. beside: bytes that others
+    take in memory."""
     frames = {name: frame_columns(one, name) for name, one in named if is_frame(one)}
     tables = read_frames(frames, *wish) if frames else {}
     raws, held = list[RawSamples](), beside
@@ -108,10 +114,14 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
     """The data. Raises DataError (E403) for a label or site that is named and is no column of theirs."""
     if label:
         raise DataError(
-            "E403", f"label='{label}' names a column of a table, and these data come with their labels; leave it out."
+            "E403",
+            f"label='{label}' names a column of a table, and these data come with their labels; leave it"
+            " out.",
         )
     if site and isinstance(data, Federation):
-        raise DataError("E403", f"site='{site}' was given, but a Federation is dealt out already; leave site out.")
+        raise DataError(
+            "E403", f"site='{site}' was given, but a Federation is dealt out already; leave site out."
+        )
     if site:
         column_named(data.columns, site, data.name)
     return data
@@ -120,7 +130,8 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
 def settings_of(
     data: Any, label: str = "", site: str = "", target: str = ""
 ) -> tuple[Dataset | Federation | str, dict[str, str]]:
-    """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew` if divided).
+    """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew`
+    if divided).
 
     Raises as `take` does.
     """
@@ -136,7 +147,8 @@ def settings_of(
 
 
 def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
-    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is none."""
+    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is
+    none."""
     data: Any = loader_dataset(given) if is_loader(given) else given
     check_instance(data)
     if isinstance(data, RawSamples):
@@ -157,13 +169,14 @@ def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
         "E403",
-        f"cannot read a {type(data).__name__} as data: {excerpt(data)}. Give (x, y), a path, a DataFrame, a Dataset, or a "
-        "list or dictionary of clients.",
+        f"cannot read a {type(data).__name__} as data: {excerpt(data)}. Give (x, y), a path, a DataFrame, a"
+        " Dataset, or a list or dictionary of clients.",
     )
 
 
 def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSamples:
-    """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
+    """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of
+    parts."""
     if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
         return _labelled_tables(data, wish)
     if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
@@ -174,20 +187,25 @@ def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSampl
     if len(data) != 2 or not all(sets):
         raise DataError(
             "E403",
-            f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test), or name them: "
-            '{"train": ..., "val": ..., "test": ...}.',
+            f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test),"
+            ' or name them: {"train": ..., "val": ..., "test": ...}.',
         )
     return _read_split({"train": data[0], "test": data[1]}, wish, beside)
 
 
 def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
-    """(x, y) or (x, y, x_test, y_test), of which x are DataFrames. Raises DataError (E403) for labels that are named as well."""
+    """(x, y) or (x, y, x_test, y_test), of which x are DataFrames. Raises DataError (E403) for labels that
+    are named as well."""
     if wish.label:
-        raise DataError("E403", f"label='{wish.label}' names a column, and y is given as well; give one of them.")
+        raise DataError(
+            "E403", f"label='{wish.label}' names a column, and y is given as well; give one of them."
+        )
     label = wish.target or str(getattr(data[1], "name", None) or "label")
     pairs = zip(("x", "x_test"), data[::2], data[1::2])
     raws = read_frames(
-        {name: add_labels(x, y, name, label) for name, x, y in pairs}, "" if wish.target else label, wish.target
+        {name: add_labels(x, y, name, label) for name, x, y in pairs},
+        "" if wish.target else label,
+        wish.target,
     )
     train, *test = raws.values()
     return train.tested_on(test[0]) if test else train
@@ -237,18 +255,22 @@ def _is_set(data: Any) -> bool:
         return True
     return (
         hasattr(data, "__getitem__")
-        and not (hasattr(data, "shape") and hasattr(data, "dtype"))  # a Dataset of Hugging Face has a shape, too
+        and not (
+            hasattr(data, "shape") and hasattr(data, "dtype")
+        )  # a Dataset of Hugging Face has a shape, too
         and not isinstance(data, str | list | tuple | Mapping)
     )
 
 
 def _is_split(data: Mapping[str, Any]) -> bool:
-    """Whether it is the parts of one set. Raises DataError (E403) for parts of which none is the training part, or two are one."""
+    """Whether it is the parts of one set. Raises DataError (E403) for parts of which none is the training
+    part, or two are one."""
     parts = [PART_NAMES.get(str(name).lower(), "") for name in data]
     if parts and all(parts) and "train" not in parts:
         raise DataError(
             "E403",
-            f"of the parts {abbreviate(list(map(str, data)))} none is called train; name the one to train on so.",
+            f"of the parts {abbreviate(list(map(str, data)))} none is called train; name the one to train"
+            " on so.",
         )
     if all(parts) and (twice := next((part for part in ("train", "test") if parts.count(part) > 1), "")):
         names = [str(name) for name, part in zip(data, parts) if part == twice]
@@ -259,8 +281,13 @@ def _is_split(data: Mapping[str, Any]) -> bool:
 
 
 def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSamples:
-    """Train and test as one; validation samples are left out and told. Raises DataError (E403) for two kinds of test samples."""
-    used = {PART_NAMES[str(name).lower()]: one for name, one in data.items() if PART_NAMES[str(name).lower()] != "val"}
+    """Train and test as one; validation samples are left out and told. Raises DataError (E403) for two kinds
+    of test samples."""
+    used = {
+        PART_NAMES[str(name).lower()]: one
+        for name, one in data.items()
+        if PART_NAMES[str(name).lower()] != "val"
+    }
     raws = share_numbering(list(zip(used, _read_sets(list(used.items()), wish, beside))))
     named = list(zip(used, raws))
     form, parts = check_columns(named), dict(named)
@@ -274,7 +301,8 @@ def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSam
         return replace(train, notes=notes)
     if owner := next((name for name, raw in named if raw.x_test is not None), ""):
         raise DataError(
-            "E403", f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind."
+            "E403",
+            f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind.",
         )
     return replace(train.tested_on(test), notes=notes)
 
@@ -282,11 +310,14 @@ def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSam
 def _read_archive(data: Mapping[str, Any]) -> RawSamples:
     """Arrays by the names that an archive gives them."""
     if not data:
-        raise DataError("E403", "an empty dictionary was given as data; give (x, y), or a set for each client.")
+        raise DataError(
+            "E403", "an empty dictionary was given as data; give (x, y), or a set for each client."
+        )
     x, y = (data.get(n, data.get(f"{n}_train")) for n in ("x", "y"))
     if x is None or y is None:
         raise DataError(
-            "E403", f"a dictionary of arrays needs x and y, or x_train and y_train; it has {abbreviate(list(data))}."
+            "E403",
+            f"a dictionary of arrays needs x and y, or x_train and y_train; it has {abbreviate(list(data))}.",
         )
     return RawSamples(x, y, data.get("x_test"), data.get("y_test"), read_class_names(data.get("classes")))
 
@@ -294,11 +325,14 @@ def _read_archive(data: Mapping[str, Any]) -> RawSamples:
 def _read_clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Clients by name. Raises DataError (E403) for values that are no sets."""
     for name, one in data.items():
-        if not (isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)):
+        if not (
+            isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)
+        ):
             raise DataError(
                 "E403",
-                f"a dictionary of clients should hold a set for each, such as (x, y); '{name}' is a {type(one).__name__}. "
-                "Arrays by name are called x and y; of scikit-learn's data give (data.data, data.target).",
+                f"a dictionary of clients should hold a set for each, such as (x, y); '{name}' is a"
+                f" {type(one).__name__}. Arrays by name are called x and y; of scikit-learn's data give"
+                " (data.data, data.target).",
             )
     return data
 
@@ -310,10 +344,13 @@ def _numbered_clients(data: list[Any]) -> list[Any]:
 
 
 def is_pair(data: Any) -> bool:
-    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be several inputs."""
+    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be
+    several inputs."""
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple):
         return len(getattr(data[1], "shape", ())) > 0 and are_inputs(*data)
-    if not (isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data)):
+    if not (
+        isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data)
+    ):
         return False
     x, y = (tuple(part.shape) for part in data)
     return len(x) > 1 and bool(y) and x[0] == y[0] and x != y
@@ -333,5 +370,6 @@ def check_instance(data: Any) -> None:
     """Raises DataError (E403) for a class where a set of that class is needed."""
     if isinstance(data, type):
         raise DataError(
-            "E403", f"{data.__name__} is a class, not a set of samples; create it first: {data.__name__}(...)."
+            "E403",
+            f"{data.__name__} is a class, not a set of samples; create it first: {data.__name__}(...).",
         )

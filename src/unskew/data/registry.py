@@ -41,7 +41,8 @@ def names() -> tuple[str, ...]:
 
 
 def describe() -> dict[str, str]:
-    """What each set is and which arguments it takes, in one line, with a note on those that are not on this machine."""
+    """What each set is and which arguments it takes, in one line, with a note on those that are not on this
+    machine."""
     return {name: _description(name, path) for name, path in files().items()}
 
 
@@ -50,17 +51,23 @@ def reader_of(name: str) -> Callable[..., Dataset]:
     if name not in files():
         if name in recipes():
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
-            raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH).")
+            raise UsageError(
+                "E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH)."
+            )
         known = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
-        raise UsageError("E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}")
+        raise UsageError(
+            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}"
+        )
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
 
 def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
-    """The set that a text names: `digits`, `office_caltech10(size=128)`, `file.npz`, `folder/`, `scans/(size=128)`.
+    """The set that a text names: `digits`, `office_caltech10(size=128)`, `file.npz`, `folder/`,
+    `scans/(size=128)`.
 
     options: further arguments, which take precedence over those in the text.
-    Raises UsageError (E125) for a name or argument that does not exist or does not fit, DataError for what cannot be read.
+    Raises UsageError (E125) for a name or argument that does not exist or does not fit, DataError for what
+    cannot be read.
     """
     text = os.fspath(text)
     place, given = _split_text(text)
@@ -74,7 +81,8 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
 
 
 def check_text(text: str) -> None:
-    """Raises UsageError (E125) unless the text is a path that exists or names a set and arguments that it takes.
+    """Raises UsageError (E125) unless the text is a path that exists or names a set and arguments that it
+    takes.
 
     DataError (E402) for an archive that is not there. Whether a named set is on this machine is not checked.
     """
@@ -101,7 +109,8 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
 
 
 def divided_by(text: str) -> str:
-    """The column by which a text says that data are divided: `bank` of `credit.csv(site=bank)`; "" if it does not."""
+    """The column by which a text says that data are divided: `bank` of `credit.csv(site=bank)`; "" if it does
+    not."""
     if not text.endswith(")"):
         return ""
     place, given = _split_text(text)
@@ -117,17 +126,24 @@ def _check_no_file(text: str) -> None:
     name = text.partition("(")[0]
     if name != text and not text.endswith(")") and os.path.exists(name):
         raise UsageError(
-            "E125", f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write {excerpt(text + ')')}."
+            "E125",
+            f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write"
+            f" {excerpt(text + ')')}.",
         )
-    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target)=.*)", name)) and os.path.exists(match[1]):
+    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target)=.*)", name)) and os.path.exists(
+        match[1]
+    ):
         path, inside = match.groups()
-        raise DataError("E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".')
+        raise DataError(
+            "E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".'
+        )
     if table_ending(Path(name)) in FILE_READERS or "/" in name:
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{python_files.folder_note(Path(name))}.")
 
 
 def _split_text(text: str) -> tuple[str, dict[str, object]]:
-    """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no path.
+    """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no
+    path.
 
     A name that no set of this package has may be that of an archive in the folder of named sets.
     """
@@ -177,12 +193,14 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
         return FILE_READERS[".npz"]
     raise UsageError(
         "E125",
-        f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}: save it as one.",
+        f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}: save"
+        " it as one.",
     )
 
 
 def at_hand(text: str) -> bool:
-    """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that cannot be read."""
+    """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that cannot
+    be read."""
     if _split_text(text)[0]:
         return True
     return _is_here(calls.parse(text, "data set", "E125").name)

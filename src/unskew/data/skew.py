@@ -37,10 +37,13 @@ SKEWS_FOLDER = Path(__file__).parent / "skews"
 def partitions() -> dict[str, type[Partition]]:
     """The classes of all partitions by name, found in the files of `skews/`."""
     modules = [
-        importlib.import_module(f"unskew.data.skews.{path.stem}") for path in python_files.module_files(SKEWS_FOLDER)
+        importlib.import_module(f"unskew.data.skews.{path.stem}")
+        for path in python_files.module_files(SKEWS_FOLDER)
     ]
     kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    return specs.by_name(sorted((k for k in kinds if issubclass(k, Partition) and k.name), key=lambda k: k.name))
+    return specs.by_name(
+        sorted((k for k in kinds if issubclass(k, Partition) and k.name), key=lambda k: k.name)
+    )
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Skew:
 
     @staticmethod
     def parse(text: str) -> Skew:
-        """The skew that a text names. Raises UsageError (E103) for a kind or setting that does not exist or fit."""
+        """The skew that a text names. Raises UsageError (E103) for a kind or setting that does not exist or
+        fit."""
         dealt, *suffixes = text.split("+")
         spec = specs.parse(dealt.strip(), "skew", "E103")
         partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
@@ -70,12 +74,12 @@ def partition(
 ) -> Index:
     """The rows of every client.
 
-    y: classes [N], of a target the numbers, whose tenths stand for classes, of several labels truth values [N, C], of
-    which a sample's rarest label stands for its class, or masks [N, H, W]. samples: how many each client has on average; clients * samples rows are drawn
-    first, by class. With `domain` and `column`, which have their own number of clients, it is the most a client keeps;
-    with `pathological:C`, how many it has.
-    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for what cannot be dealt out, E407 for a
-    column that does not exist.
+    y: classes [N], of a target the numbers, whose tenths stand for classes, of several labels truth values
+    [N, C], of which a sample's rarest label stands for its class, or masks [N, H, W]. samples: how many each
+    client has on average; clients * samples rows are drawn first, by class. With `domain` and `column`, which
+    have their own number of clients, it is the most a client keeps; with `pathological:C`, how many it has.
+    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for what cannot be dealt out,
+    E407 for a column that does not exist.
     """
     kind = Skew.parse(text).partition
     if not len(y):
@@ -84,7 +88,8 @@ def partition(
         usable = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
         raise DataError(
             "E406",
-            f"skew '{kind.name}' deals by class, but these samples have {'a label for each token' if y.ndim == 2 else 'masks'}; use iid or {usable}.",
+            f"skew '{kind.name}' deals by class, but these samples have"
+            f" {'a label for each token' if y.ndim == 2 else 'masks'}; use iid or {usable}.",
         )
     if clients < 1 and not kind.own_clients:
         raise UsageError("E109", f"clients must be at least 1; got {clients}.")
@@ -120,7 +125,9 @@ def largest_remainder_exact(n: int, weights: np.ndarray, rng: np.random.Generato
     whole, rest = np.divmod(n * weights, weights.sum())
     missing = n - int(whole.sum())
     if missing:
-        order = rest + rng.random(len(rest))  # the random part is below 1, so it decides only between equal remainders
+        order = rest + rng.random(
+            len(rest)
+        )  # the random part is below 1, so it decides only between equal remainders
         whole[np.argpartition(-order, missing - 1)[:missing]] += 1
     return whole
 
@@ -138,11 +145,11 @@ def build(
 ) -> Federation:
     """A set dealt out to clients.
 
-    The test set is dealt to the clients in proportion to their training samples of each class, or tenth of a target; where the skew makes
-    clients of a column, by that column.
-    skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back, rounded
-    down, so that a client with few samples trains on all of them. reserve: samples of each class that the server keeps
-    for itself, taken out first.
+    The test set is dealt to the clients in proportion to their training samples of each class, or tenth of a
+    target; where the skew makes clients of a column, by that column.
+    skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back,
+    rounded down, so that a client with few samples trains on all of them. reserve: samples of each class that
+    the server keeps for itself, taken out first.
     Raises UsageError (E103, E109) and DataError (E406, E407) as `partition` does.
     """
     if not 0 <= validation < 1:
@@ -166,7 +173,8 @@ def build(
     )
     if not by_column:
         federation = replace(
-            federation, test=deal_tests(strata(dataset.y_test, dataset.y), _group_counts(federation), rng_test)
+            federation,
+            test=deal_tests(strata(dataset.y_test, dataset.y), _group_counts(federation), rng_test),
         )
     return apply_shifts(federation, parsed.shifts, dataset) if parsed.shifts else federation
 
@@ -213,7 +221,9 @@ def _reserve_rows(dataset: Dataset, each: int, rng: np.random.Generator) -> np.n
         raise DataError("E406", f"{each} samples of each class are to be held back, but {what}.")
     least = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
     if least <= each:
-        raise DataError("E406", f"{each} samples of each class are to be held back, but one class has only {least}.")
+        raise DataError(
+            "E406", f"{each} samples of each class are to be held back, but one class has only {least}."
+        )
     of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
     return np.sort(np.concatenate([rng.permutation(rows)[:each] for rows in of_class]))
 
@@ -226,7 +236,8 @@ def _client_names(dataset: Dataset, by_column: Column) -> tuple[str, ...]:
 
 
 def _tests_by_column(dataset: Dataset, by_column: Column) -> Index | None:
-    """Test rows by client; values that only the test set has belong to no client. None if no row belongs to any."""
+    """Test rows by client; values that only the test set has belong to no client. None if no row belongs to
+    any."""
     column = dataset.test_columns.get(by_column.column)
     if column is None:
         return None

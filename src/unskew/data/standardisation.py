@@ -22,23 +22,27 @@ from unskew.data.storage.sample_rows import map_samples, moments, select_samples
 from unskew.errors import UsageError, excerpt
 
 UNSCALED_ABOVE = 5.0
-"""A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie below."""
+"""A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie
+below."""
 UNSCALED_BELOW = 0.02
-"""Standard deviation below which all channels count as unscaled, such as 12-bit images in files of 16 bits."""
+"""Standard deviation below which all channels count as unscaled, such as 12-bit images in files of 16
+bits."""
 SCALE_RATIO = 30.0
-"""How many times the smallest standard deviation of columns the largest may be, for the columns to count as scaled."""
+"""How many times the smallest standard deviation of columns the largest may be, for the columns to count as
+scaled."""
 SCALE_SAMPLES = 5_000
 """Samples by which it is judged whether all need standardising."""
 
 
 def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dataset:
-    """The set scaled by its constants. always: also where it has none, or where its samples seem to be scaled.
+    """The set scaled by its constants. always: also where it has none, or where its samples seem to be
+    scaled.
     but_images: images among several inputs stay as they are.
 
-    Of several inputs each is scaled by its own channels, and whether it needs that is judged of each by itself: a channel
-    of one says nothing of another. Whole numbers and truth values stay as they are.
-    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be scaled, or none of
-    its several inputs are floats.
+    Of several inputs each is scaled by its own channels, and whether it needs that is judged of each by
+    itself: a channel of one says nothing of another. Whole numbers and truth values stay as they are.
+    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be
+    scaled, or none of its several inputs are floats.
     """
     if dataset.layout and dataset.mean is None:
         return _standardise_inputs(dataset, always, but_images)
@@ -50,8 +54,8 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
         if always:
             raise UsageError(
                 "E109",
-                f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}, which are mapped from a "
-                "file; standardise them before they are saved, or give normalise=none.",
+                f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}, which are"
+                " mapped from a file; standardise them before they are saved, or give normalise=none.",
             )
         return dataset
     why = "as normalise=dataset asks" if always else why_standardise(dataset)
@@ -62,17 +66,22 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
 
 
 def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
-    """A set of several inputs, of which all floats are standardised, or those that need it; or none that is an image."""
+    """A set of several inputs, of which all floats are standardised, or those that need it; or none that is
+    an image."""
     assert dataset.layout
     floats = [each.name for each in dataset.layout.inputs if each.kind == "float32"]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"
-        raise UsageError("E109", f"normalise=dataset: {text}, and others are not scaled; give normalise=none.")
+        raise UsageError(
+            "E109", f"normalise=dataset: {text}, and others are not scaled; give normalise=none."
+        )
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
     asked = "as normalise=dataset asks"
     why = (
-        dict.fromkeys(floats, asked) if always else dict(_inputs_to_scale(dataset, _scale_samples(dataset), but_images))
+        dict.fromkeys(floats, asked)
+        if always
+        else dict(_inputs_to_scale(dataset, _scale_samples(dataset), but_images))
     )
     if not why:
         return dataset
@@ -83,12 +92,15 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
-    """The set in the whole numbers that it came in, for a model that looks them up: scaling by 255 or 65,535 is undone."""
+    """The set in the whole numbers that it came in, for a model that looks them up: scaling by 255 or 65,535
+    is undone."""
     intake = dataset.intake
     bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype and dataset.x.ndim > 2 else None
     if intake is None or bits is None:
         return dataset
-    x, x_test = (map_samples(part, partial(_whole_numbers, bits=bits)) for part in (dataset.x, dataset.x_test))
+    x, x_test = (
+        map_samples(part, partial(_whole_numbers, bits=bits)) for part in (dataset.x, dataset.x_test)
+    )
     notes = tuple(note for note in intake.notes if note[0] != "scaled")
     unchanged = replace(dataset, x=x, x_test=x_test, intake=replace(intake, notes=notes))
     return unchanged.noted(("scaled", "not at all: the model looks whole numbers up"))
@@ -100,7 +112,8 @@ def _whole_numbers(x: np.ndarray, bits: int) -> np.ndarray:
 
 
 def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
-    """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked at.
+    """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked
+    at.
 
     but_images: images among several inputs are not judged.
     """
@@ -130,7 +143,8 @@ def has_columns(dataset: Dataset | Federation) -> bool:
 
 
 def column_names(dataset: Dataset | Federation) -> list[str]:
-    """What the numbers of a row are called: by the columns of the table that they come from, else by their places."""
+    """What the numbers of a row are called: by the columns of the table that they come from, else by their
+    places."""
     form = dataset.intake.form if dataset.intake else {}
     if form.get("kind") != "table":
         return list(map(str, range(dataset.shape[0])))
@@ -138,7 +152,8 @@ def column_names(dataset: Dataset | Federation) -> list[str]:
 
 
 def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
-    """Why these samples [n, channels, ...] need standardising, "" if they do not. columns: what channels are called."""
+    """Why these samples [n, channels, ...] need standardising, "" if they do not. columns: what channels are
+    called."""
     word = "channel" if columns is None else "column"
     names = columns or list(map(str, range(rows.shape[1])))
     mean, std = moments(rows)
@@ -146,10 +161,13 @@ def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
     if len(far):
         c = int(far[0])
         if columns is not None and len(columns) == 1:
-            return f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+            return (
+                f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+            )
         which = f"{len(far)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
         return (
-            f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+            f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation"
+            f" {std[c]:.3g}"
         )
     if std.max() < UNSCALED_BELOW and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
@@ -159,11 +177,15 @@ def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
 
 
 def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: Sequence[str]) -> str:
-    """Why columns [N, columns] on different scales need standardising; those that are constant, or 0 and 1, do not count."""
+    """Why columns [N, columns] on different scales need standardising; those that are constant, or 0 and 1,
+    do not count."""
     varying = np.flatnonzero((std > 1e-6 * np.abs(mean)) & ~((rows == 0) | (rows == 1)).all(0))
     if len(varying) < 2:
         return ""
     low, high = (int(varying[place(std[varying])]) for place in (np.argmin, np.argmax))
     if std[high] <= SCALE_RATIO * std[low]:
         return ""
-    return f"columns {names[low]} and {names[high]} have standard deviations of {std[low]:.2g} and {std[high]:.2g}"
+    return (
+        f"columns {names[low]} and {names[high]} have standard deviations of {std[low]:.2g} and"
+        f" {std[high]:.2g}"
+    )

@@ -1,4 +1,5 @@
-"""What is skewed in a federation, by numbers that its sites may share, and which method to take, by measured evidence."""
+"""What is skewed in a federation, by numbers that its sites may share, and which method to take, by measured
+evidence."""
 
 RELEVANT_SETTINGS = (
     "skew",

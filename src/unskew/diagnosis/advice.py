@@ -1,11 +1,13 @@
-"""The runs on which recommendations rest, and which method to take for a federation by what methods gained in similar settings.
+"""The runs on which recommendations rest, and which method to take for a federation by what methods gained in
+similar settings.
 
-`settings.yaml` says how each setting is run; `tools/evidence.py` runs them and writes `runs.csv` (every method's scores) and
-`skews.csv` (what was measured of the federations).
+`settings.yaml` says how each setting is run; `tools/evidence.py` runs them and writes `runs.csv` (every
+method's scores) and `skews.csv` (what was measured of the federations).
 
-Every measure counts in units of its standard deviation over the evidence, on the scale of SCALES; d is the Euclidean distance. A
-gain is expected from the NEAREST settings in which both methods have scores, as the mean of g_s weighted by 1 / (d_s^2 + SOFT),
-and its spread is the weighted standard deviation over their settings and seeds.
+Every measure counts in units of its standard deviation over the evidence, on the scale of SCALES; d is the
+Euclidean distance. A gain is expected from the NEAREST settings in which both methods have scores, as the
+mean of g_s weighted by 1 / (d_s^2 + SOFT), and its spread is the weighted standard deviation over their
+settings and seeds.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from unskew.formats import documents
 
 PACKAGE = "unskew.diagnosis"
 Goal = Literal["one", "sites"]
-"""one: one model for everybody, scored on all test rows. sites: what each site uses, scored on the site's own test rows."""
+"""one: one model for everybody, scored on all test rows. sites: what each site uses, scored on the site's own
+test rows."""
 FEDAVG, LOCAL = "fedavg", "local"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one method in one setting: by seed, its score in [0, 1] for each goal; no `one` where there is no such model."""
+    """Of one method in one setting: by seed, its score in [0, 1] for each goal; no `one` where there is no
+    such model."""
 
     one: Mapping[int, float]
     sites: Mapping[int, float]
@@ -51,7 +55,8 @@ class Setting:
     scores: Mapping[str, Scores]
 
     def gains(self, method: str, over: str, goal: Goal) -> np.ndarray:
-        """By how much a method was ahead of another one, seed by seed, as shares; empty where one of them has no score.
+        """By how much a method was ahead of another one, seed by seed, as shares; empty where one of them has
+        no score.
 
         A method is compared with training alone at the sites, whatever the goal.
         """
@@ -60,7 +65,8 @@ class Setting:
 
 
 def plans(file: str = "settings.yaml") -> dict[str, dict[str, Any]]:
-    """By name, each setting of a file: `about`, `data`, what is made smaller, and the settings of its runs."""
+    """By name, each setting of a file: `about`, `data`, what is made smaller, and the settings of its
+    runs."""
     text = (resources.files(PACKAGE) / file).read_text(encoding="utf-8")
     return documents.load(text, file, "E126")
 
@@ -134,7 +140,8 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Gain:
-    """An expected gain, as a share: 0.05 is 5 points. spread: its standard deviation. runs: how many pairs of runs say so."""
+    """An expected gain, as a share: 0.05 is 5 points. spread: its standard deviation. runs: how many pairs of
+    runs say so."""
 
     mean: float
     spread: float
@@ -156,7 +163,9 @@ def nearest(skews: Skews, settings: Sequence[Setting]) -> list[Neighbour]:
     unit = table.std(0)
     here = np.array([scale(skews) for scale in SCALES.values()])
     distances = np.sqrt((((table - here) / np.where(unit > 0, unit, 1.0)) ** 2).sum(1))
-    return sorted((Neighbour(s, float(d)) for s, d in zip(settings, distances)), key=lambda near: near.distance)
+    return sorted(
+        (Neighbour(s, float(d)) for s, d in zip(settings, distances)), key=lambda near: near.distance
+    )
 
 
 def gain(method: str, over: str, goal: Goal, ordered: Sequence[Neighbour]) -> Gain | None:
@@ -175,7 +184,8 @@ def gain(method: str, over: str, goal: Goal, ordered: Sequence[Neighbour]) -> Ga
 def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) -> list[Expectation]:
     """The methods with evidence, the one with the largest expected gain over FedAvg first.
 
-    The default stands first unless another method is expected to be ahead of it by more than the spread of its own gain.
+    The default stands first unless another method is expected to be ahead of it by more than the spread of
+    its own gain.
     """
     known = [
         Expectation(method, over_fedavg, gain(method, LOCAL, "sites", ordered))
@@ -190,7 +200,8 @@ def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) ->
 
 
 def pays(best: Expectation) -> Literal["yes", "no", "open"]:
-    """Whether a method is expected to beat training alone at the sites by more than the spread of the evidence."""
+    """Whether a method is expected to beat training alone at the sites by more than the spread of the
+    evidence."""
     gain = best.over_local
     if gain is None or abs(gain.mean) <= gain.spread:
         return "open"
@@ -198,5 +209,6 @@ def pays(best: Expectation) -> Literal["yes", "no", "open"]:
 
 
 def advise(goal: Goal, ranked: Sequence[Expectation]) -> str:
-    """The method to take: the first of a ranking, or training alone where federating does not pay the sites."""
+    """The method to take: the first of a ranking, or training alone where federating does not pay the
+    sites."""
     return LOCAL if goal == "sites" and pays(ranked[0]) == "no" else ranked[0].method

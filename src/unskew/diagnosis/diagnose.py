@@ -1,4 +1,5 @@
-"""`unskew.diagnose`: from data to a diagnosis by the sites' numbers, their measures, the methods that can run, and expected gains."""
+"""`unskew.diagnose`: from data to a diagnosis by the sites' numbers, their measures, the methods that can
+run, and expected gains."""
 
 from __future__ import annotations
 
@@ -42,15 +43,16 @@ WITH_FEATURES = ("flea(lambda2=0)",)
 
 
 SUMS_ONLY = ("unskew(statistics=False)",)
-"""Methods that it considers beside them where sites demand secure aggregation: the default without what no sum can give."""
+"""Methods that it considers beside them where sites demand secure aggregation: the default without what no
+sum can give."""
 
 
 def diagnose_run(run: run.Run, features: bool = False) -> Diagnosis:
     """The diagnosis of the federation of a run, whose own method does not count.
 
-    features: whether sites may share activations of single samples. With secure aggregation among the settings, only methods
-    are considered whose server can do with sums. Raises DataError (E410) for fewer than two sites with samples, and where no
-    evidence is of the task.
+    features: whether sites may share activations of single samples. With secure aggregation among the
+    settings, only methods are considered whose server can do with sums. Raises DataError (E410) for fewer
+    than two sites with samples, and where no evidence is of the task.
     """
     federation, settings = run.federation, run.settings
     check_sites(federation)
@@ -80,15 +82,25 @@ def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str
     if text := class_imbalance(federation):
         yield f"{text}; the evidence is of classes that are about equally common, and of accuracy."
     if federation.masks:
-        yield "every setting of the evidence has one label a sample, and these samples have masks: take the order of methods as a guess."
+        yield (
+            "every setting of the evidence has one label a sample, and these samples have masks: take the"
+            " order of methods as a guess."
+        )
     if federation.layout:
-        yield "every setting of the evidence has one input a sample, and these samples have several: take the order of methods as a guess."
+        yield (
+            "every setting of the evidence has one input a sample, and these samples have several: take the"
+            " order of methods as a guess."
+        )
     if closest.distance > FAR_DISTANCE:
-        yield f"no setting of the evidence is like this one (the closest lies at {closest.distance:.1f}): take the gains as a guess."
+        yield (
+            f"no setting of the evidence is like this one (the closest lies at {closest.distance:.1f}): take"
+            " the gains as a guess."
+        )
 
 
 def check_classes(federation: Federation) -> None:
-    """Raises DataError (E410) where samples have a number, several labels or labelled tokens: gains of accuracy say nothing of them."""
+    """Raises DataError (E410) where samples have a number, several labels or labelled tokens: gains of
+    accuracy say nothing of them."""
     if federation.target or federation.several or federation.tokens:
         have = (
             "a number to predict"
@@ -97,9 +109,14 @@ def check_classes(federation: Federation) -> None:
             if federation.several
             else "labelled tokens"
         )
-        text = f"a diagnosis recommends by measured gains of accuracy, and these samples have {have}, of which nothing was measured"
+        text = (
+            f"a diagnosis recommends by measured gains of accuracy, and these samples have {have}, of which"
+            " nothing was measured"
+        )
         raise DataError(
-            "E410", f"{federation.name}: {text}; compare methods on your data: unskew compare fedavg fedprox scaffold."
+            "E410",
+            f"{federation.name}: {text}; compare methods on your data: unskew compare fedavg fedprox"
+            " scaffold.",
         )
 
 
@@ -109,13 +126,15 @@ def check_sites(federation: Federation) -> None:
     if holding < 2:
         raise DataError(
             "E410",
-            f"{federation.name}: one site holds all samples, so there is nothing to federate; name the column that says "
-            "where a row is from (--site NAME), or give a skew that divides the data, such as dirichlet:0.3.",
+            f"{federation.name}: one site holds all samples, so there is nothing to federate; name the column"
+            " that says where a row is from (--site NAME), or give a skew that divides the data, such as"
+            " dirichlet:0.3.",
         )
 
 
 def refusals(run: run.Run, methods: Sequence[str]) -> Mapping[str, str]:
-    """By method, why it cannot run on these data with this model, or not by sums alone where sites demand those; else ""."""
+    """By method, why it cannot run on these data with this model, or not by sums alone where sites demand
+    those; else ""."""
     return {method: _refusal(run, method) for method in methods}
 
 
@@ -142,19 +161,22 @@ def diagnose(
 ) -> Diagnosis:
     """Measure how skewed a federation is, and which method to take for it. Nothing is trained.
 
-    data, label, site, target, model: as for `unskew.run`. Own data with a column of sites are divided by it unless a skew is given.
-    features: whether sites may share activations of single samples. Other options: the settings of COUNTED, such as skew, clients
-    and availability; secure_aggregation="on" where sites demand that nobody sees more than sums of what they send.
-    Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count,
-    UsageError (E134) where secure aggregation has too few sites, and DataError (E410) for own data that nothing divides,
-    and for fewer than two sites with samples. Samples with several inputs need a model of your own, as for `unskew.run`.
+    data, label, site, target, model: as for `unskew.run`. Own data with a column of sites are divided by it
+    unless a skew is given.
+    features: whether sites may share activations of single samples. Other options: the settings of COUNTED,
+    such as skew, clients and availability; secure_aggregation="on" where sites demand that nobody sees more
+    than sums of what they send. Raises UsageError and DataError as `run` does, UsageError (E101) for a
+    setting that does not count, UsageError (E134) where secure aggregation has too few sites, and DataError
+    (E410) for own data that nothing divides, and for fewer than two sites with samples. Samples with several
+    inputs need a model of your own, as for `unskew.run`.
     """
     if "method" in options:
         raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
     if idle := sorted({f.name for f in fields(config.Settings)} & options.keys() - {*RELEVANT_SETTINGS}):
         raise UsageError(
             "E101",
-            f"{', '.join(idle)} would change nothing in a diagnosis, which looks at {', '.join(RELEVANT_SETTINGS)}.",
+            f"{', '.join(idle)} would change nothing in a diagnosis, which looks at"
+            f" {', '.join(RELEVANT_SETTINGS)}.",
         )
     taken, stands_for = settings_of(data, label, site, target)
     taken = take(taken)
@@ -168,13 +190,14 @@ def diagnose(
 
 
 def _division(data: Dataset | Federation, default: str) -> str:
-    """The skew of data for which none was given. Raises DataError (E410) for own data that nothing divides."""
+    """The skew of data for which none was given. Raises DataError (E410) for own data that nothing
+    divides."""
     if isinstance(data, Federation) or not data.intake:
         return default
     if column := site_column(data):
         return f"column:{column}"
     raise DataError(
         "E410",
-        f"{data.name}: nothing says which sample is from which site; name the column that does (--site NAME), or give a "
-        "skew by which to divide them, such as dirichlet:0.3.",
+        f"{data.name}: nothing says which sample is from which site; name the column that does (--site NAME),"
+        " or give a skew by which to divide them, such as dirichlet:0.3.",
     )

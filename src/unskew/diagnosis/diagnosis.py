@@ -44,7 +44,9 @@ def readings(s: Skews) -> list[Reading]:
         Reading("label skew", f"{s.label_skew:.2f}", _label_skew(s.label_skew)),
         Reading("missing classes", f"{s.missing:.0%}", _missing(s.missing)),
         Reading(
-            "feature skew", "?" if s.feature_skew is None else f"{s.feature_skew:.2f}", _feature_skew(s.feature_skew)
+            "feature skew",
+            "?" if s.feature_skew is None else f"{s.feature_skew:.2f}",
+            _feature_skew(s.feature_skew),
         ),
         Reading(
             "absent a round",
@@ -67,7 +69,10 @@ def _grade(value: float, low: str, middle: str, high: str, at: tuple[float, floa
 def _sites(s: Skews) -> str:
     text = "all of them have samples"
     if s.empty:
-        text = f"with samples; {s.empty:,} more {'has' if s.empty == 1 else 'have'} none, and only receive the model"
+        text = (
+            f"with samples; {s.empty:,} more {'has' if s.empty == 1 else 'have'} none, and only receive the"
+            " model"
+        )
     return text
 
 
@@ -84,13 +89,18 @@ def _label_skew(value: float) -> str:
         (0.1, 0.4),
     )
     return (
-        f"{grade}: {value:.0%} of a site's labels would have to change for its shares to be those of all, beyond chance"
+        f"{grade}: {value:.0%} of a site's labels would have to change for its shares to be those of all,"
+        " beyond chance"
     )
 
 
 def _missing(value: float) -> str:
     return _grade(
-        value, "every site holds nearly every class", "sites lack some classes", "sites lack most classes", (0.05, 0.5)
+        value,
+        "every site holds nearly every class",
+        "sites lack some classes",
+        "sites lack most classes",
+        (0.05, 0.5),
     )
 
 
@@ -120,8 +130,9 @@ AIMS: dict[Goal, str] = {"sites": "at the sites", "one": "one model for all"}
 class Diagnosis:
     """The measures of a federation, and the methods that fit it, those with the largest expected gains first.
 
-    federation, split: what was measured, and how it was divided. leaves: what every site tells for it. rankings: by goal,
-    `sites` (what each site uses, on its own test samples) and `one` (one model for everybody, new sites included).
+    federation, split: what was measured, and how it was divided. leaves: what every site tells for it.
+    rankings: by goal, `sites` (what each site uses, on its own test samples) and `one` (one model for
+    everybody, new sites included).
     nearest: the settings of the evidence, the most similar first. refused: by method, why it cannot run here.
     cautions: why the evidence may not carry over.
     """
@@ -141,7 +152,8 @@ class Diagnosis:
 
     @property
     def pays(self) -> Literal["yes", "no", "open"]:
-        """Whether the best method is expected to beat training alone at the sites by more than the spread of the evidence.
+        """Whether the best method is expected to beat training alone at the sites by more than the spread of
+        the evidence.
 
         Always open where the evidence may not carry over.
         """
@@ -154,14 +166,18 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         gain = self.best().over_fedavg
-        return f"<Diagnosis of {self.federation}: take {self.method}, {_points(gain)} points over fedavg expected; federating pays: {self.pays}>"
+        return (
+            f"<Diagnosis of {self.federation}: take {self.method}, {_points(gain)} points over fedavg"
+            f" expected; federating pays: {self.pays}>"
+        )
 
     def _repr_html_(self) -> str:
         """The table, as a notebook shows it."""
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def table(self) -> str:
-        """Everything as text: measures and their meaning, what leaves the sites, advice, and the evidence it rests on."""
+        """Everything as text: measures and their meaning, what leaves the sites, advice, and the evidence it
+        rests on."""
         lines = [f"{self.federation}, divided by {self.split}", ""]
         lines += [f"{r.name:<16}{r.value:>8}  {r.meaning}" for r in readings(self.skews)]
         lines += ["", self.leaves, "", f"{'goal':<19}{'method':<24}{'over fedavg':>15}{'over local':>15}"]
@@ -177,15 +193,23 @@ class Diagnosis:
         return {
             "federation": self.federation,
             "split": self.split,
-            "measures": {r.name: {"value": v, "meaning": r.meaning} for r, v in zip(readings(self.skews), _values(self.skews))},
+            "measures": {
+                r.name: {"value": v, "meaning": r.meaning}
+                for r, v in zip(readings(self.skews), _values(self.skews))
+            },
             "leaves": self.leaves,
             "method": self.method,
             "pays": self.pays,
-            "rankings": {goal: [dataclasses.asdict(e) for e in ranking] for goal, ranking in self.rankings.items()},
-            "nearest": [{"setting": n.setting.name, "about": n.setting.about, "distance": n.distance} for n in self.nearest],
+            "rankings": {
+                goal: [dataclasses.asdict(e) for e in ranking] for goal, ranking in self.rankings.items()
+            },
+            "nearest": [
+                {"setting": n.setting.name, "about": n.setting.about, "distance": n.distance}
+                for n in self.nearest
+            ],
             "refused": dict(self.refused),
             "cautions": list(self.cautions),
-        }  # fmt: skip
+        }
 
 
 def _values(s: Skews) -> list[float | None]:
@@ -197,15 +221,20 @@ def _points(gain: Gain | None) -> str:
 
 
 def _row(aim: str, expected: Expectation) -> str:
-    return f"{aim:<19}{expected.method:<24}{_points(expected.over_fedavg):>15}{_points(expected.over_local):>15}"
+    return (
+        f"{aim:<19}{expected.method:<24}{_points(expected.over_fedavg):>15}{_points(expected.over_local):>15}"
+    )
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
     best = diagnosis.best()
-    expected = f"{best.method} is expected {_points(best.over_local)} points from training alone, at the sites"
+    expected = (
+        f"{best.method} is expected {_points(best.over_local)} points from training alone, at the sites"
+    )
     if diagnosis.pays == "no":
         return (
-            f"Federating does not pay: {expected}. Let every site train alone, unless sites without data need a model."
+            f"Federating does not pay: {expected}. Let every site train alone, unless sites without data need"
+            " a model."
         )
     if diagnosis.pays == "open":
         but = (
@@ -214,13 +243,15 @@ def _verdict(diagnosis: Diagnosis) -> str:
             else ""
         )
         return (
-            f"Whether federating pays cannot be told: {but}{expected}. Compare both on your own data before you decide."
+            f"Whether federating pays cannot be told: {but}{expected}. Compare both on your own data before"
+            " you decide."
         )
     return f"Federating pays: {expected}."
 
 
 def _evidence(nearest: tuple[Neighbour, ...]) -> str:
     named = "; ".join(
-        f"{near.setting.name} ({near.setting.about}; distance {near.distance:.1f})" for near in nearest[:NEAREST]
+        f"{near.setting.name} ({near.setting.about}; distance {near.distance:.1f})"
+        for near in nearest[:NEAREST]
     )
     return f"Evidence: gains in points, ± their spread over runs, in the most similar settings: {named}."

@@ -1,6 +1,7 @@
 """The page docs/evidence.md: settings, their measures, every method's scores, and how good advice is.
 
-Advice is tested on every setting of the evidence in turn, by what the other settings would have advised for it.
+Advice is tested on every setting of the evidence in turn, by what the other settings would have advised for
+it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ from unskew.formats.markdown import table
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting that was left out. named: the method that the others advise; rank: its place among all that ran there.
+    """One setting that was left out. named: the method that the others advise; rank: its place among all that
+    ran there.
 
-    best: the method with the best mean score there. lost: by how much the named one was behind it, as a share.
-    expected, gained: the gain over FedAvg that was expected of the named one, NaN for training alone, and the one that it had.
+    best: the method with the best mean score there. lost: by how much the named one was behind it, as a
+    share.
+    expected, gained: the gain over FedAvg that was expected of the named one, NaN for training alone, and the
+    one that it had.
     """
 
     setting: str
@@ -50,17 +54,25 @@ class Trial:
     gained: float
 
 
-def trials(goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None, always: str = "") -> list[Trial]:
+def trials(
+    goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None, always: str = ""
+) -> list[Trial]:
     """A trial for every setting. methods: those among which advice chooses, FedAvg among them.
 
     always: a method that is named everywhere, whatever the others advise.
     """
     known = settings() if known is None else known
-    return [_left_out_trial(goal, methods, left, [s for s in known if s is not left], always) for left in known]
+    return [
+        _left_out_trial(goal, methods, left, [s for s in known if s is not left], always) for left in known
+    ]
 
 
-def _left_out_trial(goal: Goal, methods: Sequence[str], left: Setting, others: Sequence[Setting], always: str) -> Trial:
-    scores = {m: float(np.mean(list(left.scores[m].of(goal).values()))) for m in methods if _ran(left, m, goal)}
+def _left_out_trial(
+    goal: Goal, methods: Sequence[str], left: Setting, others: Sequence[Setting], always: str
+) -> Trial:
+    scores = {
+        m: float(np.mean(list(left.scores[m].of(goal).values()))) for m in methods if _ran(left, m, goal)
+    }
     order = sorted(scores, key=lambda m: -scores[m])
     ranked = ranking(goal, [m for m in scores if m != LOCAL], nearest(left.skews, others))
     named = always or advise(goal, ranked)
@@ -92,10 +104,12 @@ def trials_table() -> str:
     lines = []
     for goal in get_args(Goal):
         every = trials(goal, candidates(goal))
-        lines += [f"{goal}: best or second-best in {sum(t.rank <= 2 for t in every)} of {len(every)} settings"]
         lines += [
-            f"  {t.setting:<24}{t.named:<12}rank {t.rank} of {t.of:<3} best {t.best:<12}{100 * t.lost:5.1f} points behind,"
-            f" gain {100 * t.expected:+.1f} expected, {100 * t.gained:+.1f} measured"
+            f"{goal}: best or second-best in {sum(t.rank <= 2 for t in every)} of {len(every)} settings"
+        ]
+        lines += [
+            f"  {t.setting:<24}{t.named:<12}rank {t.rank} of {t.of:<3} best {t.best:<12}{100 * t.lost:5.1f}"
+            f" points behind, gain {100 * t.expected:+.1f} expected, {100 * t.gained:+.1f} measured"
             for t in every
         ]
     return "\n".join(lines)
@@ -161,8 +175,8 @@ def _confirmation() -> list[str]:
     abouts = "; ".join(f"{name}: {plans_[name]['about']}" for name in scored)
     seeds = max(len(scores.sites) for by in scored.values() for scores in by.values())
     text = (
-        "CIFAR-10 and Office-Caltech-10 were run once, with `python tools/evidence.py --confirm`, after the default was "
-        f"fixed; no choice and no advice rests on them. {abouts}. Seeds: {seeds}."
+        "CIFAR-10 and Office-Caltech-10 were run once, with `python tools/evidence.py --confirm`, after the"
+        f" default was fixed; no choice and no advice rests on them. {abouts}. Seeds: {seeds}."
     )
     tables = [
         f"{AIMS[goal].capitalize()}:\n\n{_scores(scored, (*METHODS, LOCAL) if goal == 'sites' else METHODS, goal)}"
@@ -211,16 +225,28 @@ def _scores(scored: Mapping[str, Mapping[str, Scores]], columns: Sequence[str], 
         values = {m: list(scores[m].of(goal).values()) for m in methods if m in scores}
         texts = {m: f"{100 * np.mean(v):.1f}" for m, v in values.items() if v}
         best = max(map(float, texts.values()))
-        cells = [f"**{t}**" if t != "–" and float(t) == best else t for t in (texts.get(m, "–") for m in methods)]
+        cells = [
+            f"**{t}**" if t != "–" and float(t) == best else t for t in (texts.get(m, "–") for m in methods)
+        ]
         rows.append([name, seeds_of([len(v) for v in values.values() if v]), *cells])
     return table(["setting", "seeds", *(f"`{m}`" for m in methods)], rows)
 
 
 def _left_out() -> str:
-    parts = ["Every setting is left out in turn, and the others advise for it, among the methods that ran there."]
+    parts = [
+        "Every setting is left out in turn, and the others advise for it, among the methods that ran there."
+    ]
     for goal, aim in AIMS.items():
         every = trials(goal, candidates(goal))
-        head = ["setting", "advised", "rank", "best", "points behind it", "gain over fedavg expected", "measured"]
+        head = [
+            "setting",
+            "advised",
+            "rank",
+            "best",
+            "points behind it",
+            "gain over fedavg expected",
+            "measured",
+        ]
         parts += [f"**{aim.capitalize()}**: {_counted(every)}.", table(head, [_trial(t) for t in every])]
     always = {aim: trials(goal, candidates(goal), always=DEFAULT) for goal, aim in AIMS.items()}
     without = {aim: trials(goal, [m for m in candidates(goal) if m != DEFAULT]) for goal, aim in AIMS.items()}
@@ -228,7 +254,9 @@ def _left_out() -> str:
         "Two comparisons show what this is worth. "
         + " ".join(f"To advise `{DEFAULT}` everywhere, {aim}: {_counted(t)}." for aim, t in always.items())
         + " "
-        + " ".join(f"Without `{DEFAULT}` among the methods, {aim}: {_counted(t)}." for aim, t in without.items())
+        + " ".join(
+            f"Without `{DEFAULT}` among the methods, {aim}: {_counted(t)}." for aim, t in without.items()
+        )
     )
     return "\n\n".join(parts)
 
@@ -240,6 +268,11 @@ def _counted(every: Sequence[Trial]) -> str:
 
 def _trial(t: Trial) -> list[str]:
     return [
-        t.setting, f"`{t.named}`", f"{t.rank} of {t.of}", f"`{t.best}`",
-        f"{100 * t.lost:.1f}", "–" if math.isnan(t.expected) else f"{100 * t.expected:+.1f}", f"{100 * t.gained:+.1f}",
-    ]  # fmt: skip
+        t.setting,
+        f"`{t.named}`",
+        f"{t.rank} of {t.of}",
+        f"`{t.best}`",
+        f"{100 * t.lost:.1f}",
+        "–" if math.isnan(t.expected) else f"{100 * t.expected:+.1f}",
+        f"{100 * t.gained:+.1f}",
+    ]

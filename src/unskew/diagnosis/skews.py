@@ -1,20 +1,24 @@
 """How skewed a federation is, computed from what its sites tell.
 
-With n_k samples at site k, of which n_kc have class c, p_kc = n_kc / n_k, p_c their mean weighted by n_k, N = sum n_k:
+With n_k samples at site k, of which n_kc have class c, p_kc = n_kc / n_k, p_c their mean weighted by n_k, N =
+sum n_k:
 
     label skew    sum_k (n_k / N) max(0, TV_k - chance_k),    TV_k = 1/2 sum_c |p_kc - p_c|
                   chance_k = 1/2 sum_c sqrt(2 p_c (1 - p_c) / (pi n_k)): what dealing at random would give
     missing       mean over sites of the share of classes that a site lacks, of those that any site has
-    imbalance     1 - N^2 / (K sum_k n_k^2): 0 for sites of one size, near 1 where one site holds nearly everything
-    feature skew  sqrt(b / w), averaged over moments: b the variance of sites' means around what their classes lead to
-                  expect, w the variance of samples within a site and a class, both beyond chance (`feature_skew`)
+    imbalance     1 - N^2 / (K sum_k n_k^2): 0 for sites of one size, near 1 where one site holds nearly
+    everything feature skew  sqrt(b / w), averaged over moments: b the variance of sites' means around what
+    their classes lead to
+                  expect, w the variance of samples within a site and a class, both beyond chance
+                  (`feature_skew`)
     absent        mean share of sites that do not answer in a round, over the first ROUNDS rounds
 
-A site tells counts, means and sums, and nothing of a single sample. A sample is described by its moments: the mean and the standard
-deviation of each channel of an image or signal, or the numbers of a table's row themselves; of several inputs by those of each. With
-fewer than FEWEST samples a site tells its counts alone.
+A site tells counts, means and sums, and nothing of a single sample. A sample is described by its moments: the
+mean and the standard deviation of each channel of an image or signal, or the numbers of a table's row
+themselves; of several inputs by those of each. With fewer than FEWEST samples a site tells its counts alone.
 
-Letters: C classes, F moments, G groups (the classes, or one for all where samples have masks), K sites, n samples.
+Letters: C classes, F moments, G groups (the classes, or one for all where samples have masks), K sites, n
+samples.
 """
 
 from __future__ import annotations
@@ -42,9 +46,10 @@ CHUNK = 1 << 24
 class SiteNumbers:
     """What leaves one site.
 
-    samples: how many it trains on. counts: [C] its samples of each class; with masks, its pixels. mean: [F] over its
-    samples, None with fewer than FEWEST. sums: [G, F] over its samples of each group; squares: [F] the sum of squares.
-    Both are zero where mean is None, and only their totals over all sites are used, so that they can be added up securely.
+    samples: how many it trains on. counts: [C] its samples of each class; with masks, its pixels. mean: [F]
+    over its samples, None with fewer than FEWEST. sums: [G, F] over its samples of each group; squares: [F]
+    the sum of squares. Both are zero where mean is None, and only their totals over all sites are used, so
+    that they can be added up securely.
     """
 
     name: str
@@ -65,21 +70,25 @@ def disclosure_sentences(sites: Sequence[SiteNumbers]) -> str:
     groups, F = sites[0].sums.shape
     classes = f", by class ({groups} x {F} numbers)" if groups > 1 else ""
     return (
-        f"From each site: its number of samples, its counts of {len(sites[0].counts)} classes, and the mean of {F} input "
-        f"statistics over its samples, from {FEWEST} samples on. From all sites together, added up before anybody reads "
-        f"them: the sums of these statistics{classes} and of their squares."
+        f"From each site: its number of samples, its counts of {len(sites[0].counts)} classes, and the mean"
+        f" of {F} input statistics over its samples, from {FEWEST} samples on. From all sites together, added"
+        f" up before anybody reads them: the sums of these statistics{classes} and of their squares."
     )
 
 
 def moments(x: np.ndarray, layout: Layout | None = None, most: int = MOST_MOMENTS) -> np.ndarray:
-    """[n, F] of samples [n, ...]: mean and standard deviation of every channel, or the columns of a table's rows.
+    """[n, F] of samples [n, ...]: mean and standard deviation of every channel, or the columns of a table's
+    rows.
 
-    layout: of rows of several inputs, which have no more moments together than one input may. most: F at most.
+    layout: of rows of several inputs, which have no more moments together than one input may. most: F at
+    most.
     """
     if layout:
         each = max(1, most // len(layout.inputs))
         parts = [(x[:, start:end], one.shape or (1,)) for one, start, end in layout.places]
-        return np.concatenate([moments(part.reshape(len(x), *shape), None, each) for part, shape in parts], axis=1)
+        return np.concatenate(
+            [moments(part.reshape(len(x), *shape), None, each) for part, shape in parts], axis=1
+        )
     values = np.asarray(x, dtype=np.float64)
     if x.ndim > 2:
         flat = values.reshape(*x.shape[:2], -1)
@@ -111,9 +120,10 @@ ROUNDS = 50
 class Skews:
     """The measures of a federation; shares lie in [0, 1].
 
-    sites: how many have samples. empty: how many have none. samples: the median a site. of_class: that median over the
-    number of classes that the federation has, an average: a site may lack some. feature_skew: in standard deviations of a sample at its site; None where
-    fewer than two sites have samples enough to tell, or no class is at two sites.
+    sites: how many have samples. empty: how many have none. samples: the median a site. of_class: that median
+    over the number of classes that the federation has, an average: a site may lack some. feature_skew: in
+    standard deviations of a sample at its site; None where fewer than two sites have samples enough to tell,
+    or no class is at two sites.
     """
 
     sites: int
@@ -159,12 +169,14 @@ def label_skew(counts_KC: np.ndarray, n_K: np.ndarray) -> float:
 
 
 def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
-    """How far sites lie apart for samples of one class, in standard deviations of a sample; None where nobody can tell.
+    """How far sites lie apart for samples of one class, in standard deviations of a sample; None where nobody
+    can tell.
 
     m_k: a site's mean; M_c: the mean of a class over all sites; o_k = m_k - sum_c p_kc M_c; w, b as above.
         S = sum_k n_k o_k^2                     expected: w h + N b,    h = sum_k (1 - n_k sum_c p_kc^2 / N_c)
         R = sum of squares around M_c           expected: w (N - C) + N b
-    so that w = (R - S) / (N - C - h) and b = (S - w h) / N. A class that only one site holds says nothing of that site.
+    so that w = (R - S) / (N - C - h) and b = (S - w h) / N. A class that only one site holds says nothing of
+    that site.
     """
     telling = [site for site in sites if site.mean is not None]
     if len(telling) < 2:
@@ -180,7 +192,9 @@ def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
     around_F = square_F - n_G @ centre_GF**2
     chance = float((1 - (n_KG**2 / n_G).sum(1) / n_K).sum())
     free = n_K.sum() - len(n_G) - chance
-    varies_F = around_F - by_site_F > 1e-9 * np.maximum(square_F, 1e-30)  # a blank channel has no unit of distance
+    varies_F = around_F - by_site_F > 1e-9 * np.maximum(
+        square_F, 1e-30
+    )  # a blank channel has no unit of distance
     if free <= 0 or chance <= 0 or not varies_F.any():
         return None
     within_F = (around_F - by_site_F)[varies_F] / free
@@ -191,5 +205,7 @@ def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
 def absence(availability: str, sites: int, seed: int = 0) -> float:
     """The mean share of sites that do not answer in a round."""
     who = Availability.parse(availability)
-    answers = [len(who.who(t, sites, lambda t: numpy_key(seed, t, "cohort")).answered) for t in range(1, ROUNDS + 1)]
+    answers = [
+        len(who.who(t, sites, lambda t: numpy_key(seed, t, "cohort")).answered) for t in range(1, ROUNDS + 1)
+    ]
     return 1 - float(np.mean(answers)) / sites

@@ -1,7 +1,8 @@
-"""Rows of a table that report what an attack finds: the attacks on finished runs, and where their findings are kept.
+"""Rows of a table that report what an attack finds: the attacks on finished runs, and where their findings
+are kept.
 
-A finding lies in the folder of its run, in a file named by the attack's settings, so that rows which read several scores of
-one attack share it and none is made twice.
+A finding lies in the folder of its run, in a file named by the attack's settings, so that rows which read
+several scores of one attack share it and none is made twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Say = Callable[[str], None]
 
 
 def make(runs: Iterable[tuple[TableRow, Cell]], say: Say) -> None:
-    """Every attack that the rows of these runs report and that is not kept yet; refusals of an attack are kept, too.
+    """Every attack that the rows of these runs report and that is not kept yet; refusals of an attack are
+    kept, too.
 
     Raises UsageError (E126) where a row reports a score that none of its runs' attacks has.
     """
@@ -46,7 +48,8 @@ def count_missing(runs: Iterable[tuple[TableRow, Cell]]) -> int:
 
 
 def read(path: Path, leak: Leak) -> Finding | None:
-    """What the attack found on the run of this folder, {REFUSED: why} where it does not fit; None if it was not made.
+    """What the attack found on the run of this folder, {REFUSED: why} where it does not fit; None if it was
+    not made.
 
     Raises StateError (E111) for a damaged file.
     """
@@ -54,11 +57,14 @@ def read(path: Path, leak: Leak) -> Finding | None:
     try:
         return json.loads(file.read_bytes()) if file.exists() else None
     except ValueError as error:
-        raise StateError("E111", f"{file} is not JSON ({error}); remove it, and run the table again.") from None
+        raise StateError(
+            "E111", f"{file} is not JSON ({error}); remove it, and run the table again."
+        ) from None
 
 
 def score(path: Path, leak: Leak) -> dict[str, Any] | None:
-    """The score that a row reports of this run, with the fields of `attacks.scores.Score`; None where it has none."""
+    """The score that a row reports of this run, with the fields of `attacks.scores.Score`; None where it has
+    none."""
     scores = _scores(read(path, leak) or {})
     return next((s for s in scores if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
 
@@ -101,5 +107,6 @@ def _check_score(row: TableRow, findings: Iterable[Finding]) -> None:
         near = suggestion(asked, sorted(known))
         raise UsageError(
             "E126",
-            f"row {row.name}: '{leak.name}' has no score of '{asked}'.{near} It has: {', '.join(sorted(known))}.",
+            f"row {row.name}: '{leak.name}' has no score of '{asked}'.{near} It has:"
+            f" {', '.join(sorted(known))}.",
         )

@@ -1,12 +1,14 @@
 """The numbers of a table and the verdicts on its claims.
 
 ours            mean and sample standard deviation over seeds of the score that the paper reports
-vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds; p-values are
+vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds;
+p-values are
                 Holm-corrected within the row
 
-A claim holds in a row if the means over seeds do; a claim along rows holds at a step from one row to the next. It is
-reproduced if it holds in every row, or at every step, that was run. Scores of attacks have intervals over the samples that
-were attacked; where the margin between such scores may be chance, the claim is neither held nor refuted there.
+A claim holds in a row if the means over seeds do; a claim along rows holds at a step from one row to the
+next. It is reproduced if it holds in every row, or at every step, that was run. Scores of attacks have
+intervals over the samples that were attacked; where the margin between such scores may be chance, the claim
+is neither held nor refuted there.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ SCORES = ("last", "best", "mean10", "stability")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What stands beside an attack's score, in the table's unit, as means over seeds; NaN stands for no number.
+    """What stands beside an attack's score, in the table's unit, as means over seeds; NaN stands for no
+    number.
 
-    low, high: the 95 % interval over samples. floor: the score without the payload; ceiling: with the raw input instead.
+    low, high: the 95 % interval over samples. floor: the score without the payload; ceiling: with the raw
+    input instead.
     """
 
     low: float
@@ -47,10 +51,13 @@ class Bounds:
 class Entry:
     """One method in one row; scores in the table's unit.
 
-    paper: the published number, NaN if there is none. ours: the score that the paper reports, the others are beside it.
-    megabytes: sent and received by all clients in one run. ahead: points ahead of the best other method, over the seeds in
-    which both have a score; p: of that difference; both NaN where there is no other method, p also with fewer than five
-    seeds. bounds: of a row that reports an attack, what `Bounds` says of its score. lower: whether less of it is better.
+    paper: the published number, NaN if there is none. ours: the score that the paper reports, the others are
+    beside it.
+    megabytes: sent and received by all clients in one run. ahead: points ahead of the best other method, over
+    the seeds in which both have a score; p: of that difference; both NaN where there is no other method, p
+    also with fewer than five
+    seeds. bounds: of a row that reports an attack, what `Bounds` says of its score. lower: whether less of it
+    is better.
     """
 
     row: str
@@ -82,9 +89,15 @@ def entries_of(experiment: Experiment, runs: Runs) -> list[Entry]:
     return entries
 
 
-def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Sequence[RunData]]) -> list[Entry]:
-    by_seed = {method: {run.seed: scores_of(run, experiment, row) for run in group} for method, group in runs.items()}
-    reported = {m: {seed: s[experiment.measure] for seed, s in scores.items()} for m, scores in by_seed.items()}
+def _entries_of_row(
+    experiment: Experiment, row: TableRow, runs: Mapping[str, Sequence[RunData]]
+) -> list[Entry]:
+    by_seed = {
+        method: {run.seed: scores_of(run, experiment, row) for run in group} for method, group in runs.items()
+    }
+    reported = {
+        m: {seed: s[experiment.measure] for seed, s in scores.items()} for m, scores in by_seed.items()
+    }
     means = {method: Score.of(list(values.values())).mean for method, values in reported.items()}
     main = next(iter(runs.values()))[0].metric if runs else "accuracy"
     which = kind("attack" if row.attack else quantity_of(experiment, row, main))
@@ -92,7 +105,9 @@ def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Se
     corrected = dict(zip(runs, stats.holm([leads[method][1] for method in runs])))
     entries = []
     for method, group in runs.items():
-        over_seeds = {name: Score.of([scores[name] for scores in by_seed[method].values()]) for name in SCORES}
+        over_seeds = {
+            name: Score.of([scores[name] for scores in by_seed[method].values()]) for name in SCORES
+        }
         entries.append(
             Entry(
                 row=row.name,
@@ -113,8 +128,9 @@ def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Se
 def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, values in the table's unit) of the quantity that a row reports.
 
-    Both are empty where a scaled-down run ends before the round at which the row is read. What an attack found counts as
-    the value of the last round. Raises UsageError (E109) for the main score of another task, and for a number in percent.
+    Both are empty where a scaled-down run ends before the round at which the row is read. What an attack
+    found counts as the value of the last round. Raises UsageError (E109) for the main score of another task,
+    and for a number in percent.
     """
     if row.attack:
         value = _found(run, row, "value")
@@ -128,7 +144,8 @@ def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.n
 
 
 def _check_quantity(run: RunData, experiment: Experiment, row: TableRow) -> None:
-    """Raises UsageError (E109) for the main score of another task than the run's, and for a number that is no share in percent."""
+    """Raises UsageError (E109) for the main score of another task than the run's, and for a number that is no
+    share in percent."""
     metric = quantity_of(experiment, row, run.metric)
     where = f"'{experiment.name}', row {row.name}"
     if metric in MAIN.values() and metric != run.metric:
@@ -136,7 +153,9 @@ def _check_quantity(run: RunData, experiment: Experiment, row: TableRow) -> None
             "E109", f"{where} reports {metric}, and these runs have {run.metric}; say metric: {run.metric}."
         )
     if not kind(metric).share and experiment.unit == "percent":
-        raise UsageError("E109", f"{where}: {metric} is a number in a unit of its own, not a share; say unit: number.")
+        raise UsageError(
+            "E109", f"{where}: {metric} is a number in a unit of its own, not a share; say unit: number."
+        )
 
 
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
@@ -159,7 +178,9 @@ def _unit(experiment: Experiment) -> int:
 
 def _is_scored(row: TableRow, group: Sequence[RunData] | None) -> bool:
     """Whether a method was run in this row, and the row's attack fits it."""
-    return bool(group) and (not row.attack or all(attack_findings.fits(run.path, row.attack) for run in group or ()))
+    return bool(group) and (
+        not row.attack or all(attack_findings.fits(run.path, row.attack) for run in group or ())
+    )
 
 
 def _found(run: RunData, row: TableRow, name: str) -> float:
@@ -186,7 +207,8 @@ def _megabytes(run: RunData) -> float:
 def _lead(
     method: str, means: Mapping[str, float], scores: Mapping[str, Mapping[int, float]], which: Kind
 ) -> tuple[float, float]:
-    """(points ahead of the best other method in the seeds that both have, p without correction). scores: by method and seed;
+    """(points ahead of the best other method in the seeds that both have, p without correction). scores: by
+    method and seed;
     which: the score."""
     others = [other for other in means if other != method and not math.isnan(means[other])]
     if not others:
@@ -221,7 +243,8 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """`reproduced`, `reproduced in 2 of 3 rows, unclear in 1`, `not reproduced`, `unclear` or `not run`."""
+        """`reproduced`, `reproduced in 2 of 3 rows, unclear in 1`, `not reproduced`, `unclear` or `not
+        run`."""
         if not self.margins:
             return "not run"
         if self.held == len(self.margins):
@@ -235,7 +258,8 @@ class Verdict:
 
 
 def verdicts_of(experiment: Experiment, entries: Sequence[Entry]) -> list[Verdict]:
-    """A verdict on every claim. A row that lacks one of the methods a claim mentions does not count for that claim."""
+    """A verdict on every claim. A row that lacks one of the methods a claim mentions does not count for that
+    claim."""
     return [_verdict(experiment, claim, entries) for claim in experiment.claims]
 
 
@@ -252,7 +276,10 @@ def _verdict(experiment: Experiment, claim: Claim | Trend, entries: Sequence[Ent
     of_paper = margins(claim, papers)
     by_place = margins(claim, ours)
     by_name = {(e.row, e.method): e for e in entries}
-    of_attacks = claim.measure in ("", experiment.measure)  # whose intervals are those of the table's own score
+    of_attacks = claim.measure in (
+        "",
+        experiment.measure,
+    )  # whose intervals are those of the table's own score
     unclear = _unclear(claim, by_place, ours, by_name) if of_attacks else frozenset[str]()
     return Verdict(claim, by_place, {place: of_paper.get(place, math.nan) for place in by_place}, unclear)
 
@@ -263,12 +290,17 @@ def _has_other_sign(claim: Claim | Trend, entry: Entry) -> bool:
 
 
 def _unclear(
-    claim: Claim | Trend, by_place: Mapping[str, float], scores: Scores, entries: Mapping[tuple[str, str], Entry]
+    claim: Claim | Trend,
+    by_place: Mapping[str, float],
+    scores: Scores,
+    entries: Mapping[tuple[str, str], Entry],
 ) -> frozenset[str]:
     """The places whose margin's 95 % interval holds the least margin at which the claim is met.
 
-    The interval is made of those of the scores, as Zou and Donner (Statistics in Medicine 2008) have it for differences
-    of independent estimates: the distances to the ends add up by their squares. Scores without an interval add nothing.
+    The interval is made of those of the scores, as Zou and Donner (Statistics in Medicine 2008) have it for
+    differences
+    of independent estimates: the distances to the ends add up by their squares. Scores without an interval
+    add nothing.
     """
     unclear = set()
     for place, terms in claim.terms(scores).items():

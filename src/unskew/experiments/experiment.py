@@ -1,12 +1,14 @@
-"""An experiment: one table or figure, as its YAML file describes it, the claims that its paper makes, and shortened runs of it.
+"""An experiment: one table or figure, as its YAML file describes it, the claims that its paper makes, and
+shortened runs of it.
 
-The file names the settings common to all rows, the methods (the paper's name and ours), the rows with their own settings and
-the published numbers, the claims to test, and what the paper leaves open together with our choice. A user's own file needs only
-methods and rows. A claim has a form that numbers can confirm or refute.
+The file names the settings common to all rows, the methods (the paper's name and ours), the rows with their
+own settings and the published numbers, the claims to test, and what the paper leaves open together with our
+choice. A user's own file needs only methods and rows. A claim has a form that numbers can confirm or refute.
 
-A shortened run has fewer rounds, and everything that is counted in rounds is changed so that it ends where a whole run ends. Of T
-rounds, S are left. A factor per round on the learning rate becomes its (T - 1) / (S - 1)-th power, rounds in which the rate falls
-evenly become that many times fewer, and a Part changes its own schedules (`Part.paced`). A share of the rounds needs no change.
+A shortened run has fewer rounds, and everything that is counted in rounds is changed so that it ends where a
+whole run ends. Of T rounds, S are left. A factor per round on the learning rate becomes its (T - 1) / (S -
+1)-th power, rounds in which the rate falls evenly become that many times fewer, and a Part changes its own
+schedules (`Part.paced`). A share of the rounds needs no change.
 Availability is kept: how often clients are absent is the setting, not a schedule.
 """
 
@@ -40,12 +42,14 @@ Terms = list[tuple[int, str, str]]
 
 @dataclass(frozen=True)
 class Claim:
-    """In each of `rows` (default: all), the method `better` exceeds every method of `than` by at least `by` points.
+    """In each of `rows` (default: all), the method `better` exceeds every method of `than` by at least `by`
+    points.
 
-    measure: the score compared, default the table's own; "stability" is the deviation over the last 50 rounds, where
-    lower is better. Of a score that is better when lower, such as rmse, `better` lies below the others.
-    less: pairs of methods (a, b). If given, the claim is that the lead of `better` is smaller than the lead of every a
-    over its b.
+    measure: the score compared, default the table's own; "stability" is the deviation over the last 50
+    rounds, where lower is better. Of a score that is better when lower, such as rmse, `better` lies below the
+    others.
+    less: pairs of methods (a, b). If given, the claim is that the lead of `better` is smaller than the lead
+    of every a over its b.
     """
 
     places: ClassVar[str] = "rows"
@@ -64,7 +68,8 @@ class Claim:
         return (self.better, *self.than, *(method for pair in self.less for method in pair))
 
     def terms(self, scores: Scores) -> dict[str, Terms]:
-        """The margin in each row that has all the methods the claim mentions; empty if it compares with nothing."""
+        """The margin in each row that has all the methods the claim mentions; empty if it compares with
+        nothing."""
         if not self.than:
             return {}
         complete = _complete_rows(scores, self.methods)
@@ -87,9 +92,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Trend:
-    """The score of the method `falls`, or its lead over `against`, falls from row to row by at least `by` points a step.
+    """The score of the method `falls`, or its lead over `against`, falls from row to row by at least `by`
+    points a step.
 
-    along: the rows in their order; several such sequences where a figure has several panels. Rows that were not run are
+    along: the rows in their order; several such sequences where a figure has several panels. Rows that were
+    not run are
     skipped. measure: the score compared, default the table's own.
     """
 
@@ -141,12 +148,15 @@ LEAST_ROUNDS = 2
 
 
 def shorten(settings: Settings, share: float) -> Settings:
-    """The settings of a run of this share of the rounds, with the method as text; the same settings for a share of 1."""
+    """The settings of a run of this share of the rounds, with the method as text; the same settings for a
+    share of 1."""
     whole, rounds = settings.rounds, max(LEAST_ROUNDS, math.ceil(settings.rounds * share))
     if rounds >= whole:
         return settings.replace(rounds=rounds)
     pace = (whole - 1) / (rounds - 1)
-    short = settings.replace(rounds=rounds, lr_decay=settings.lr_decay**pace, lr_rounds=settings.lr_rounds / pace)
+    short = settings.replace(
+        rounds=rounds, lr_decay=settings.lr_decay**pace, lr_rounds=settings.lr_rounds / pace
+    )
     if is_reference(settings.method):
         return short
     method = registry.parse(settings.method)
@@ -165,13 +175,15 @@ def schedule_changes(whole: Settings, short: Settings) -> list[str]:
 
 
 def distinct_changes(pairs: Iterable[tuple[Settings, Settings]]) -> list[str]:
-    """The changes of several runs, each once. pairs: the settings of the whole run and of the shortened one."""
+    """The changes of several runs, each once. pairs: the settings of the whole run and of the shortened
+    one."""
     return list(dict.fromkeys(change for whole, short in pairs for change in schedule_changes(whole, short)))
 
 
 @dataclass(frozen=True)
 class Leak:
-    """The score of an attack that a row reports: which attack with which settings, of what (`of`), and in which unit.
+    """The score of an attack that a row reports: which attack with which settings, of what (`of`), and in
+    which unit.
 
     of, metric: as `unskew attack` prints them, such as "linear decoder" and "MSE".
     """
@@ -190,7 +202,8 @@ class Leak:
 
 @dataclass(frozen=True)
 class Log:
-    """What a published log says of one run: the score after every round from the first, in the table's unit, and its source."""
+    """What a published log says of one run: the score after every round from the first, in the table's unit,
+    and its source."""
 
     source: str
     values: tuple[float, ...]
@@ -202,7 +215,8 @@ class TableRow:
 
     settings: all settings of the row, including those common to all rows.
     published: the paper's numbers by the paper's names of the methods, in the table's unit.
-    metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it (0: the last).
+    metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it
+    (0: the last).
     x, panel: the row's position on the experiment's `axis`, and the picture in which it is drawn.
     attack: what to report of an attack on the finished runs, instead of a score of their training.
     logs: published logs of this setting, by the paper's names of the methods.
@@ -236,11 +250,14 @@ class Experiment:
     """A table or figure of a paper, or of a user's own.
 
     methods: the paper's name of each method, and the text that `unskew run` takes for it.
-    measure: which score of a run the table reports; metric, scope: of which quantity; unit: percent, or a plain number.
+    measure: which score of a run the table reports; metric, scope: of which quantity; unit: percent, or a
+    plain number.
     axis: what varies from row to row, where the paper draws the score against it.
     finding: what running the table showed where it differs from the paper, and what explains it.
-    grids: the values to try when tuning, by Part and argument. overrides: settings that hold for one method only.
-    factors: what tuning multiplies the learning rate of a method by. overrides and factors go by the paper's names.
+    grids: the values to try when tuning, by Part and argument. overrides: settings that hold for one method
+    only.
+    factors: what tuning multiplies the learning rate of a method by. overrides and factors go by the paper's
+    names.
     """
 
     name: str
@@ -272,16 +289,17 @@ class Experiment:
         )
 
     def parts(self, method: str) -> tuple[Part, ...]:
-        """The Parts of one of its methods, by the paper's name; a reference (local, centralised) has none to set."""
+        """The Parts of one of its methods, by the paper's name; a reference (local, centralised) has none to
+        set."""
         text = self.methods[method]
         return () if is_reference(text) else tuple(registry.parse(text).parts)
 
     def settings_of(self, row: TableRow, method: str, scale: float = 1.0) -> Settings:
         """The settings of the runs of one method in one row, apart from the seed.
 
-        scale: the share of the rounds to run, of which at least two remain; what is counted in rounds is shortened, too.
-        Arguments that the row sets for a Part reach the methods that have this Part and no others, so that the other
-        methods' runs stay the same runs.
+        scale: the share of the rounds to run, of which at least two remain; what is counted in rounds is
+        shortened, too. Arguments that the row sets for a Part reach the methods that have this Part and no
+        others, so that the other methods' runs stay the same runs.
         """
         overrides = self.overrides.get(method, {})
         settings = config.build({**row.settings, **overrides, "method": self.methods[method]})

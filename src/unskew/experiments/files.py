@@ -1,6 +1,8 @@
-"""The files of experiments: those of papers, by name, and a user's own, by path; read, and checked without reading any data.
+"""The files of experiments: those of papers, by name, and a user's own, by path; read, and checked without
+reading any data.
 
-A file that contradicts itself is refused. Checks cover the settings of every run, its methods, and the grids of a tuning.
+A file that contradicts itself is refused. Checks cover the settings of every run, its methods, and the grids
+of a tuning.
 """
 
 from __future__ import annotations
@@ -28,15 +30,17 @@ T = TypeVar("T")
 def parse_experiment(name: str, text: str, where: str = "") -> Experiment:
     """The experiment that a YAML text describes. where: the file, for messages.
 
-    Raises UsageError (E126), naming the place, for a text that is not YAML, an unknown entry, a value of the wrong type, and
-    a method or row that is mentioned but not defined.
+    Raises UsageError (E126), naming the place, for a text that is not YAML, an unknown entry, a value of the
+    wrong type, and a method or row that is mentioned but not defined.
     """
     where = where or f"{name}.yaml"
     document = documents.load(text, where, "E126")
     _check_outline(document, where)
     shared, methods = document.get("settings") or {}, document["methods"]
     rows = [_row(f"{where}, row {n}", str(n), row or {}, shared) for n, row in document["rows"].items()]
-    claims = [_claim(f"{where}, claim {i}", c, methods) for i, c in enumerate(document.get("claims") or [], 1)]
+    claims = [
+        _claim(f"{where}, claim {i}", c, methods) for i, c in enumerate(document.get("claims") or [], 1)
+    ]
     entries = {"title": name, **document, "rows": rows, "claims": claims}
     experiment = _build(Experiment, where, entries, name=name)
     _check_names(experiment, where)
@@ -48,7 +52,9 @@ def _check_outline(document: Any, where: str) -> None:
     """The entries that must be there, and the types on which the rest of the reading relies."""
     for entry in ("methods", "rows"):
         if not (isinstance(document, dict) and isinstance(document.get(entry), dict) and document[entry]):
-            raise UsageError("E126", f"{where} needs `{entry}:`, by name; docs/reproduce.md shows a whole file.")
+            raise UsageError(
+                "E126", f"{where} needs `{entry}:`, by name; docs/reproduce.md shows a whole file."
+            )
     if not isinstance(settings := document.get("settings") or {}, dict):
         raise UsageError("E126", f"{where}: settings should hold keys and values, got {settings!r}.")
     if not isinstance(claims := document.get("claims") or [], list):
@@ -107,7 +113,9 @@ def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:
         every, _, but = than.partition(" but ")
         excluded = {name.strip() for name in but.split(",") if name.strip()}
         if every.strip() != "all" or not excluded <= set(methods):
-            raise UsageError("E126", f"{where}: than should be a list of methods, all, or all but some, got '{than}'.")
+            raise UsageError(
+                "E126", f"{where}: than should be a list of methods, all, or all but some, got '{than}'."
+            )
         entry = {**entry, "than": [m for m in methods if m != entry.get("better") and m not in excluded]}
     return _build(Claim, where, entry)
 
@@ -131,7 +139,8 @@ def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         complaint = (
-            documents.validation_text(first["msg"].replace("Input should", "should")) + f", got {first['input']!r}"
+            documents.validation_text(first["msg"].replace("Input should", "should"))
+            + f", got {first['input']!r}"
         )
         raise UsageError(
             "E126", f"{where}: {name} {'is needed' if first['type'] == 'missing' else complaint}."
@@ -141,8 +150,8 @@ def _build(kind: type[T], where: str, entry: Any, **more: Any) -> T:
 def check_experiment(experiment: Experiment, where: str) -> None:
     """Check every combination of row and method, and the grids. where: the file, for messages.
 
-    Raises UsageError or DataError, naming the place, for an unknown setting or method, for a value out of range, and for
-    arguments of a Part that none of the methods has.
+    Raises UsageError or DataError, naming the place, for an unknown setting or method, for a value out of
+    range, and for arguments of a Part that none of the methods has.
     """
     for row in experiment.rows:
         if row.attack:
@@ -185,7 +194,8 @@ def _check_parts(names: Iterable[str], known: Collection[str], where: str) -> No
     for name in names:
         if name not in known:
             raise UsageError(
-                "E126", f"{where} names '{name}', which is a Part of none of the methods.{suggestion(name, known)}"
+                "E126",
+                f"{where} names '{name}', which is a Part of none of the methods.{suggestion(name, known)}",
             )
 
 
@@ -208,10 +218,11 @@ def experiment_names() -> list[str]:
 
 
 def read_experiment(name: str) -> Experiment:
-    """An experiment by name, or from a user's own .yaml file, in which case every setting of every run is checked.
+    """An experiment by name, or from a user's own .yaml file, in which case every setting of every run is
+    checked.
 
-    Raises UsageError: E126 for an unknown name or an inconsistent file, E111 for a missing file, and whatever a method
-    or a setting in the file is refused for.
+    Raises UsageError: E126 for an unknown name or an inconsistent file, E111 for a missing file, and whatever
+    a method or a setting in the file is refused for.
     """
     if name.endswith((".yaml", ".yml")):
         experiment = parse_experiment(Path(name).stem, documents.text_of(Path(name)), name)

@@ -1,4 +1,5 @@
-"""The pages of reproductions: each result as JSON, Markdown, HTML, CSV and LaTeX in a folder, and an index of all results there.
+"""The pages of reproductions: each result as JSON, Markdown, HTML, CSV and LaTeX in a folder, and an index of
+all results there.
 
 Pages are made from the kept result alone, so they can be made again at any time.
 """
@@ -33,8 +34,10 @@ def markdown_page(result: TableResult) -> str:
         f"# {result['title']}",
         f"{result['paper']}." if result["paper"] else "",
         f"```sh\n{result['command']}\n```",
-        f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
-        f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}",
+        (
+            f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
+            f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}"
+        ),
         _table(head, lines),
         wording.note(result),
         _claims(result),
@@ -66,9 +69,15 @@ def markdown_index(results: Sequence[TableResult], folder: str, written: Mapping
     ]
     sections = [
         f"# {title}",
-        f"Each page has the command that made it, {contents}. The `.json` beside it has every number and curve. "
-        f"`unskew report {folder}` makes HTML pages from these files.",
-        f"Read first: {', '.join(f'[{title}]({name})' for name, title in written.items())}." if written else "",
+        (
+            f"Each page has the command that made it, {contents}. The `.json` beside it has every number and"
+            f" curve. `unskew report {folder}` makes HTML pages from these files."
+        ),
+        (
+            f"Read first: {', '.join(f'[{title}]({name})' for name, title in written.items())}."
+            if written
+            else ""
+        ),
         _table(["table", "rows", "seeds", "rounds", "claims", "when"], lines),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -180,7 +189,8 @@ def _cards(result: TableResult) -> list[tuple[str, str]]:
 
 
 def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, str, Markup, Markup]]:
-    """(row, its note, what it measures, the paper's numbers beside ours, the curves) of every row that was run."""
+    """(row, its note, what it measures, the paper's numbers beside ours, the curves) of every row that was
+    run."""
     return [
         (
             row,
@@ -198,7 +208,12 @@ def _paper_comparison(result: TableResult, row: str, colours: Colours) -> Markup
     equal = result["scale"] == 1
     pairs = [
         Pair(
-            e["method"], colours[e["method"]], _nan(e["paper"]), _nan(e["ours"]["mean"]), _nan(e["ours"]["std"]), equal
+            e["method"],
+            colours[e["method"]],
+            _nan(e["paper"]),
+            _nan(e["ours"]["mean"]),
+            _nan(e["ours"]["std"]),
+            equal,
         )
         for e in result["entries"]
         if e["row"] == row
@@ -207,7 +222,9 @@ def _paper_comparison(result: TableResult, row: str, colours: Colours) -> Markup
         return Markup()
     unit = ", %" if result["unit"] == "percent" else ""
     ring = "the paper" if equal else "the paper after all rounds"
-    return both_widths(partial(paper_scores, pairs, f"{wording.quantity(result, row)}{unit}; ring: {ring}, dot: here"))
+    return both_widths(
+        partial(paper_scores, pairs, f"{wording.quantity(result, row)}{unit}; ring: {ring}, dot: here")
+    )
 
 
 def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
@@ -222,14 +239,18 @@ def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
     return _axis(result, [line for line in lines if line is not None], ("round", wording.quantity(result)))
 
 
-def _line(result: TableResult, method: str, colour: str, seeds: Sequence[Sequence[Sequence[float]]]) -> Line | None:
-    """Mean and standard deviation over seeds, at the rounds that all of them have; None where they share no round."""
+def _line(
+    result: TableResult, method: str, colour: str, seeds: Sequence[Sequence[Sequence[float]]]
+) -> Line | None:
+    """Mean and standard deviation over seeds, at the rounds that all of them have; None where they share no
+    round."""
     columns = [np.array(points, dtype=float).reshape(-1, 2).T for points in seeds]
     return mean_line(method, colour, [(rounds, values / _divisor(result)) for rounds, values in columns])
 
 
 def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup]]:
-    """(panel, what it measures, picture) of the score against what varies from row to row, where an experiment has an axis."""
+    """(panel, what it measures, picture) of the score against what varies from row to row, where an
+    experiment has an axis."""
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     quantities: dict[str, str] = {}
     for entry in result["entries"]:
@@ -237,7 +258,9 @@ def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Marku
         if row["x"] is not None and mean is not None:
             methods = panels.setdefault(row["panel"], {})
             quantities[row["panel"]] = wording.quantity(result, entry["row"])
-            methods.setdefault(entry["method"], []).append((float(row["x"]), mean, entry["ours"]["std"] or 0.0))
+            methods.setdefault(entry["method"], []).append(
+                (float(row["x"]), mean, entry["ours"]["std"] or 0.0)
+            )
     pictures = []
     for panel, methods in panels.items():
         lines = []
@@ -271,7 +294,8 @@ def _nan(value: float | None) -> float:
 
 
 def write_result(folder: Path, result: TableResult) -> Path:
-    """Write a result as .json, .md, .html, .csv and .tex, and the folder's index. Returns the HTML page's path."""
+    """Write a result as .json, .md, .html, .csv and .tex, and the folder's index. Returns the HTML page's
+    path."""
     folder.mkdir(parents=True, exist_ok=True)
     disk.replace(folder / f"{result['page']}.json", _as_json(result))
     page = write_pages(folder, result)
@@ -280,16 +304,23 @@ def write_result(folder: Path, result: TableResult) -> Path:
 
 
 def write_documentation(folder: Path, result: TableResult) -> None:
-    """Write what belongs in documentation: .json and .md, and a README.md that links to all results in the folder."""
+    """Write what belongs in documentation: .json and .md, and a README.md that links to all results in the
+    folder."""
     folder.mkdir(parents=True, exist_ok=True)
     disk.replace(folder / f"{result['page']}.json", _as_json(result))
     disk.replace(folder / f"{result['page']}.md", markdown_page(result))
-    disk.replace(folder / "README.md", markdown_index(results_in(folder), folder.as_posix(), other_pages(folder)))
+    disk.replace(
+        folder / "README.md", markdown_index(results_in(folder), folder.as_posix(), other_pages(folder))
+    )
 
 
 def other_pages(folder: Path) -> dict[str, str]:
     """The pages in a folder that no result made, which somebody wrote: their titles by their file names."""
-    pages = [p for p in sorted(folder.glob("*.md")) if p.name != "README.md" and not p.with_suffix(".json").exists()]
+    pages = [
+        p
+        for p in sorted(folder.glob("*.md"))
+        if p.name != "README.md" and not p.with_suffix(".json").exists()
+    ]
     return {page.name: page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for page in pages}
 
 
@@ -339,7 +370,9 @@ def _as_json(result: TableResult) -> str:
     text = json.dumps({key: value for key, value in result.items() if key != "curves"}, indent=1)
     lines = [
         f"  {json.dumps(row)}: {{\n"
-        + ",\n".join(f"   {json.dumps(m)}: {json.dumps(s, separators=(',', ':'))}" for m, s in methods.items())
+        + ",\n".join(
+            f"   {json.dumps(m)}: {json.dumps(s, separators=(',', ':'))}" for m, s in methods.items()
+        )
         + "\n  }"
         for row, methods in result["curves"].items()
     ]

@@ -1,7 +1,8 @@
-"""The plan of a reproduction: which rows and methods are run, in which folders, how long that takes, and how it is announced.
+"""The plan of a reproduction: which rows and methods are run, in which folders, how long that takes, and how
+it is announced.
 
-Each run lies in a folder named by its settings, so that none is done twice. To estimate the time, one local step of each model is
-timed on this machine, and the rest is counted.
+Each run lies in a folder named by its settings, so that none is done twice. To estimate the time, one local
+step of each model is timed on this machine, and the rest is counted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from unskew.runs.resolve import dataset_of, method_text, parts_of, resolve
 
 @dataclass(frozen=True)
 class Selection:
-    """rows: the rows to run; methods: by the paper's names; missing: selected rows whose data are not on this machine."""
+    """rows: the rows to run; methods: by the paper's names; missing: selected rows whose data are not on this
+    machine."""
 
     rows: tuple[TableRow, ...]
     methods: tuple[str, ...]
@@ -38,15 +40,19 @@ class Selection:
 
 
 def with_methods(experiment: Experiment, methods: Sequence[str]) -> Experiment:
-    """The experiment with further methods, each named by its own text, such as "flea+scaffold" or "my_method.py".
+    """The experiment with further methods, each named by its own text, such as "flea+scaffold" or
+    "my_method.py".
 
-    Raises UsageError: E102 for a text that cannot be read, E126 for a method that the experiment already compares.
+    Raises UsageError: E102 for a text that cannot be read, E126 for a method that the experiment already
+    compares.
     """
     more: dict[str, str] = {}
     for text in methods:
         engine = method_text(text)
         if text in {*experiment.methods, *more} or engine in {*experiment.methods.values(), *more.values()}:
-            raise UsageError("E126", f"'{experiment.name}' already compares '{text}'; leave out --add {text}.")
+            raise UsageError(
+                "E126", f"'{experiment.name}' already compares '{text}'; leave out --add {text}."
+            )
         more[text] = engine
     return dataclasses.replace(experiment, methods={**experiment.methods, **more})
 
@@ -55,7 +61,8 @@ def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[s
     """The rows and methods asked for by name, in the experiment's order; all of them where none is named.
 
     rows: a row's name, or the beginning of several names. methods: the paper's name or ours.
-    Raises UsageError (E126) for a name that does not exist, DataError (E402) if no row asked for has its data here.
+    Raises UsageError (E126) for a name that does not exist, DataError (E402) if no row asked for has its data
+    here.
     """
     row_names = {name for asked in rows for name in _rows_named(experiment, asked)}
     method_names = {name for asked in methods for name in _methods_named(experiment, asked)}
@@ -64,7 +71,9 @@ def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[s
     if not runnable:
         missing = ", ".join(sorted({row.data for row in chosen}))
         raise DataError(
-            "E402", f"the data of these rows are not here ({missing}); set UNSKEW_DATA to the folder that holds them."
+            "E402",
+            f"the data of these rows are not here ({missing}); set UNSKEW_DATA to the folder that holds"
+            " them.",
         )
     return Selection(
         rows=tuple(runnable),
@@ -138,7 +147,8 @@ COST = {
     "fedfa": 1.4,
     "rebafl": 1.3,
 }
-"""Roughly what a step with a Part costs as a multiple of FedAvg's; Parts that are not named cost about the same."""
+"""Roughly what a step with a Part costs as a multiple of FedAvg's; Parts that are not named cost about the
+same."""
 SCORING_COST = 1 / 3
 """What scoring a sample costs as a multiple of training on it: a forward pass without a backward pass."""
 
@@ -195,7 +205,8 @@ _step_times: dict[tuple[str, str, str, int], float] = {}
 
 
 def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds on one core for one sample of one local epoch, timed once for each data set, model, loss and batch size."""
+    """Seconds on one core for one sample of one local epoch, timed once for each data set, model, loss and
+    batch size."""
     key = (settings.data, settings.model, settings.loss, batch)
     if key not in _step_times:
         _step_times[key] = _time(settings, dataset, batch)
@@ -203,14 +214,16 @@ def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> flo
 
 
 def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds for one sample of the fastest of a few epochs of four clients with four batches each, after one to warm up:
-    whatever else a machine does makes one epoch longer, never shorter."""
+    """Seconds for one sample of the fastest of a few epochs of four clients with four batches each, after one
+    to warm up: whatever else a machine does makes one epoch longer, never shorter."""
     n = 4 * batch
     rows = np.arange(4 * n) % len(dataset.y)
     x, y = dataset.x[rows], dataset.y[rows]
     sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes, layout="channels first")
     federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
-    step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
+    step = Settings(
+        model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1
+    )
     loop = loop_of(resolve(step, federation, Method()))
     try:
         start = loop.down(loop.begin(), 1)
@@ -241,20 +254,23 @@ def table_outline(experiment: Experiment, selection: Selection) -> str:
 def tuning_outline(selection: Selection, trials: int) -> str:
     """How much is tuned before the table is run."""
     return (
-        f"tuning  {plural(trials, 'trial')} for each of {plural(len(selection.methods), 'method')} on "
-        f"{selection.rows[0].name}, scored on a fifth of the training samples; these runs are not part of the plan"
+        f"tuning  {plural(trials, 'trial')} for each of {plural(len(selection.methods), 'method')} on"
+        f" {selection.rows[0].name}, scored on a fifth of the training samples; these runs are not part of"
+        " the plan"
     )
 
 
 def runs_outline(cells_: Sequence[Cell], repeated: Collection[Path], scale: float, cores: int) -> str:
-    """How many runs there are, and how long the unfinished ones take. repeated: finished runs that are run again."""
+    """How many runs there are, and how long the unfinished ones take. repeated: finished runs that are run
+    again."""
     left = [cell for cell in cells_ if cell.path in repeated or not cell.ended]
     share = f"; {scale:g} of the rounds" if scale != 1 else ""
     lines = [f"plan    {plural(len(cells_), 'run')}, {len(cells_) - len(left)} of them already done{share}"]
     if left:
         seconds = seconds_for([cell.settings for cell in left], cores)
         lines.append(
-            f"time    about {clock(seconds)} on {plural(cores, 'core')}, estimated from one timed step of each model"
+            f"time    about {clock(seconds)} on {plural(cores, 'core')}, estimated from one timed step of"
+            " each model"
         )
     return "\n".join(lines)
 
@@ -265,7 +281,8 @@ def attacks_outline(left: int) -> str:
 
 
 def schedules_outline(changes: Sequence[str]) -> str:
-    """What a shortened run changes so that it ends where a whole run ends; empty where nothing is counted in rounds."""
+    """What a shortened run changes so that it ends where a whole run ends; empty where nothing is counted in
+    rounds."""
     return f"ends    where the whole run ends: {', '.join(changes)}" if changes else ""
 
 
@@ -273,5 +290,7 @@ def versions_outline(paths: Sequence[Path], anew: bool) -> str:
     """Which runs another version of unskew has made, and what becomes of them."""
     versions = ", ".join(f"{n} by {version}" for version, n in makers(paths).items())
     return f"older   {versions}; " + (
-        "these are run again" if anew else "these are kept, and continued if unfinished; --anew runs them again"
+        "these are run again"
+        if anew
+        else "these are kept, and continued if unfinished; --anew runs them again"
     )

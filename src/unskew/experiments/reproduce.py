@@ -44,8 +44,8 @@ Watch = Callable[[list[Cell]], None]
 class Reproduction:
     """A table that was run, or only planned.
 
-    runs: every run once; result: all numbers, verdicts and curves, as kept in JSON; page: the HTML page. The last two are
-    None after a dry run.
+    runs: every run once; result: all numbers, verdicts and curves, as kept in JSON; page: the HTML page. The
+    last two are None after a dry run.
     """
 
     experiment: Experiment
@@ -59,7 +59,8 @@ class Reproduction:
         return tables.plain(self.result) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
-        """By claim: `reproduced`, `reproduced in 2 of 3 rows`, `not reproduced`, `unclear` or `not run`; empty after a dry run."""
+        """By claim: `reproduced`, `reproduced in 2 of 3 rows`, `not reproduced`, `unclear` or `not run`;
+        empty after a dry run."""
         return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
 
 
@@ -85,19 +86,33 @@ def reproduce(
 ) -> Reproduction:
     """Run a published table, or one of your own. Finished runs are kept and never run twice.
 
-    table: a name such as "flea-table1", or the path of a .yaml file. rows, methods: only these; add: further methods.
-    seeds: how many, counted from 0. scale: the share of the rounds to run. tune: trials per method on held-out training
-    samples before the table is run, chosen by `sampler`. processes: runs at a time, 0 for one on each core. on: "here", or a Ray cluster as `--on` takes it. folder: where
-    runs and pages are kept. keep: a folder of documentation to write the result into as well. page: the name of the
-    result's files. anew: repeat runs that another version of unskew made. dry_run: only plan. say: receives what is about
+    table: a name such as "flea-table1", or the path of a .yaml file. rows, methods: only these; add: further
+    methods.
+    seeds: how many, counted from 0. scale: the share of the rounds to run. tune: trials per method on
+    held-out training samples before the table is run, chosen by `sampler`. processes: runs at a time, 0 for
+    one on each core. on: "here", or a Ray cluster as `--on` takes it. folder: where
+    runs and pages are kept. keep: a folder of documentation to write the result into as well. page: the name
+    of the result's files. anew: repeat runs that another version of unskew made. dry_run: only plan. say:
+    receives what is about
     to be run, as text. watch: receives the state of the runs, a few times a second.
 
-    Raises UnskewError, before anything is trained, for a table, row, method or setting that does not exist or cannot run.
+    Raises UnskewError, before anything is trained, for a table, row, method or setting that does not exist or
+    cannot run.
     """
     options = {
-        "rows": rows, "methods": methods, "add": add, "seeds": seeds, "scale": scale, "tune": tune, "sampler": sampler,
-        "processes": processes, "on": on, "page": page, "anew": anew, "dry_run": dry_run,
-    }  # fmt: skip
+        "rows": rows,
+        "methods": methods,
+        "add": add,
+        "seeds": seeds,
+        "scale": scale,
+        "tune": tune,
+        "sampler": sampler,
+        "processes": processes,
+        "on": on,
+        "page": page,
+        "anew": anew,
+        "dry_run": dry_run,
+    }
     checked = arguments.check(Request, options, "reproduce", "E109")
     request = Request(str(table), folder=Path(folder), keep=Path(keep) if keep else None, **checked)
     return carry_out(request, say, watch)
@@ -130,7 +145,12 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         return reproduction
     training.train(distinct_runs(runs))
     attack_findings.make(attacked, say)
-    facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": request.scale}
+    facts: dict[str, Any] = {
+        "page": page,
+        "command": request.command,
+        "seeds": request.seeds,
+        "scale": request.scale,
+    }
     if request.scale != 1:
         facts["schedules"] = _schedules(experiment, runs)
     if trials:
@@ -144,7 +164,8 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
 
 @dataclass(frozen=True)
 class _Training:
-    """How runs are trained: on this machine or a cluster, watched, and again where another version has made them."""
+    """How runs are trained: on this machine or a cluster, watched, and again where another version has made
+    them."""
 
     request: Request
     folder: Path
@@ -152,7 +173,8 @@ class _Training:
 
     @property
     def cores(self) -> int:
-        """On how many cores of this machine's kind the time is estimated; nobody knows a cluster's before it is reached."""
+        """On how many cores of this machine's kind the time is estimated; nobody knows a cluster's before it
+        is reached."""
         return self.request.processes or hardware.parallel_runs()
 
     def train(self, runs: Sequence[Cell]) -> None:
@@ -163,7 +185,8 @@ class _Training:
         training.train_all(list(runs), self.request.processes, self.watch, self.request.on)
 
     def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
-        """How many runs there are, how long they take, what shortening changed, and which another version has made."""
+        """How many runs there are, how long they take, what shortening changed, and which another version has
+        made."""
         older = kept_runs.runs_by_other_versions(cell.path for cell in runs)
         text = plan.runs_outline(runs, older if self.request.anew else (), self.request.scale, self.cores)
         text = "\n".join(filter(None, (text, plan.schedules_outline(schedules))))
@@ -172,7 +195,10 @@ class _Training:
 
 def _schedules(experiment: Experiment, runs: Mapping[Key, Cell]) -> list[str]:
     """What the runs have changed beside the number of rounds, so that they end where whole runs end."""
-    each = ((experiment.settings_of(experiment.row(key.row), key.method), cell.settings) for key, cell in runs.items())
+    each = (
+        (experiment.settings_of(experiment.row(key.row), key.method), cell.settings)
+        for key, cell in runs.items()
+    )
     return experiments_experiment.distinct_changes(each)
 
 

@@ -1,4 +1,5 @@
-"""What can be asked of a reproduction: the options of `unskew reproduce` and of `unskew.reproduce`, each with its meaning."""
+"""What can be asked of a reproduction: the options of `unskew reproduce` and of `unskew.reproduce`, each with
+its meaning."""
 
 from __future__ import annotations
 
@@ -17,11 +18,17 @@ class Request:
     """Which table to run, how much of it, and where the result is kept."""
 
     table: Annotated[
-        str, "a table by name, such as flea-table1 (`unskew list experiments` shows all), or a .yaml file of your own"
+        str,
+        "a table by name, such as flea-table1 (`unskew list experiments` shows all), or a .yaml file of"
+        " your own",
     ]
-    rows: Annotated[tuple[str, ...], "only this row, or all rows whose names begin like this (repeatable)"] = ()
+    rows: Annotated[
+        tuple[str, ...], "only this row, or all rows whose names begin like this (repeatable)"
+    ] = ()
     methods: Annotated[tuple[str, ...], "only these methods of the table (repeatable)"] = ()
-    add: Annotated[tuple[str, ...], "also this method, such as my_method.py or flea+scaffold (repeatable)"] = ()
+    add: Annotated[
+        tuple[str, ...], "also this method, such as my_method.py or flea+scaffold (repeatable)"
+    ] = ()
     file: Annotated[
         tuple[str, ...],
         "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
@@ -30,12 +37,14 @@ class Request:
     scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0
     tune: Annotated[int, Ge(0), "first try so many settings of every method on held-out training samples"] = 0
     sampler: Annotated[
-        Literal["random", "tpe"], "how the settings to try are chosen: at random, or by Optuna (needs unskew[tune])"
+        Literal["random", "tpe"],
+        "how the settings to try are chosen: at random, or by Optuna (needs unskew[tune])",
     ] = "random"
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     on: Annotated[
         str,
-        "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see docs/guides/cluster.md",
+        "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see"
+        " docs/guides/cluster.md",
     ] = HERE
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     keep: Annotated[Path | None, "also write JSON and Markdown into this folder, and its README.md"] = None
@@ -47,7 +56,12 @@ class Request:
     def command(self) -> str:
         """The command that asks for the same result, without options that change no number."""
         words = ["unskew", "reproduce", self.table]
-        for name, values in (("rows", self.rows), ("methods", self.methods), ("add", self.add), ("file", self.file)):
+        for name, values in (
+            ("rows", self.rows),
+            ("methods", self.methods),
+            ("add", self.add),
+            ("file", self.file),
+        ):
             words += [word for value in values for word in (f"--{name}", value)]
         words += ["--seeds", str(self.seeds)]
         if self.scale != 1:

@@ -60,9 +60,10 @@ class ClaimRecord(TypedDict):
 
 
 class RowRecord(TypedDict):
-    """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity` and `scope`, where they
-    are not the table's, `at`, the round after which it is read where that is not the last, and the command's name of the
-    `attack`, "" for none. main: the main score of its runs, if any were made."""
+    """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity` and
+    `scope`, where they are not the table's, `at`, the round after which it is read where that is not the
+    last, and the command's name of the `attack`, "" for none. main: the main score of its runs, if any were
+    made."""
 
     note: str
     x: float | None
@@ -91,11 +92,13 @@ class TunedRecord(TypedDict):
 class TableResult(TypedDict):
     """Everything that is kept of a reproduction.
 
-    page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in all runs.
-    schedules: what else a shortened run changed; missing where schedules were not shortened with the rounds. logs: by row and
-    method.
-    dropped: a sentence for every row and method of which replies were dropped. terms: on which samples, at which clients and
-    after which rounds they were scored, where that is not as usual. privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
+    page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in
+    all runs.
+    schedules: what else a shortened run changed; missing where schedules were not shortened with the rounds.
+    logs: by row and method.
+    dropped: a sentence for every row and method of which replies were dropped. terms: on which samples, at
+    which clients and after which rounds they were scored, where that is not as usual. privacy: by row, method
+    and part. curves: by row, method and seed the points [round, value in the table's unit].
     """
 
     experiment: str
@@ -150,16 +153,26 @@ DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "axis", "
 
 
 def result_of(
-    experiment: Experiment, entries: Sequence[Entry], verdicts: Sequence[Verdict], runs: Runs, facts: Mapping[str, Any]
+    experiment: Experiment,
+    entries: Sequence[Entry],
+    verdicts: Sequence[Verdict],
+    runs: Runs,
+    facts: Mapping[str, Any],
 ) -> TableResult:
-    """The document to keep. facts: how the result came about, with the keys of TableResult. NaN becomes null."""
+    """The document to keep. facts: how the result came about, with the keys of TableResult. NaN becomes
+    null."""
     document = {
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
         "rows": {row.name: _row(row, runs) for row in experiment.rows},
-        "entries": [{**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries],
-        "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
+        "entries": [
+            {**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries
+        ],
+        "claims": [
+            {"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper}
+            for v in verdicts
+        ],
         "open": list(experiment.open),
         "dropped": _dropped(runs),
         "terms": terms_sentences(
@@ -175,7 +188,9 @@ def result_of(
 
 def _row(row: TableRow, runs: Runs) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
-    if main := next((run.metric for (name, _), group in runs.items() if name == row.name for run in group), ""):
+    if main := next(
+        (run.metric for (name, _), group in runs.items() if name == row.name for run in group), ""
+    ):
         record["main"] = main
     if row.attack:
         record["quantity"], record["attack"] = row.attack.metric, row.attack.name
@@ -236,7 +251,8 @@ def _curves(experiment: Experiment, runs: Runs) -> dict[str, dict[str, list[list
 
 
 def _plain(value: Any) -> Any:
-    """The value with numbers that are not finite replaced by None, as JSON has none, and floats rounded to six digits."""
+    """The value with numbers that are not finite replaced by None, as JSON has none, and floats rounded to
+    six digits."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

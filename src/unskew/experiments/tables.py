@@ -1,7 +1,9 @@
-"""A reproduction as a table (rows of text, plain text for the terminal, CSV and LaTeX), and published logs beside our curves.
+"""A reproduction as a table (rows of text, plain text for the terminal, CSV and LaTeX), and published logs
+beside our curves.
 
-A log holds the score after every round of one run. It can so be compared with a run of any length at equal rounds: means of ten
-rounds, the best so far, and how much rounds differ. All functions work on the kept result alone.
+A log holds the score after every round of one run. It can so be compared with a run of any length at equal
+rounds: means of ten rounds, the best so far, and how much rounds differ. All functions work on the kept
+result alone.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from unskew.scores import significant
 TEN = 10
 LOG_HEAD = ("row", "method", "rounds", "log", "ours", "ours minus log")
 LOG_NOTE = (
-    "log: {sources}. rounds: means over the rounds from a to b that were evaluated here; best to: the best of them so far; a round "
-    "to the next: by how much neighbouring rounds differ, the median. One published run each, so compare differences with the last."
+    "log: {sources}. rounds: means over the rounds from a to b that were evaluated here; best to: the best of"
+    " them so far; a round to the next: by how much neighbouring rounds differ, the median. One published run"
+    " each, so compare differences with the last."
 )
 SHORT_RUN_NOTE = "Ours has shortened schedules, so at equal rounds its learning rate is lower than the log's."
 Points = dict[int, float]
@@ -29,12 +32,15 @@ Points = dict[int, float]
 
 
 def log_pairs(result: TableResult) -> list[tuple[str, str, Points, list[Points]]]:
-    """(row, method, the log, our seeds) wherever there is a log and something was run; scores at the rounds of both."""
+    """(row, method, the log, our seeds) wherever there is a log and something was run; scores at the rounds
+    of both."""
     compared = []
     for row, methods in result.get("logs", {}).items():
         for method, log in methods.items():
             values = dict(enumerate(log["values"], 1))
-            seeds = [{int(t): v for t, v in points} for points in result["curves"].get(row, {}).get(method, [])]
+            seeds = [
+                {int(t): v for t, v in points} for points in result["curves"].get(row, {}).get(method, [])
+            ]
             rounds = set(values).intersection(*seeds) if seeds else set[int]()
             if rounds:
                 there = {t: values[t] for t in sorted(rounds)}
@@ -49,7 +55,12 @@ def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
         for name, tens in _tens(log).items():
             lines.append([row, method, name, *_log_cells(_mean(log, tens), [_mean(s, tens) for s in seeds])])
         lines.append(
-            [row, method, f"best to {max(log)}", *_log_cells(max(log.values()), [max(s.values()) for s in seeds])]
+            [
+                row,
+                method,
+                f"best to {max(log)}",
+                *_log_cells(max(log.values()), [max(s.values()) for s in seeds]),
+            ]
         )
         changes = [_change(seed) for seed in seeds]
         if not np.isnan(changes[0]):
@@ -58,25 +69,35 @@ def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 
 
 def log_verdicts(result: TableResult) -> list[str]:
-    """A sentence for each log of two or more rounds: whether ours follows it, or the rounds in which it parts from it.
+    """A sentence for each log of two or more rounds: whether ours follows it, or the rounds in which it parts
+    from it.
 
-    Ours follows a log where no mean of ten rounds is further from the log's than two neighbouring rounds of the log are from
-    each other in the median. Of several seeds the mean counts.
+    Ours follows a log where no mean of ten rounds is further from the log's than two neighbouring rounds of
+    the log are from each other in the median. Of several seeds the mean counts.
     """
     sentences = []
     for row, method, log, seeds in log_pairs(result):
         spread = _change(log)
         if np.isnan(spread):
             continue
-        gaps = {n: float(np.mean([_mean(s, tens) for s in seeds])) - _mean(log, tens) for n, tens in _tens(log).items()}
+        gaps = {
+            n: float(np.mean([_mean(s, tens) for s in seeds])) - _mean(log, tens)
+            for n, tens in _tens(log).items()
+        }
         apart = [f"{name} ({gap:+.1f})" for name, gap in gaps.items() if abs(gap) > spread]
         n = len(gaps)
-        follows = f"follows the log: all {n} means of ten rounds lie within {max(map(abs, gaps.values())):.1f} of its"
-        parts = f"parts from the log in rounds {', '.join(apart)}; the other {n - len(apart)} of {n} means of ten rounds follow it"
+        follows = (
+            f"follows the log: all {n} means of ten rounds lie within {max(map(abs, gaps.values())):.1f}"
+            " of its"
+        )
+        parts = (
+            f"parts from the log in rounds {', '.join(apart)}; the other {n - len(apart)} of {n} means of ten"
+            " rounds follow it"
+        )
         median = np.mean([np.median([abs(seed[t] - log[t]) for t in log]) for seed in seeds])
         sentences.append(
-            f"{row}, {method}: {parts if apart else follows}. Neighbouring rounds of the log are {spread:.1f} apart in the median, "
-            f"a round of ours and the same round of the log {median:.1f}."
+            f"{row}, {method}: {parts if apart else follows}. Neighbouring rounds of the log are {spread:.1f}"
+            f" apart in the median, a round of ours and the same round of the log {median:.1f}."
         )
     return sentences
 
@@ -84,7 +105,9 @@ def log_verdicts(result: TableResult) -> list[str]:
 def log_note(result: TableResult) -> str:
     """Whether ours follows, what the table means, and where the logs are from; empty without a log."""
     sources = (
-        [result["logs"][row][method]["source"] for row, method, *_ in log_pairs(result)] if "logs" in result else []
+        [result["logs"][row][method]["source"] for row, method, *_ in log_pairs(result)]
+        if "logs" in result
+        else []
     )
     if not sources:
         return ""
@@ -93,7 +116,8 @@ def log_note(result: TableResult) -> str:
 
 
 def _tens(scores: Points) -> dict[str, list[int]]:
-    """The rounds from 1 to 10, from 11 to 20 and so on that have a score, by "1 to 10"; the last ends with the last round."""
+    """The rounds from 1 to 10, from 11 to 20 and so on that have a score, by "1 to 10"; the last ends with
+    the last round."""
     last = max(scores)
     tens = {first: [t for t in scores if first <= t < first + TEN] for first in range(1, last + 1, TEN)}
     return {f"{first} to {min(first + TEN - 1, last)}": rounds for first, rounds in tens.items() if rounds}
@@ -116,9 +140,20 @@ def _log_cells(log: float, ours: Sequence[float]) -> list[str]:
 
 
 HEAD = (
-    "row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best", "mean-10",
-    "vs best other", "MB",
-)  # fmt: skip
+    "row",
+    "method",
+    "paper",
+    "ours",
+    "95 %",
+    "without payload",
+    "raw input",
+    "gap",
+    "last",
+    "best",
+    "mean-10",
+    "vs best other",
+    "MB",
+)
 PAPER = ("paper", "gap")
 """The columns that only a table with published numbers has."""
 ATTACK_COLUMNS = ("95 %", "without payload", "raw input")
@@ -145,7 +180,13 @@ def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
     """short: the run has fewer rounds than the paper's, whose number then stands in brackets."""
     given, sent = entry["paper"], entry["megabytes"]
-    paper = "" if given is None else f"{given:.2f}" if unit == "percent" or abs(given) >= 0.1 else significant(given, 3)
+    paper = (
+        ""
+        if given is None
+        else f"{given:.2f}"
+        if unit == "percent" or abs(given) >= 0.1
+        else significant(given, 3)
+    )
     return [
         entry["row"],
         entry["method"],
@@ -153,7 +194,10 @@ def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
         wording.points(entry["ours"], unit),
         *wording.bounds(entry, unit),
         wording.with_sign(entry["gap"], unit),
-        *("" if entry.get("bounds") else wording.points(entry[name], unit) for name in ("last", "best", "mean10")),
+        *(
+            "" if entry.get("bounds") else wording.points(entry[name], unit)
+            for name in ("last", "best", "mean10")
+        ),
         wording.lead(entry, unit),
         whole_number(sent) if sent >= 0.5 else megabytes(1e6 * sent),
     ]
@@ -185,11 +229,25 @@ def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def as_csv(result: TableResult) -> str:
-    """One line for each row and method, numbers in the table's unit. scale: the share of the rounds that was run."""
+    """One line for each row and method, numbers in the table's unit. scale: the share of the rounds that was
+    run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ("row", "method", "paper", "mean", "std", "seeds", "last", "best", "mean10", "stability", "megabytes", "scale")
+        (
+            "row",
+            "method",
+            "paper",
+            "mean",
+            "std",
+            "seeds",
+            "last",
+            "best",
+            "mean10",
+            "stability",
+            "megabytes",
+            "scale",
+        )
     )
     for entry in result["entries"]:
         ours = entry["ours"]
@@ -203,7 +261,8 @@ def as_csv(result: TableResult) -> str:
 def latex(result: TableResult) -> str:
     """A LaTeX table: a line for each method, a column for each row; ours with the paper's number in brackets.
 
-    The number is grey where our runs are shorter, which needs the package xcolor. What the numbers are stands above as comments.
+    The number is grey where our runs are shorter, which needs the package xcolor. What the numbers are stands
+    above as comments.
     """
     entries = {(entry["row"], entry["method"]): entry for entry in result["entries"]}
     rows = list(dict.fromkeys(row for row, _ in entries))

@@ -1,8 +1,9 @@
-"""An equal tuning budget for every method of a table: the same number of trials, scored on held-out training samples.
+"""An equal tuning budget for every method of a table: the same number of trials, scored on held-out training
+samples.
 
-For each method, the factor on its learning rate and the arguments of its own Parts are tuned. The first trial is always
-the table's own setting. Trials run on the first selected row, with a seed that no table uses, so that they see neither
-the test set nor the runs of the table.
+For each method, the factor on its learning rate and the arguments of its own Parts are tuned. The first trial
+is always the table's own setting. Trials run on the first selected row, with a seed that no table uses, so
+that they see neither the test set nor the runs of the table.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ Train = Callable[[Sequence[Cell]], None]
 
 @dataclass(frozen=True)
 class Tuning:
-    """How to tune. row: where trials run; methods: which to tune; trials: for each method; sampler: a name in SAMPLERS;
+    """How to tune. row: where trials run; methods: which to tune; trials: for each method; sampler: a name in
+    SAMPLERS;
     scale: the share of the rounds to run; folder: where all tables keep their runs."""
 
     row: TableRow
@@ -61,7 +63,8 @@ class Tuning:
 
 
 def space_of(experiment: Experiment, method: str, row: TableRow) -> tuple[dict[str, list[Any]], Point]:
-    """(the values to choose from by name, the table's own setting). Names are `lr factor` and `part.argument`.
+    """(the values to choose from by name, the table's own setting). Names are `lr factor` and
+    `part.argument`.
 
     row: where trials run. What its settings give a Part stands whatever is tried, so it is left out.
     """
@@ -73,21 +76,26 @@ def space_of(experiment: Experiment, method: str, row: TableRow) -> tuple[dict[s
             name, own = f"{part.name}.{argument}", getattr(part, argument)
             tried = [own, *(value for value in values if value != own)]
             texts = {
-                with_points(experiment, {method: {FACTOR: 1.0, name: v}}).settings_of(row, method).method for v in tried
+                with_points(experiment, {method: {FACTOR: 1.0, name: v}}).settings_of(row, method).method
+                for v in tried
             }
             if len(texts) > 1:
                 space[name], first[name] = tried, own
     return space, first
 
 
-def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[Experiment, dict[str, Trials]]:
+def tune_methods(
+    experiment: Experiment, tuning: Tuning, train: Train
+) -> tuple[Experiment, dict[str, Trials]]:
     """(the experiment with the best trial of every method as its setting, all trials by method).
 
-    Raises UsageError (E109) for an unknown sampler, and for a row whose numbers are measures or an attack's, of which neither more nor less is better.
+    Raises UsageError (E109) for an unknown sampler, and for a row whose numbers are measures or an attack's,
+    of which neither more nor less is better.
     """
     if not _is_score(experiment, tuning.row):
         text = (
-            f"'{experiment.name}', row {tuning.row.name}, reports a measure or an attack, of which more is not better"
+            f"'{experiment.name}', row {tuning.row.name}, reports a measure or an attack, of which more is"
+            " not better"
         )
         raise UsageError("E109", f"{text}, so it cannot be tuned; begin with another row (--rows).")
     if tuning.sampler not in SAMPLERS:
@@ -95,9 +103,14 @@ def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[
     samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m, tuning.row)) for m in tuning.methods}
 
     def trained(_: int, points: Mapping[str, Point], __: Mapping[str, Trials]) -> dict[str, Trial]:
-        cells = {method: _cell(with_points(experiment, {method: p}), method, tuning) for method, p in points.items()}
+        cells = {
+            method: _cell(with_points(experiment, {method: p}), method, tuning)
+            for method, p in points.items()
+        }
         train(list(cells.values()))
-        return {method: _scored(cell, experiment, tuning.row, points[method]) for method, cell in cells.items()}
+        return {
+            method: _scored(cell, experiment, tuning.row, points[method]) for method, cell in cells.items()
+        }
 
     trials = search(samplers, tuning.trials, trained)
     return with_points(experiment, {method: t.best for method, t in trials.items()}), trials

@@ -1,4 +1,5 @@
-"""The words in which a reproduction is described, everywhere the same: what the numbers are, and how they came about.
+"""The words in which a reproduction is described, everywhere the same: what the numbers are, and how they
+came about.
 
 Every function works on the kept result alone, so that a page can be made again from its file.
 """
@@ -26,8 +27,9 @@ SCOPE_WORDS = {
 """Which model a scope scores, and on what."""
 EPSILON = "Epsilon for the client and class that the release protects least, over all seeds."
 ATTACKS = (
-    "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker reaches who has not "
-    "seen it; raw input: who has seen the samples themselves. docs/privacy.md explains the attacks; a better one may find more."
+    "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker"
+    " reaches who has not seen it; raw input: who has seen the samples themselves. docs/privacy.md explains"
+    " the attacks; a better one may find more."
 )
 OVER_CLIENTS = {"mean": "mean over clients", "worst": "worst client", "std": "deviation over clients"}
 """What the rows over clients say of a run's main score."""
@@ -47,7 +49,8 @@ def score_origins(result: TableResult) -> tuple[bool, bool]:
 
 
 def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
-    """(95 % interval, without the payload, with the raw input) of what an attack found; empty where there was none."""
+    """(95 % interval, without the payload, with the raw input) of what an attack found; empty where there was
+    none."""
     beside = entry.get("bounds")
     if not beside:
         return "", "", ""
@@ -56,7 +59,8 @@ def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
 
 
 def quantity(result: TableResult, row: str = "") -> str:
-    """What the numbers of a row, or of the table, measure: `Dice`, `accuracy, mean over clients`, or the name of the measure."""
+    """What the numbers of a row, or of the table, measure: `Dice`, `accuracy, mean over clients`, or the name
+    of the measure."""
     metric = (row and result["rows"][row].get("quantity")) or result["metric"]
     if metric not in OVER_CLIENTS:
         return kind(metric).title.replace("_", " ")
@@ -66,7 +70,8 @@ def quantity(result: TableResult, row: str = "") -> str:
 
 
 def score_description(result: TableResult, row: str) -> str:
-    """Which score a row reports, whose it is and on what: `accuracy, in %, of the global model on all test samples`."""
+    """Which score a row reports, whose it is and on what: `accuracy, in %, of the global model on all test
+    samples`."""
     record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
     scope = record.get("scope") or result["scope"]
     if scope not in SCOPE_WORDS:
@@ -80,8 +85,10 @@ def note(result: TableResult) -> str:
     percent, of_measure = result["unit"] == "percent", result["scope"] in ("measure", "attack")
     lines = [
         _ours(result),
-        f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
-        f"method of the row{_tested(result)}.",
+        (
+            f"vs best other: {'points' if percent else 'how much'} ahead of the"
+            f" {'largest' if of_measure else 'best'} other method of the row{_tested(result)}."
+        ),
     ]
     if score_origins(result)[0]:
         lines.append(ATTACKS)
@@ -107,7 +114,9 @@ def _measured(result: TableResult) -> str:
     if len(rows) < 2:
         number = f"The number is the measure `{next(iter(rows), result['metric'])}`"
     else:
-        number = "The number is the measure " + ", ".join(f"`{m}` ({', '.join(names)})" for m, names in rows.items())
+        number = "The number is the measure " + ", ".join(
+            f"`{m}` ({', '.join(names)})" for m, names in rows.items()
+        )
     return f"{number}, which docs/measures.md explains; whether larger is better depends on the measure."
 
 
@@ -117,7 +126,8 @@ def _tested(result: TableResult) -> str:
     if most >= FEWEST_PAIRS:
         return ", with a paired t-test over seeds, Holm-corrected"
     return (
-        f"; {plural(most, 'seed')} {'is' if most == 1 else 'are'} too few for a test, which needs {FEWEST_PAIRS}"
+        f"; {plural(most, 'seed')} {'is' if most == 1 else 'are'} too few for a test, which needs"
+        f" {FEWEST_PAIRS}"
         if most
         else ""
     )
@@ -125,11 +135,16 @@ def _tested(result: TableResult) -> str:
 
 def _scaled(result: TableResult) -> list[str]:
     """How many rounds a shortened run has, what the paper's numbers then are, and where its schedules end."""
-    target = "; the paper's numbers, in brackets, are of whole runs and no target" if has_paper_numbers(result) else ""
+    target = (
+        "; the paper's numbers, in brackets, are of whole runs and no target"
+        if has_paper_numbers(result)
+        else ""
+    )
     lines = [f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}."]
     if "schedules" not in result:
         lines.append(
-            "Schedules were not shortened with the rounds: a learning rate that falls had not reached its last values."
+            "Schedules were not shortened with the rounds: a learning rate that falls had not reached its"
+            " last values."
         )
     elif result["schedules"]:
         lines.append(f"Schedules end where the whole run's end: {', '.join(result['schedules'])}.")
@@ -153,13 +168,17 @@ def _scores(result: TableResult) -> str:
         rows.setdefault(score_description(result, row), []).append(row)
     if len(rows) < 2:
         return next(iter(rows), "score")
-    return "; ".join(f"{what} (in {', '.join(f'`{name}`' for name in names)})" for what, names in rows.items())
+    return "; ".join(
+        f"{what} (in {', '.join(f'`{name}`' for name in names)})" for what, names in rows.items()
+    )
 
 
 def _up_to(result: TableResult) -> str:
     """Which rows are read before the last round: ` (of `t10` up to round 10)`."""
     rows, last = dict.fromkeys(entry["row"] for entry in result["entries"]), last_round(result)
-    early = [f"of `{row}` up to round {at}" for row in rows if (at := result["rows"][row].get("at", last)) < last]
+    early = [
+        f"of `{row}` up to round {at}" for row in rows if (at := result["rows"][row].get("at", last)) < last
+    ]
     return f" ({', '.join(early)})" if early else ""
 
 
@@ -180,7 +199,11 @@ def source(result: TableResult) -> str:
 def unclear_note(result: TableResult) -> str:
     """What is said where a verdict is unclear; "" where none is."""
     unclear = any("unclear" in claim["verdict"] for claim in result["claims"])
-    return "Unclear: the 95 % intervals of the attacks' scores leave open whether the claim holds." if unclear else ""
+    return (
+        "Unclear: the 95 % intervals of the attacks' scores leave open whether the claim holds."
+        if unclear
+        else ""
+    )
 
 
 def claim_counts(result: TableResult) -> tuple[int, int]:
@@ -201,13 +224,20 @@ def summary(result: TableResult) -> str:
 def notes(result: TableResult) -> list[str]:
     """How the rows that were run differ from the paper's."""
     rows = {entry["row"] for entry in result["entries"]}
-    return [f"`{name}`: {row['note']}." for name, row in result["rows"].items() if row["note"] and name in rows]
+    return [
+        f"`{name}`: {row['note']}." for name, row in result["rows"].items() if row["note"] and name in rows
+    ]
 
 
 def privacy(result: TableResult) -> list[Reading]:
     """What noisy releases amount to: the published epsilon first, the honest ones after it."""
     return [
-        (row, method, account["release"], [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        (
+            row,
+            method,
+            account["release"],
+            [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]],
+        )
         for row, methods in result.get("privacy", {}).items()
         for method, parts in methods.items()
         for account in parts.values()
@@ -242,7 +272,8 @@ def last_round(result: TableResult) -> int:
 
 
 def titles(results: Sequence[TableResult]) -> list[str]:
-    """The title of each of several results, followed by the name of its page where several have the same title."""
+    """The title of each of several results, followed by the name of its page where several have the same
+    title."""
     each = [result["title"] for result in results]
     return [t if each.count(t) == 1 else f"{t} ({result['page']})" for t, result in zip(each, results)]
 
@@ -262,7 +293,9 @@ def margins(claim: ClaimRecord, unit: str) -> str:
     texts = []
     for place, margin in claim["margins"].items():
         paper = claim["paper"].get(place)
-        texts.append(f"{place} {with_sign(margin, unit)}" + ("" if paper is None else f" [{with_sign(paper, unit)}]"))
+        texts.append(
+            f"{place} {with_sign(margin, unit)}" + ("" if paper is None else f" [{with_sign(paper, unit)}]")
+        )
     return ", ".join(texts)
 
 
@@ -290,5 +323,7 @@ def lead(entry: EntryRecord, unit: str) -> str:
     """`+2.3, p = .012`: ahead of the best other method; empty where there is none."""
     if entry["ahead"] is None:
         return ""
-    p = entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None  # results of earlier versions have p of fewer
+    p = (
+        entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None
+    )  # results of earlier versions have p of fewer
     return with_sign(entry["ahead"], unit) + ("" if p is None else f", {p_value(p)}")

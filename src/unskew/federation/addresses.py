@@ -1,7 +1,7 @@
 """Addresses to listen at and to connect to, of IPv4 and of IPv6, which is written in brackets before a port.
 
-Connections to a server go through the proxy that HTTPS_PROXY names where there is one. `unskew site run` goes the same
-way, because the libraries that it uses read the same variables.
+Connections to a server go through the proxy that HTTPS_PROXY names where there is one. `unskew site run` goes
+the same way, because the libraries that it uses read the same variables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _UNASSIGNED_PORTS = range(20_000, 30_000)
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IPv4 or IPv6 address, not a name. Addresses of one interface only (fe80::1%eth0) are none."""
+    """Whether a host is an IPv4 or IPv6 address, not a name. Addresses of one interface only (fe80::1%eth0)
+    are none."""
     try:
         return bool(ipaddress.ip_address(host)) and "%" not in host
     except ValueError:
@@ -55,7 +56,8 @@ def host_port(host: str, port: int) -> str:
 
 
 def parse_address(text: str, port: int) -> tuple[str, int]:
-    """The host and port in HOST, HOST:PORT, [IPv6] or [IPv6]:PORT; a bare IPv6 address is a host. port: the default.
+    """The host and port in HOST, HOST:PORT, [IPv6] or [IPv6]:PORT; a bare IPv6 address is a host. port: the
+    default.
 
     Raises UsageError (E503).
     """
@@ -63,7 +65,9 @@ def parse_address(text: str, port: int) -> tuple[str, int]:
     host = (match["address"] or match["name"]) if match else text
     given = int(match["port"] or port) if match else port
     if not is_host(host) or (match and match["address"] and ":" not in host) or not 0 < given < 65536:
-        raise UsageError("E503", f"--host takes HOST or HOST:PORT, with an IPv6 address in brackets; got '{text}'.")
+        raise UsageError(
+            "E503", f"--host takes HOST or HOST:PORT, with an IPv6 address in brackets; got '{text}'."
+        )
     return host, given
 
 
@@ -84,9 +88,12 @@ def listen(bind: str, port: int) -> socket.socket:
 
 
 def origin(address: str) -> str:
-    """Whom to count a connection from this address for: an IPv4 address, or the network of an IPv6 address."""
+    """Whom to count a connection from this address for: an IPv4 address, or the network of an IPv6
+    address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    ip = (ip.version == 6 and ip.ipv4_mapped) or ip  # first: whether a mapped address is a loopback depends on Python
+    ip = (
+        ip.version == 6 and ip.ipv4_mapped
+    ) or ip  # first: whether a mapped address is a loopback depends on Python
     if ip.version == 4 or ip.is_loopback:
         return str(ip)
     return str(ipaddress.ip_network((ip, _PREFIX), strict=False))
@@ -107,14 +114,19 @@ def _remedy(error: OSError, bind: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return "Does it run already?"
     if error.errno == errno.EACCES:
-        return f"Ports below 1024 are for root; a port above needs a federation with --host HOST:PORT, not {port}."
+        return (
+            "Ports below 1024 are for root; a port above needs a federation with --host HOST:PORT, not"
+            f" {port}."
+        )
     what = "is no address of this machine" if is_address(bind) else "is no name of this machine"
-    return f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
+    return (
+        f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
+    )
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at, of those that systems do not give to connections of their own accord: any
-    program that connects to somewhere could have it before whoever asked begins to listen."""
+    """A port of loopback that nobody listens at, of those that systems do not give to connections of their
+    own accord: any program that connects to somewhere could have it before whoever asked begins to listen."""
     while True:
         port = secrets.choice(_UNASSIGNED_PORTS)
         with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
@@ -122,7 +134,8 @@ def free_port() -> int:
 
 
 def proxy_for(host: str) -> SplitResult | None:
-    """The proxy by which TLS connections to a host go; None for a direct connection (no HTTPS_PROXY, or NO_PROXY)."""
+    """The proxy by which TLS connections to a host go; None for a direct connection (no HTTPS_PROXY, or
+    NO_PROXY)."""
     text = urllib.request.getproxies().get("https", "")
     if not text or urllib.request.proxy_bypass(host):
         return None

@@ -1,12 +1,13 @@
-"""Who takes part in a federation: admitted keys, bounds on samples, sites that come and go, and the server's certificate.
+"""Who takes part in a federation: admitted keys, bounds on samples, sites that come and go, and the server's
+certificate.
 
 Admission: the public key that a site sends back carries the proof that it was created with the ticket in the
-coordinator's folder, unaltered. Admission uses the ticket up; a key that was revoked is admitted again only with a new
-one.
+coordinator's folder, unaltered. Admission uses the ticket up; a key that was revoked is admitted again only
+with a new one.
 
-Bounds: the most samples that each site may say it holds, as agreed with it (`unskew federation admit --samples N`). A
-site's weight in the merge, and in the mean of scores, follows from numbers that only the site knows. The bound keeps a
-false number from deciding the run.
+Bounds: the most samples that each site may say it holds, as agreed with it (`unskew federation admit
+--samples N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the
+site knows. The bound keeps a false number from deciding the run.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from unskew.system import disk
 def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, PublicKey]:
     """The keys in the texts of SITE.pub, by site, if every one of them may be admitted. Nothing is written.
 
-    A key that is admitted already may come again, for example with new bounds. Raises UsageError: E502 if a site has
-    another key, E503 for a site that does not exist, a key in use, or a key without the proof of a ticket that may be used.
+    A key that is admitted already may come again, for example with new bounds. Raises UsageError: E502 if a
+    site has another key, E503 for a site that does not exist, a key in use, or a key without the proof of a
+    ticket that may be used.
     """
     keys = {site: PublicKey.parse(text) for site, text in texts.items()}
     admitted = home.admitted()
@@ -55,7 +57,8 @@ def admit(home: Coordinator, site: str, text: str) -> PublicKey:
 def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
     """Write a new ticket for a site that is not admitted. An earlier one is good for nothing any more.
 
-    Raises UsageError: E503 for a site that does not exist, E502 for one that is admitted, E109 for a time out of range.
+    Raises UsageError: E503 for a site that does not exist, E502 for one that is admitted, E109 for a time out
+    of range.
     """
     require_site(home, site)
     if not 1 <= days <= 365:
@@ -69,7 +72,8 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Take back the admission of a site. Raises UsageError: E503 for a site that does not exist, E502 for none admitted."""
+    """Take back the admission of a site. Raises UsageError: E503 for a site that does not exist, E502 for
+    none admitted."""
     require_site(home, site)
     key = home.admitted().get(site)
     if key is None:
@@ -91,11 +95,15 @@ def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> 
         raise UsageError("E503", f"the ticket of {site} has been used already; {new}")
     ticket = Ticket.read(path)
     if not ticket.secret or ticket.is_over():
-        raise UsageError("E503", f"the ticket of {site} expired on {ticket.expires[:10] or 'an earlier day'}; {new}")
+        raise UsageError(
+            "E503", f"the ticket of {site} expired on {ticket.expires[:10] or 'an earlier day'}; {new}"
+        )
     proof = next((word.removeprefix(PROOF) for word in text.split() if word.startswith(PROOF)), "")
     if not proof:
         rule = f"it should end with {PROOF}... as `unskew join` wrote it"
-        raise UsageError("E503", f"this public key carries no proof of a ticket; {rule}: send {site}.pub as it is.")
+        raise UsageError(
+            "E503", f"this public key carries no proof of a ticket; {rule}: send {site}.pub as it is."
+        )
     if not hmac.compare_digest(proof.encode(), ticket.proof(public).encode()):
         cause = "the ticket was altered on its way, or an earlier one was used, or the key is of another site"
         raise UsageError("E503", f"this key was not created with the ticket of {site}: {cause}; {new}")
@@ -146,7 +154,8 @@ def write_bound(home: Coordinator, site: str, samples: int) -> None:
 
 
 def read_bounds(home: Coordinator) -> dict[str, int]:
-    """The bounds by site, of sites that have one. Raises UsageError (E503) for a file that holds no number."""
+    """The bounds by site, of sites that have one. Raises UsageError (E503) for a file that holds no
+    number."""
     paths = {site: home.folder / "admitted" / f"{site}.samples" for site in home.sites}
     return {site: _read_number(path.read_text(), str(path)) for site, path in paths.items() if path.exists()}
 
@@ -160,7 +169,8 @@ def _read_number(text: str, path: str) -> int:
 def add_site(home: Coordinator, site: str) -> Ticket:
     """Give the federation another site, after all others in the order of clients, and write its ticket.
 
-    Runs that have begun go on without it. Raises UsageError: E502 if there is one of this name, E114 for a bad name.
+    Runs that have begun go on without it. Raises UsageError: E502 if there is one of this name, E114 for a
+    bad name.
     """
     disk.check_name(site)
     if site in home.sites:
@@ -199,9 +209,12 @@ RENEWAL_LOOK_S = 3600.0
 
 
 def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Renew a federation's certificate, and note it in its journal. Raises UsageError as `certificates.renew` does."""
+    """Renew a federation's certificate, and note it in its journal. Raises UsageError as `certificates.renew`
+    does."""
     now = certificates.renew(home.folder, hosts)
-    journal.record_events(home, [("renewed", {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)})])
+    journal.record_events(
+        home, [("renewed", {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)})]
+    )
     return now
 
 
@@ -215,7 +228,8 @@ class Renewal:
     _next: float = field(default=0.0)
 
     def tend(self) -> bool:
-        """Renew the certificate if it is due. Returns whether another certificate is there than at the last look."""
+        """Renew the certificate if it is due. Returns whether another certificate is there than at the last
+        look."""
         if not self.home.tls or time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + RENEWAL_LOOK_S
@@ -224,7 +238,8 @@ class Renewal:
             if certificates.days_left(now) < RENEW_DAYS:
                 now = renew_certificate(self.home)
                 self.say(
-                    f"the server's certificate was renewed for {certificates.days_left(now)} days; no site has to join again"
+                    f"the server's certificate was renewed for {certificates.days_left(now)} days; no site"
+                    " has to join again"
                 )
         except UsageError as error:
             self.say(str(error))

@@ -1,12 +1,13 @@
 """The TLS certificates of a federation, and how a site proves its key when it connects.
 
-A federation has its own authority, which signs the certificate of one server. Sites trust the authority, so that the
-server's certificate can be renewed without any of them joining again.
+A federation has its own authority, which signs the certificate of one server. Sites trust the authority, so
+that the server's certificate can be renewed without any of them joining again.
 
-A site proves its key by mutual TLS with a certificate that it signs itself. This certificate names the fingerprint of the
-site's key as its issuer. The server makes an anchor for every admitted key: a certificate for the key under the same
-name. TLS then accepts a connection only from the owner of the private half of an admitted key. Nothing has to be sent to
-a site or renewed, and removing a key takes effect with the next connection.
+A site proves its key by mutual TLS with a certificate that it signs itself. This certificate names the
+fingerprint of the site's key as its issuer. The server makes an anchor for every admitted key: a certificate
+for the key under the same name. TLS then accepts a connection only from the owner of the private half of an
+admitted key. Nothing has to be sent to a site or renewed, and removing a key takes effect with the next
+connection.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ LEAF = x509.BasicConstraints(ca=False, path_length=None)
 
 
 def certify(folder: Path, name: str, host: str) -> None:
-    """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at `host`."""
-    authority = Issuer(x509_name(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()), AUTHORITY_DAYS)
+    """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at
+    `host`."""
+    authority = Issuer(
+        x509_name(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()), AUTHORITY_DAYS
+    )
     server_key = ec.generate_private_key(ec.SECP256R1())
     root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
     signer = Issuer(authority.name, authority.key)
@@ -58,9 +62,11 @@ def certify(folder: Path, name: str, host: str) -> None:
 
 
 def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Replace server.crt by one of the same key that is valid from now on, for the hosts of the old one and for `hosts`.
+    """Replace server.crt by one of the same key that is valid from now on, for the hosts of the old one and
+    for `hosts`.
 
-    Raises UsageError (E503) for a host that is none, or if the authority's key is not there, or is not the authority's.
+    Raises UsageError (E503) for a host that is none, or if the authority's key is not there, or is not the
+    authority's.
     """
     if wrong := [host for host in hosts if not is_host(host)]:
         raise UsageError("E503", f"a certificate names hosts and addresses; got '{wrong[0]}'.")
@@ -94,7 +100,9 @@ def _read_authority(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        text = f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be renewed"
+        text = (
+            f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be renewed"
+        )
         raise UsageError("E503", f"{text}; restore it from a backup, or create a new federation.") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UsageError("E503", f"{path} is a key of another kind.")
@@ -117,7 +125,8 @@ class Issuer:
         addresses: tuple[x509.GeneralName, ...] = (),
         serial: int | None = None,
     ) -> x509.Certificate:
-        """A signed certificate of `key`. addresses: the hosts that may present it. serial: its number (default: random)."""
+        """A signed certificate of `key`. addresses: the hosts that may present it. serial: its number
+        (default: random)."""
         now = dt.datetime.now(dt.UTC)
         issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = (
@@ -158,7 +167,8 @@ def _address(host: str) -> x509.GeneralName:
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """What a key may be used for. From Python 3.13 on, ssl rejects an authority whose certificate does not say so."""
+    """What a key may be used for. From Python 3.13 on, ssl rejects an authority whose certificate does not
+    say so."""
     return x509.KeyUsage(
         key_cert_sign=authority,
         crl_sign=authority,
@@ -173,11 +183,13 @@ def _usage(authority: bool) -> x509.KeyUsage:
 
 
 SITE_DAYS = 3650
-"""How long these certificates are valid. Whether a site may connect depends on whether its key is admitted."""
+"""How long these certificates are valid. Whether a site may connect depends on whether its key is
+admitted."""
 
 
 def client_context(authority: str, site: str, key: PrivateKey, place: int | None = None) -> ssl.SSLContext:
-    """What a site's connections must satisfy. authority: the certificate, as PEM, that must have signed the server's.
+    """What a site's connections must satisfy. authority: the certificate, as PEM, that must have signed the
+    server's.
 
     place: from where the key is used (`place_of`), which the site's certificate has as its serial number.
     """
@@ -192,7 +204,8 @@ def client_context(authority: str, site: str, key: PrivateKey, place: int | None
 def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKey]) -> ssl.SSLContext:
     """What connections to the server must satisfy: TLS 1.2 or 1.3, and the proof of one of these keys.
 
-    A session is never resumed, because a site whose key has been removed meanwhile would not have to prove it again.
+    A session is never resumed, because a site whose key has been removed meanwhile would not have to prove it
+    again.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -238,7 +251,8 @@ def _pem(certificate: x509.Certificate) -> str:
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Python's ssl reads keys from files only. On Linux this one is in memory, elsewhere it has mode 0600 and is removed."""
+    """Python's ssl reads keys from files only. On Linux this one is in memory, elsewhere it has mode 0600 and
+    is removed."""
     if sys.platform == "linux":
         with os.fdopen(os.memfd_create("unskew"), "wb", buffering=0) as file:
             file.write(chain)

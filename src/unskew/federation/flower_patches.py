@@ -1,15 +1,16 @@
 """Flower's SuperLink with three changes: python -m unskew.federation.flower_patches flower-superlink ...
 
-Announcements: Flower believes the first sender that announces a piece of a message, and refuses all others that describe
-it differently. A site that knows which pieces will be sent next, such as those of a study's first model, could so keep
-them from all others. Here the coordinator's word counts more than a site's.
+Announcements: Flower believes the first sender that announces a piece of a message, and refuses all others
+that describe it differently. A site that knows which pieces will be sent next, such as those of a study's
+first model, could so keep them from all others. Here the coordinator's word counts more than a site's.
 
-Pieces of large messages lie in files beside Flower's database, which then holds their numbers only. In the database a
-piece was written twice, and to delete a model of 1 GB held its lock for longer than other calls wait.
+Pieces of large messages lie in files beside Flower's database, which then holds their numbers only. In the
+database a piece was written twice, and to delete a model of 1 GB held its lock for longer than other calls
+wait.
 
-Settings of the database: Flower gives every connection 64 MB of cache and maps 256 MB of the file besides, and the pieces
-of a large model pass through a dozen connections: more than the model itself. The operating system keeps the file's
-pages anyway.
+Settings of the database: Flower gives every connection 64 MB of cache and maps 256 MB of the file besides,
+and the pieces of a large model pass through a dozen connections: more than the model itself. The operating
+system keeps the file's pages anyway.
 
 Every name of Flower's SuperLink that is replaced or is private stands in this file.
 """
@@ -47,7 +48,9 @@ try:
     from flwr.superlink.servicer.fleet import fleet_handlers
     from sqlalchemy import delete, insert, select, update
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+    raise UsageError(
+        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+    ) from error
 
 announced_by_site = ContextVar("by_a_site", default=False)
 """Whether what is announced comes from a site."""
@@ -84,12 +87,16 @@ def known_children(session: Any, numbers: list[str]) -> dict[str, set[str]]:
 
 def correct_tree(session: Any, tree: ObjectTree) -> None:
     """Say anew what is below the pieces of this tree where somebody has said otherwise."""
-    said = {node.object_id: {child.object_id for child in node.children} for node in iterate_object_tree(tree)}
+    said = {
+        node.object_id: {child.object_id for child in node.children} for node in iterate_object_tree(tree)
+    }
     known = known_children(session, list(said))
     if all(said[number] == children for number, children in known.items()):
         return
     for number in said.keys() - known.keys():
-        session.execute(insert(StoredObject).values(object_id=number, content=b"", is_available=0, ref_count=0))
+        session.execute(
+            insert(StoredObject).values(object_id=number, content=b"", is_available=0, ref_count=0)
+        )
     for number, children in said.items():
         before = known.get(number, set())
         wrong = ObjectChild.parent_id == number, ObjectChild.child_id.in_(before - children)
@@ -115,7 +122,8 @@ _IN_A_FILE = b"\0in a file of bytes: "
 
 
 class PieceStore(SqlObjectStore):
-    """Flower's store of pieces. A file that is lost or cut off is a piece that is not there, and its sender is told."""
+    """Flower's store of pieces. A file that is lost or cut off is a piece that is not there, and its sender
+    is told."""
 
     def __init__(self, database_path: str):
         super().__init__(database_path, verify=False)  # `put` does, before anything is written
@@ -131,8 +139,8 @@ class PieceStore(SqlObjectStore):
         return tables
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Announce pieces. Returns the numbers of those that are not there. Raises ValueError if a site says of a known piece
-        that others are below it."""
+        """Announce pieces. Returns the numbers of those that are not there. Raises ValueError if a site says
+        of a known piece that others are below it."""
         with self._mutation_session() as session:
             if not announced_by_site.get():
                 correct_tree(session, object_tree)
@@ -141,8 +149,8 @@ class PieceStore(SqlObjectStore):
     def put(self, object_id: str, object_content: bytes) -> None:
         """Keep a piece.
 
-        Raises ValueError if it has another number, no form of Flower's, or other pieces below it than was announced, and
-        OSError on a full disk.
+        Raises ValueError if it has another number, no form of Flower's, or other pieces below it than was
+        announced, and OSError on a full disk.
         """
         if get_object_id(object_content) != object_id:
             raise ValueError(f"the piece has another number than {object_id}")
@@ -158,7 +166,8 @@ class PieceStore(SqlObjectStore):
             disk.replace_unsynced(self.folder / object_id, object_content)
 
     def get(self, object_id: str) -> bytes | None:
-        """A piece; b"" if it was announced and has not come yet, None if it is not known or its file is lost."""
+        """A piece; b"" if it was announced and has not come yet, None if it is not known or its file is
+        lost."""
         content = super().get(object_id)
         if content is None or not content.startswith(_IN_A_FILE):
             return content
@@ -176,7 +185,8 @@ class PieceStore(SqlObjectStore):
 
 
 SQLITE_SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
-"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for another call."""
+"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for
+another call."""
 
 
 def main() -> None:

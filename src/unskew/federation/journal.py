@@ -1,10 +1,11 @@
-"""Signed journals in which each line names the one before it: of a run, what the coordinator asked and received; of a
-federation, tickets, admissions, revocations and refused connections.
+"""Signed journals in which each line names the one before it: of a run, what the coordinator asked and
+received; of a federation, tickets, admissions, revocations and refused connections.
 
-One JSON object a line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the line before), signature (the
-coordinator's, over the line without it). A journal holds no tensors, only the digests of messages. The owner of the
-coordinator's key can write another journal; without that key nobody can alter, insert or remove a line undetected.
-Lines missing at the end are only detected against a head that was noted before: `unskew federation audit` prints it.
+One JSON object a line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the line before),
+signature (the coordinator's, over the line without it). A journal holds no tensors, only the digests of
+messages. The owner of the coordinator's key can write another journal; without that key nobody can alter,
+insert or remove a line undetected. Lines missing at the end are only detected against a head that was noted
+before: `unskew federation audit` prints it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Journal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """lines: how many hold, from the first; head: the digest of the last of these; wrong: what is wrong with the next."""
+    """lines: how many hold, from the first; head: the digest of the last of these; wrong: what is wrong with
+    the next."""
 
     lines: int
     head: str

@@ -1,6 +1,8 @@
-"""A page that the user of this machine can look at in a browser. It is served on loopback only, and changes nothing.
+"""A page that the user of this machine can look at in a browser. It is served on loopback only, and changes
+nothing.
 
-Its address holds a secret, because other users of the machine reach loopback, too. A request must name the page's own
+Its address holds a secret, because other users of the machine reach loopback, too. A request must name the
+page's own
 host: a web site whose name was made to point at this machine (DNS rebinding) names another.
 """
 
@@ -22,7 +24,9 @@ from unskew.errors import UsageError
 HOST = "127.0.0.1"
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'"
+    ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -31,14 +35,17 @@ HEADERS = {
 REFRESH = '<meta http-equiv="refresh" content="5">'
 """In the pages' template: the browser asks again every few seconds."""
 STILL = "still"
-"""What stands behind the ? of a page that does not, so that it can be read, and what was unfolded stays so."""
+"""What stands behind the ? of a page that does not, so that it can be read, and what was unfolded stays
+so."""
 MOST_WAIT_S = 10.0
 """How long a browser may take to send its request."""
 
 
 def render(template: str, **values: Any) -> str:
     """A page with these values, of which no text becomes markup."""
-    environment = Environment(loader=PackageLoader("unskew.federation"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=PackageLoader("unskew.federation"), autoescape=True, undefined=StrictUndefined
+    )
     return environment.get_template(template).render(at=local_time(time.time()), **values)
 
 
@@ -56,7 +63,9 @@ class Page:
         try:
             self._server = ThreadingHTTPServer((HOST, port), _handler(content, self.secret))
         except OSError as error:
-            raise UsageError("E109", f"--port {port} cannot be used on this machine: {error.strerror}.") from None
+            raise UsageError(
+                "E109", f"--port {port} cannot be used on this machine: {error.strerror}."
+            ) from None
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
 

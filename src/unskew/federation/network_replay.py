@@ -1,5 +1,5 @@
-"""The scenes of attacks on a coordinator's run. With the samples of every site the rounds are computed again; with the
-samples of some sites, only the merged model is attacked.
+"""The scenes of attacks on a coordinator's run. With the samples of every site the rounds are computed again;
+with the samples of some sites, only the merged model is attacked.
 
 The folder may come from anybody: nothing that it names is run, and no file that it names is read as Python.
 """
@@ -30,7 +30,12 @@ from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UsageError
 from unskew.federation.protocol import hello as protocol_hello
 from unskew.federation.protocol.hello import Hello, data_difference
-from unskew.federation.protocol.study_rules import SITES, check_metrics_not_own, check_not_from_a_file, prepare
+from unskew.federation.protocol.study_rules import (
+    SITES,
+    check_metrics_not_own,
+    check_not_from_a_file,
+    prepare,
+)
 from unskew.federation.site_data import load
 from unskew.methods import registry
 from unskew.models import hf_folder as folders
@@ -48,7 +53,8 @@ from unskew.system.python_files import one_line
 
 
 class SiteStates(MemoryStore):
-    """What the sites kept after the last round but one, computed again; the coordinator's folder holds none of it."""
+    """What the sites kept after the last round but one, computed again; the coordinator's folder holds none
+    of it."""
 
     def check(self) -> None:
         """Nothing of it is on a disk."""
@@ -69,7 +75,8 @@ class ReplayFolder(RunFolder):
 
 @dataclass(frozen=True)
 class AttackInputs:
-    """What was given to attack with. sites: whose samples. pictures: whether pictures of these may be kept. options: others."""
+    """What was given to attack with. sites: whose samples. pictures: whether pictures of these may be kept.
+    options: others."""
 
     sites: tuple[str, ...]
     pictures: bool
@@ -78,8 +85,8 @@ class AttackInputs:
 
 @dataclass(frozen=True)
 class UsedReplies:
-    """Whose replies a coordinator used. used: to training, by round. shared: whose shares it had, by round and the ledger's
-    name of the share, one set for each time that it was sent in this round."""
+    """Whose replies a coordinator used. used: to training, by round. shared: whose shares it had, by round
+    and the ledger's name of the share, one set for each time that it was sent in this round."""
 
     used: Mapping[int, Collection[int]]
     shared: Mapping[tuple[int, str], Sequence[Collection[int]]]
@@ -98,7 +105,8 @@ class ReplayListener(RecordingExchange):
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """Sites may answer a round's training and then fail, so the ledger says who sent what the trip shares."""
+        """Sites may answer a round's training and then fail, so the ledger says who sent what the trip
+        shares."""
         declared = sorted({path.partition("/")[0] for path in trip.shares(self.trainer.fed)})
         if declared:
             name = (start.t, f"{part.name}/{declared[0]}")
@@ -134,7 +142,8 @@ class SitesScene(_SitesBase):
     """A scene with the samples of all sites, whose every round ends as the coordinator's did."""
 
     def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, came: UsedReplies):
-        """Raises StateError (E153) unless the run, computed again from its beginning, has the bits of both its checkpoints."""
+        """Raises StateError (E153) unless the run, computed again from its beginning, has the bits of both
+        its checkpoints."""
         self.came = came
         super().__init__(path, folder, given)
         try:
@@ -157,21 +166,27 @@ class SitesScene(_SitesBase):
 
     def _same(self, ours: Tree, kept: Tree, t: int) -> None:
         if digest(ours) != digest(kept):
-            text = f"round {t} of {self.path}, computed again from the samples given, does not end with the bits that the run has"
+            text = (
+                f"round {t} of {self.path}, computed again from the samples given, does not end with the bits"
+                " that the run has"
+            )
             raise StateError(
                 "E153",
-                f"{text}: they are not those that the sites trained on, or versions or machines differ (sites.json and "
-                "env.json name the versions), or a site's reply was spoilt on its way; --merged attacks the merged model alone.",
+                f"{text}: they are not those that the sites trained on, or versions or machines differ"
+                " (sites.json and env.json name the versions), or a site's reply was spoilt on its way;"
+                " --merged attacks the merged model alone.",
             )
 
 
 class MergedScene(_SitesBase):
-    """A scene of a run whose rounds are not computed again: the merged model, and samples of some sites or of all."""
+    """A scene of a run whose rounds are not computed again: the merged model, and samples of some sites or of
+    all."""
 
     def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, why: str):
         """why: rounds are not computed again, as the end of a sentence.
 
-        Raises StateError (E156) for weights of another model, (E152) for a state that this method cannot have.
+        Raises StateError (E156) for weights of another model, (E152) for a state that this method cannot
+        have.
         """
         super().__init__(path, folder, given)
         self.merged_only = why
@@ -186,11 +201,16 @@ class MergedScene(_SitesBase):
         check_weights(self.path, self.run, self.final.weights)
         odd = [name for name, w in self.final.weights.items() if not bool(torch.isfinite(w).all())]
         if odd:
-            raise StateError("E152", f"'{odd[0]}' of {self.path} is not finite, so there is no model to attack.")
+            raise StateError(
+                "E152", f"'{odd[0]}' of {self.path} is not finite, so there is no model to attack."
+            )
         try:
             self.seen(self.trainer.samples.x[torch.zeros(1, dtype=torch.int64)].cpu())
         except Exception as error:
-            text = f"the server's state in {self.path} is none that {self.run.method} can have ({one_line(error)})"
+            text = (
+                f"the server's state in {self.path} is none that {self.run.method} can have"
+                f" ({one_line(error)})"
+            )
             raise StateError("E152", f"{text}; copy the folder again.") from None
 
     @property
@@ -206,13 +226,14 @@ MOST_NAMED = 10
 def open_replay(
     path: Path, given: Sequence[str], pictures: bool = False, code: UserCode = NO_CODE, merged: bool = False
 ) -> SitesScene | MergedScene:
-    """The scene of a coordinator's run, whose rounds are computed again if every site's data are given and that is possible;
-    else of its merged model alone.
+    """The scene of a coordinator's run, whose rounds are computed again if every site's data are given and
+    that is possible; else of its merged model alone.
 
-    given: SITE=PATH for some or all sites. pictures: whether pictures of samples may be kept. code: the model's file, where
-    the sites' models were in files of their own. merged: the merged model alone, although rounds might be computed again.
-    Raises UsageError (E150) for an entry that is not SITE=PATH; StateError (E152) for a folder that does not say who took
-    part and for data that are not as sites.json says, (E153) where the bits differ; as `load` does.
+    given: SITE=PATH for some or all sites. pictures: whether pictures of samples may be kept. code: the
+    model's file, where the sites' models were in files of their own. merged: the merged model alone, although
+    rounds might be computed again. Raises UsageError (E150) for an entry that is not SITE=PATH; StateError
+    (E152) for a folder that does not say who took part and for data that are not as sites.json says, (E153)
+    where the bits differ; as `load` does.
     """
     places = _places(given)
     settings = _with_model(code, path, _settings(path))
@@ -222,7 +243,9 @@ def open_replay(
         raise UsageError("E150", f"--data names '{unknown[0]}', and the sites of {path} are {known}.")
     method = registry.parse(settings.method, settings.set)
     asked = "only the merged model was to be attacked (--merged)" if merged else ""
-    why = asked or _unrepeatable(settings, method) or _missing([h.site for h in hellos if h.site not in places])
+    why = (
+        asked or _unrepeatable(settings, method) or _missing([h.site for h in hellos if h.site not in places])
+    )
     came = UsedReplies({}, {}) if why else _read_used_replies(path, len(hellos))
     sets = {h.site: _checked_set(path, h, places[h.site], settings) for h in hellos if h.site in places}
     folder = ReplayFolder(path, run_on(_federation(hellos, sets), settings, method))
@@ -239,8 +262,11 @@ def _unrepeatable(settings: Settings, method: Method) -> str:
 
 
 def _missing(sites: Sequence[str]) -> str:
-    """Why the rounds of a run cannot be computed again without the data of these sites; "" if there are none."""
-    listed = ", ".join(sites[:MOST_NAMED]) + (f" and {len(sites) - MOST_NAMED} more" if len(sites) > MOST_NAMED else "")
+    """Why the rounds of a run cannot be computed again without the data of these sites; "" if there are
+    none."""
+    listed = ", ".join(sites[:MOST_NAMED]) + (
+        f" and {len(sites) - MOST_NAMED} more" if len(sites) > MOST_NAMED else ""
+    )
     return f"the samples of {listed} are missing" if sites else ""
 
 
@@ -257,7 +283,8 @@ def _places(given: Iterable[str]) -> dict[str, str]:
 
 
 def _settings(path: Path) -> Settings:
-    """The run's settings. Raises StateError (E117, E152) for what is no coordinator's run, or would need code or replies."""
+    """The run's settings. Raises StateError (E117, E152) for what is no coordinator's run, or would need code
+    or replies."""
     file = path / "config.yaml"
     if not file.exists():
         raise disk.no_run(path, file.name)
@@ -270,13 +297,16 @@ def _settings(path: Path) -> Settings:
 
 
 def _with_model(code: UserCode, path: Path, settings: Settings) -> Settings:
-    """The settings with the caller's model in place of one that is a file or folder: nothing is loaded that the run names.
+    """The settings with the caller's model in place of one that is a file or folder: nothing is loaded that
+    the run names.
 
-    Raises UsageError (E150) for a method, which no site takes from a file; StateError (E156, E112) for a model that is
-    missing or another.
+    Raises UsageError (E150) for a method, which no site takes from a file; StateError (E156, E112) for a
+    model that is missing or another.
     """
     if code.method is not None:
-        raise UsageError("E150", "--method belongs to simulated runs: no site takes a method from a Python file.")
+        raise UsageError(
+            "E150", "--method belongs to simulated runs: no site takes a method from a Python file."
+        )
     if folders.is_folder_model(settings.model) and code.model is None:
         text = f"the model of {path} was {settings.model}, a folder of Hugging Face"
         raise StateError("E156", f"{text}; name yours: --model \"hf(path='FOLDER')\".")
@@ -302,8 +332,14 @@ def _roster(path: Path) -> list[Hello]:
 def _read_used_replies(path: Path, sites: int) -> UsedReplies:
     """Whose replies came in each round, of its last lines where it was computed more than once."""
     try:
-        events, ledger = ([json.loads(r) for r in (path / name).read_bytes().splitlines()] for name in (EVENTS, LEDGER))
-        used = {int(r["t"]): set(client_lists.clients_in(r["answered"], sites)) for r in events if r["code"] == "round"}
+        events, ledger = (
+            [json.loads(r) for r in (path / name).read_bytes().splitlines()] for name in (EVENTS, LEDGER)
+        )
+        used = {
+            int(r["t"]): set(client_lists.clients_in(r["answered"], sites))
+            for r in events
+            if r["code"] == "round"
+        }
         shared: dict[tuple[int, str], list[set[int]]] = {}
         for row in ledger:
             if row["way"] == "up" and row["share"] != "w" and not row.get("dropped"):
@@ -316,14 +352,29 @@ def _read_used_replies(path: Path, sites: int) -> UsedReplies:
 
 
 def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Dataset:
-    """A site's samples, as the site prepared them. Raises StateError (E152) unless they are as sites.json says."""
+    """A site's samples, as the site prepared them. Raises StateError (E152) unless they are as sites.json
+    says."""
     data = prepare(load(place, () if hello.target else hello.classes), settings)
     now = Hello.of(hello.site, data, hello.versions)
-    for what in ("train", "test", "layout", "shape", "classes", "pixels", "target", "several", "scale", "own_scale"):
+    for what in (
+        "train",
+        "test",
+        "layout",
+        "shape",
+        "classes",
+        "pixels",
+        "target",
+        "several",
+        "scale",
+        "own_scale",
+    ):
         here, then = getattr(now, what), getattr(hello, what)
         if here != then:
             here, then = (list(v) if isinstance(v, tuple) else v for v in (here, then))
-            text = f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {here}, and sites.json says {then}"
+            text = (
+                f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {here}, and"
+                f" sites.json says {then}"
+            )
             raise StateError("E152", f"{text}; name that site's data.")
     if text := protocol_hello.form_difference((place, f"site {hello.site}"), (now.form, hello.form)):
         raise StateError("E152", f"{place} is not what site {hello.site} of {path} trained on: {text}.")
@@ -331,7 +382,8 @@ def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Da
 
 
 def _federation(hellos: Sequence[Hello], sets: Mapping[str, Dataset]) -> Federation:
-    """The sites as clients in the order in which the coordinator numbered them; those without data have no samples."""
+    """The sites as clients in the order in which the coordinator numbered them; those without data have no
+    samples."""
     x, y, x_test, y_test = (
         np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets.values()])
         for part in ("x", "y", "x_test", "y_test")

@@ -1,11 +1,11 @@
 """Programs that are started and restarted: their logs, their environment, and their use of memory.
 
-A log holds lines of text, or one JSON object a line, in files of bounded size. The output of a program goes through a
-pipe to its supervisor, because a file that another process holds open cannot be rotated without losing lines. A journal
-is never written here, so nothing that vouches for a run is rotated away.
+A log holds lines of text, or one JSON object a line, in files of bounded size. The output of a program goes
+through a pipe to its supervisor, because a file that another process holds open cannot be rotated without
+losing lines. A journal is never written here, so nothing that vouches for a run is rotated away.
 
-In the environment Flower's telemetry, its update check and its installation of packages at run time are disabled, and it
-writes only below the federation's or the site's folder.
+In the environment Flower's telemetry, its update check and its installation of packages at run time are
+disabled, and it writes only below the federation's or the site's folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from unskew.system.failures import explain
 
 LogForm = Literal["text", "json"]
 MOST_BYTES, OLD_FILES = 10 << 20, 4
-"""A log file grows to so many bytes, and so many older ones are kept beside it: NAME.1 is the youngest of them."""
+"""A log file grows to so many bytes, and so many older ones are kept beside it: NAME.1 is the youngest of
+them."""
 MOST_LINE = 64 << 10
 """A longer line of a child is cut into several."""
 CODE = re.compile(r"(E\d{3}) (.*)", re.DOTALL)
@@ -65,11 +66,14 @@ class Log:
         coded = CODE.match(text)
         code = {"code": coded[1]} if coded else {}
         level = "warning" if coded else "info"
-        return json.dumps({"time": now, "level": level, **self.facts, **code, "text": coded[2] if coded else text})
+        return json.dumps(
+            {"time": now, "level": level, **self.facts, **code, "text": coded[2] if coded else text}
+        )
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """Within it, an error that ends the program is an object of the log, too. Raises SystemExit with its exit code."""
+        """Within it, an error that ends the program is an object of the log, too. Raises SystemExit with its
+        exit code."""
         try:
             yield
         except Exception as error:
@@ -106,7 +110,8 @@ def log_file(path: Path) -> LogFile:
 
 
 def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], None]) -> None:
-    """Write a child's output to a log file until the child closes it. seen: is given each line as the child wrote it."""
+    """Write a child's output to a log file until the child closes it. seen: is given each line as the child
+    wrote it."""
     file = log_file(path)
     with pipe, closing(file):  # which opens again for the next line of whoever shares it
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
@@ -129,7 +134,8 @@ def last_error(path: Path) -> tuple[str, str] | None:
 
 
 BACK_OFF_S = 0.5
-"""How long to wait before the first restart; before each further one twice as long, at most MOST_BACK_OFF_S."""
+"""How long to wait before the first restart; before each further one twice as long, at most
+MOST_BACK_OFF_S."""
 MOST_BACK_OFF_S = 5.0
 STEADY_S = 60.0
 """A program that has run so long is restarted as if for the first time."""
@@ -142,7 +148,8 @@ Say = Callable[[str], None]
 
 @dataclass
 class Program:
-    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line of it.
+    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line
+    of it.
 
     hopeless: exit codes after which its owner gives it up, so that nobody is told of a restart.
     """
@@ -217,7 +224,8 @@ class Program:
             self._keeper.join(OUTPUT_WAIT_S)
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End the program and everything it has started: ask first, then kill what is left after `grace_s`."""
+        """End the program and everything it has started: ask first, then kill what is left after
+        `grace_s`."""
         if self.process is None:
             return
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
@@ -236,7 +244,8 @@ class Program:
 class RareSay:
     """Passes on a sentence at most once in `every_s` seconds: a network may be down for a whole night.
 
-    always: a sentence that begins so is passed on each time, and whatever was said before it is news again after it.
+    always: a sentence that begins so is passed on each time, and whatever was said before it is news again
+    after it.
     """
 
     say: Say
@@ -261,7 +270,8 @@ class Stoppable(Protocol):
 
 @contextlib.contextmanager
 def stop_at_end(*programs: Stoppable) -> Iterator[None]:
-    """Stop these programs, in this order, however the block ends, and however often we are signalled meanwhile."""
+    """Stop these programs, in this order, however the block ends, and however often we are signalled
+    meanwhile."""
     try:
         yield
     finally:
@@ -300,7 +310,8 @@ BIN = Path(sys.executable).parent
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's programs: they write only below `home` and find their helpers beside this Python."""
+    """The environment of Flower's programs: they write only below `home` and find their helpers beside this
+    Python."""
     home.mkdir(parents=True, exist_ok=True)
     return {
         **os.environ,
@@ -316,7 +327,8 @@ _MALLOC_OPTIONS = ((-3, 1 << 20), (-8, 2))
 
 
 def configure_malloc() -> None:
-    """Have glibc return large blocks when they are freed; elsewhere do nothing. Call it before other threads start."""
+    """Have glibc return large blocks when they are freed; elsewhere do nothing. Call it before other threads
+    start."""
     if platform.libc_ver()[0] == "glibc":
         with suppress(OSError, AttributeError):
             mallopt = ctypes.CDLL(None).mallopt

@@ -1,9 +1,9 @@
-"""Metrics for Prometheus: its text format (version 0.0.4), and the endpoint at which a program offers `/metrics` and
-`/healthz`.
+"""Metrics for Prometheus: its text format (version 0.0.4), and the endpoint at which a program offers
+`/metrics` and `/healthz`.
 
-The endpoint listens on loopback unless an address is given. There is no password, so that address should be one which
-only the monitoring reaches. Nothing can be changed here. Metrics are counts, seconds and bytes; none says anything of a
-site's data.
+The endpoint listens on loopback unless an address is given. There is no password, so that address should be
+one which only the monitoring reaches. Nothing can be changed here. Metrics are counts, seconds and bytes;
+none says anything of a site's data.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ MOST_S = 5.0
 
 
 class Figures(Protocol):
-    """What a program says of itself. metrics: the figures of this moment. problem: what has failed; "" while all is well."""
+    """What a program says of itself. metrics: the figures of this moment. problem: what has failed; "" while
+    all is well."""
 
     def metrics(self) -> Iterable[Metric]: ...
 
@@ -90,7 +91,8 @@ class Figures(Protocol):
 
 
 class Endpoint:
-    """where: PORT, HOST:PORT or [HOST]:PORT. Raises UsageError (E109) for an address at which nobody can listen."""
+    """where: PORT, HOST:PORT or [HOST]:PORT. Raises UsageError (E109) for an address at which nobody can
+    listen."""
 
     def __init__(self, where: str, figures: Figures):
         self.host, port = parse_endpoint(where)
@@ -109,7 +111,9 @@ class Endpoint:
     @property
     def warning(self) -> str:
         """What its operator should know of who can read the figures."""
-        return "" if is_local(self.host) else "; without a password: let only the monitoring reach this address"
+        return (
+            "" if is_local(self.host) else "; without a password: let only the monitoring reach this address"
+        )
 
     def start(self) -> None:
         """Answer in threads of its own, which end with the process."""
@@ -164,8 +168,8 @@ def _shut_down(line: socket.socket) -> None:
 
 
 def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
-    """local: whether only this machine reaches the address; a request must then name it, as a page of another site that
-    was made to point here does not."""
+    """local: whether only this machine reaches the address; a request must then name it, as a page of another
+    site that was made to point here does not."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "unskew", ""
@@ -177,7 +181,9 @@ def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
             path = urlsplit(self.path).path
             if path == "/healthz":
                 wrong = figures.problem()
-                return self._answer(HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK, f"{wrong or 'ok'}\n")
+                return self._answer(
+                    HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK, f"{wrong or 'ok'}\n"
+                )
             if path != "/metrics":
                 return self._answer(HTTPStatus.NOT_FOUND, "Here are /metrics and /healthz.\n")
             try:

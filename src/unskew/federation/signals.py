@@ -1,11 +1,13 @@
-"""Signals between the front and the processes that conduct runs, as files whose time of change carries the message.
+"""Signals between the front and the processes that conduct runs, as files whose time of change carries the
+message.
 
-A bell is rung when something was left for others: requests for sites, or replies for the coordinator. A listener that
-misses it loses no more than the time until it would have asked anyway.
+A bell is rung when something was left for others: requests for sites, or replies for the coordinator. A
+listener that misses it loses no more than the time until it would have asked anyway.
 
-For each node the time is kept at which it last asked for messages and was given none. Flower's server hands a message out
-once. If the front, the server or the site's machine dies in that moment, the message is lost, and its sender would wait
-for an answer until the deadline. Every message that was sent to a node before such a question never reached it.
+For each node the time is kept at which it last asked for messages and was given none. Flower's server hands a
+message out once. If the front, the server or the site's machine dies in that moment, the message is lost, and
+its sender would wait for an answer until the deadline. Every message that was sent to a node before such a
+question never reached it.
 
 Times of change need no space, so a full disk stops none of these signals.
 """
@@ -18,11 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 
 REQUESTS, REPLIES = "requests.bell", "replies.bell"
-"""Files of a federation's folder `flower`: for sites, that the coordinator has asked; for it, that a site has answered."""
+"""Files of a federation's folder `flower`: for sites, that the coordinator has asked; for it, that a site has
+answered."""
 
 
 class Bell:
-    """path: the file's. A listener hears what was rung since it listened last, and of its first time nothing."""
+    """path: the file's. A listener hears what was rung since it listened last, and of its first time
+    nothing."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -33,7 +37,9 @@ class Bell:
         now = time.time_ns()
         with suppress(OSError):
             self.path.touch(mode=0o600)
-            os.utime(self.path, ns=(now, now))  # the time of `touch` is coarse, and two rings might have the same
+            os.utime(
+                self.path, ns=(now, now)
+            )  # the time of `touch` is coarse, and two rings might have the same
 
     def rang(self) -> bool:
         """Whether it was rung since this was asked last."""
@@ -52,8 +58,8 @@ IDLE_FOLDER = "idle"
 
 
 class IdleNodes:
-    """folder: holds an empty file a node, whose time of change is the time of the question, so that a full disk
-    silences nobody. All times are those of `now`."""
+    """folder: holds an empty file a node, whose time of change is the time of the question, so that a full
+    disk silences nobody. All times are those of `now`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -64,7 +70,8 @@ class IdleNodes:
         return time.monotonic()
 
     def note(self, node: int, asked: float) -> None:
-        """A question of this node, which was passed on at that time, brought nothing. Whatever happens, this raises nothing."""
+        """A question of this node, which was passed on at that time, brought nothing. Whatever happens, this
+        raises nothing."""
         path, new = self.folder / str(node), self.folder / f".{node}"
         with suppress(OSError):
             try:

@@ -1,11 +1,13 @@
-"""A site's own data, from the place that its operator names, with its labels under the class names of the study.
+"""A site's own data, from the place that its operator names, with its labels under the class names of the
+study.
 
-The data come from whatever `unskew.data.read` reads, or from a Python function. The site's operator names it on the
-site's own command line; a coordinator cannot.
+The data come from whatever `unskew.data.read` reads, or from a Python function. The site's operator names it
+on the site's own command line; a coordinator cannot.
 
-Labels that are names keep them. Labels that are numbers become places among the classes only if it is certain from where
-they count: a site need not hold samples of each class, so labels 1 and 2 may be the last two of three classes or the
-first two.
+Labels that are names keep them. Labels that are numbers become places among the classes only if it is certain
+from where
+they count: a site need not hold samples of each class, so labels 1 and 2 may be the last two of three classes
+or the first two.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from unskew.system import python_files
 
 
 def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dataset:
-    """The set with these classes. text: what the set is called. Raises DataError (E404) where labels and classes do not fit,
-    or may fit in two ways."""
+    """The set with these classes. text: what the set is called. Raises DataError (E404) where labels and
+    classes do not fit, or may fit in two ways."""
     if classes == dataset.classes:
         return dataset
     held = _used_classes(dataset)
@@ -36,7 +38,9 @@ def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dat
     unknown = next(dataset.classes[i] for i in held if dataset.classes[i] not in classes)
     if dataset.y.ndim > 1:  # of masks and tokens, numbers count from 0
         if len(classes) < len(dataset.classes):
-            raise DataError("E404", f"{text} holds {len(dataset.classes)} classes; --classes names {len(classes)}.")
+            raise DataError(
+                "E404", f"{text} holds {len(dataset.classes)} classes; --classes names {len(classes)}."
+            )
         return replace(dataset, classes=classes)
     if not all(_is_number(dataset.classes[i]) for i in held):
         raise DataError("E404", f"{text} holds the class '{unknown}', which --classes does not name.")
@@ -50,7 +54,9 @@ def _used_classes(dataset: Dataset) -> list[int]:
     return np.unique(np.concatenate([dataset.y, dataset.y_test])).tolist()
 
 
-def _number_places(dataset: Dataset, held: Sequence[int], classes: tuple[str, ...], text: str) -> dict[int, int]:
+def _number_places(
+    dataset: Dataset, held: Sequence[int], classes: tuple[str, ...], text: str
+) -> dict[int, int]:
     """The place of each class that is a number. Raises DataError (E404)."""
     numbers, C = {i: int(dataset.classes[i]) for i in held}, len(classes)
     low, high = min(numbers.values()), max(numbers.values())
@@ -62,12 +68,15 @@ def _number_places(dataset: Dataset, held: Sequence[int], classes: tuple[str, ..
         remedy = "write the names in place of the numbers (in an .npz, give them as the array 'classes')"
         raise DataError(
             "E404",
-            f"{text} holds no label 0 and none above {high} of {C} classes, so its label {low} is {ways}; {remedy}.",
+            f"{text} holds no label 0 and none above {high} of {C} classes, so its label {low} is {ways};"
+            f" {remedy}.",
         )
     first = 0 if low == 0 else 1
     if high - first >= C:
         span = f"{first} to {C - 1 + first}"
-        raise DataError("E404", f"{text} holds the label {high}; --classes names {C}, which are labels {span}.")
+        raise DataError(
+            "E404", f"{text} holds the label {high}; --classes names {C}, which are labels {span}."
+        )
     return {i: number - first for i, number in numbers.items()}
 
 
@@ -75,7 +84,8 @@ def _relabel(dataset: Dataset, place: dict[int, int], classes: tuple[str, ...]) 
     """The set whose class i is at its place among these classes."""
     places = np.array([place.get(i, -1) for i in range(len(dataset.classes))])
     y, y_test = (
-        np.where(labels < 0, labels, places[labels]).astype(labels.dtype) for labels in (dataset.y, dataset.y_test)
+        np.where(labels < 0, labels, places[labels]).astype(labels.dtype)
+        for labels in (dataset.y, dataset.y_test)
     )
     return replace(dataset, y=y, y_test=y_test, classes=classes)
 
@@ -85,10 +95,12 @@ def _is_number(name: str) -> bool:
 
 
 def load(text: str, classes: Sequence[str] = ()) -> Dataset:
-    """`folder/`, `file.npz`, `file.csv`, `shards/*.parquet` or `file.py:function`, which returns whatever `unskew.data.take` understands.
+    """`folder/`, `file.npz`, `file.csv`, `shards/*.parquet` or `file.py:function`, which returns whatever
+    `unskew.data.take` understands.
 
-    classes: all class names, in the order on which the sites have agreed; a site need not hold samples of each.
-    Raises DataError for data that cannot be trained on, UsageError (E111) for a loader that does not exist.
+    classes: all class names, in the order on which the sites have agreed; a site need not hold samples of
+    each. Raises DataError for data that cannot be trained on, UsageError (E111) for a loader that does not
+    exist.
     """
     if ".py:" in text:
         dataset = _from_python(text)
@@ -97,23 +109,29 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
     else:
         raise UsageError(
             "E111",
-            f"--data takes a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION that exists; got {excerpt(text)}.",
+            "--data takes a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION that exists; got"
+            f" {excerpt(text)}.",
         )
     if dataset.several and classes and tuple(classes) != dataset.classes:
         named, held = ",".join(classes), ",".join(dataset.classes)
         raise DataError(
-            "E404", f"{text} has the labels {held}, in this order, and --classes names {named}; name the same."
+            "E404",
+            f"{text} has the labels {held}, in this order, and --classes names {named}; name the same.",
         )
     if dataset.target or dataset.several:
         return dataset if dataset.several else _check_target(dataset, text, classes)
     if not classes and len(dataset.classes) < 2:
-        text = f"{text} holds samples of one class; name all classes of the study, as every site does: --classes a,b"
+        text = (
+            f"{text} holds samples of one class; name all classes of the study, as every site does:"
+            " --classes a,b"
+        )
         raise DataError("E404", f"{text} (in an .npz: the array 'classes').")
     return rename_classes(dataset, tuple(classes), text) if classes else dataset
 
 
 def load_or_take(given: Any, classes: Sequence[str] = ()) -> Dataset:
-    """A site's own set, given in Python or as `load` takes it. Raises as that does, and DataError (E403) for what is no one set."""
+    """A site's own set, given in Python or as `load` takes it. Raises as that does, and DataError (E403) for
+    what is no one set."""
     if isinstance(given, Path | str):
         return load(str(given), classes)
     taken = take(given)
@@ -123,15 +141,19 @@ def load_or_take(given: Any, classes: Sequence[str] = ()) -> Dataset:
 
 
 def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Dataset:
-    """A set with a target, for which all sites have agreed on one center and scale. Raises DataError (E404) otherwise."""
+    """A set with a target, for which all sites have agreed on one center and scale. Raises DataError (E404)
+    otherwise."""
     assert dataset.target
     if classes:
-        raise DataError("E404", f"{text} has a number to predict, and --classes names classes; leave --classes out.")
+        raise DataError(
+            "E404", f"{text} has a number to predict, and --classes names classes; leave --classes out."
+        )
     if not dataset.target.given:
         raise DataError(
             "E404",
-            f"{text}: every site learns (y - center) / scale with the same two numbers, which this one does not name; agree on "
-            f"them, such as target={dataset.target.name},center=100,scale=50 in the brackets behind the path.",
+            f"{text}: every site learns (y - center) / scale with the same two numbers, which this one does"
+            f" not name; agree on them, such as target={dataset.target.name},center=100,scale=50 in the"
+            " brackets behind the path.",
         )
     return dataset
 

@@ -1,12 +1,12 @@
 """Tickets, and the folder of the coordinator that writes them.
 
-A ticket goes from a coordinator to a site. It says where the server is and whom to trust, and holds a secret for one
-admission. The secret is valid until a date, and for one key. An attacker who reads a ticket on its way can apply in the
-site's name, and one who replaces all of it can put other keys into it. Neither can keep the fingerprints that both ends
-compare.
+A ticket goes from a coordinator to a site. It says where the server is and whom to trust, and holds a secret
+for one admission. The secret is valid until a date, and for one key. An attacker who reads a ticket on its
+way can apply in the site's name, and one who replaces all of it can put other keys into it. Neither can keep
+the fingerprints that both ends compare.
 
-A site's private key is created at the site and stays there. Only its public key goes back, with the proof that it was
-created with this ticket.
+A site's private key is created at the site and stays there. Only its public key goes back, with the proof
+that it was created with this ticket.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ PROOF = "unskew-ticket="
 class Ticket:
     """What a site needs to know about its coordinator.
 
-    coordinator: the public key that signs requests. authority: its certificate as PEM; "" where TLS is disabled.
+    coordinator: the public key that signs requests. authority: its certificate as PEM; "" where TLS is
+    disabled.
     secret: proves to the coordinator which ticket a key was created with; "" once the site has joined.
-    expires: the last moment of its use (UTC). signature: the coordinator's, in hexadecimal digits, of all the rest.
+    expires: the last moment of its use (UTC). signature: the coordinator's, in hexadecimal digits, of all the
+    rest.
     """
 
     federation: str
@@ -73,7 +75,8 @@ class Ticket:
         return replace(self, signature=key.sign(self._content()).hex())
 
     def check(self) -> None:
-        """Raises UsageError (E503) if the ticket was altered after it was signed, or may not be used any more."""
+        """Raises UsageError (E503) if the ticket was altered after it was signed, or may not be used any
+        more."""
         again = f"ask the coordinator for a new one: unskew federation ticket {self.federation} {self.site}"
         if not (self.secret and self.expires and self.signature):
             raise UsageError("E503", f"this ticket has no secret, expiry or signature; {again}")
@@ -99,7 +102,8 @@ class Ticket:
 
     @staticmethod
     def read(path: Path) -> Ticket:
-        """Raises UsageError: E111 if there is no such file, E503 if it is not a ticket, E114 for the site's name."""
+        """Raises UsageError: E111 if there is no such file, E503 if it is not a ticket, E114 for the site's
+        name."""
         try:
             ticket = Ticket(**json.loads(path.read_text()))
             PublicKey.parse(ticket.coordinator)
@@ -114,7 +118,9 @@ class Ticket:
         except FileNotFoundError:
             raise UsageError("E111", f"there is no file {path}.") from None
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError("E503", f"{path} is not a ticket; ask the coordinator to send it again.") from error
+            raise UsageError(
+                "E503", f"{path} is not a ticket; ask the coordinator to send it again."
+            ) from error
         return ticket
 
 
@@ -125,7 +131,8 @@ TICKET_DAYS = 14
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator's folder: federation.json, its keys and certificates, the tickets, the admitted public keys.
+    """The coordinator's folder: federation.json, its keys and certificates, the tickets, the admitted public
+    keys.
 
     sites: the names of all sites, in the order of client ids. tls: whether connections are encrypted.
     """
@@ -141,7 +148,8 @@ class Coordinator:
     def make(folder: Path, name: str, address: str, sites: list[str], tls: bool = True) -> Coordinator:
         """Create a federation. address: HOST or HOST:PORT, where sites reach the server.
 
-        Raises UsageError: E502 if the folder holds one already, E503 or E114 for an address or a name that is not valid.
+        Raises UsageError: E502 if the folder holds one already, E503 or E114 for an address or a name that is
+        not valid.
         """
         host, port = parse_address(address, DEFAULT_PORT)
         if len(set(sites)) < len(sites) or not sites:
@@ -152,7 +160,8 @@ class Coordinator:
             raise UsageError("E502", f"{folder} already holds a federation.")
         if not tls and not is_local(host):
             raise UsageError(
-                "E503", f"without TLS a federation stays on one machine: --no-tls needs a --host like {LOOPBACK}."
+                "E503",
+                f"without TLS a federation stays on one machine: --no-tls needs a --host like {LOOPBACK}.",
             )
         home = Coordinator(folder, name, host, port, tuple(sites), tls)
         for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
@@ -168,12 +177,18 @@ class Coordinator:
 
     @staticmethod
     def open(folder: Path) -> Coordinator:
-        """Raises UsageError: E502 if there is no federation in this folder, E503 if its federation.json is damaged."""
+        """Raises UsageError: E502 if there is no federation in this folder, E503 if its federation.json is
+        damaged."""
         try:
             facts = json.loads((folder / "federation.json").read_text())
-            return Coordinator(folder, facts["name"], facts["host"], facts["port"], tuple(facts["sites"]), facts["tls"])
+            return Coordinator(
+                folder, facts["name"], facts["host"], facts["port"], tuple(facts["sites"]), facts["tls"]
+            )
         except FileNotFoundError:
-            text = f"there is no federation in {folder}; create one: unskew federation init NAME --host H --sites a,b"
+            text = (
+                f"there is no federation in {folder}; create one: unskew federation init NAME --host H"
+                " --sites a,b"
+            )
             raise UsageError("E502", text) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
@@ -211,13 +226,19 @@ class Coordinator:
         disk.replace(self.key_file(site), public.text + "\n")
 
     def check_key(self, site: str, public: PublicKey) -> None:
-        """Raises UsageError: E503 for a site that does not exist or a key in use, E502 if the site has another key."""
+        """Raises UsageError: E503 for a site that does not exist or a key in use, E502 if the site has
+        another key."""
         if site not in self.sites:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.key_file(site)
         if path.exists() and path.read_text().strip() != public.text:
-            again = f"unskew federation revoke {self.name} {site}, then unskew federation ticket {self.name} {site}"
-            raise UsageError("E502", f"{site} was admitted with another key; if that is to be replaced: {again}")
+            again = (
+                f"unskew federation revoke {self.name} {site}, then unskew federation ticket {self.name}"
+                f" {site}"
+            )
+            raise UsageError(
+                "E502", f"{site} was admitted with another key; if that is to be replaced: {again}"
+            )
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
 

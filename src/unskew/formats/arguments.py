@@ -4,7 +4,8 @@ A dataclass field or a function's parameter is written once, with its range and 
 
     mu: Annotated[float, Ge(0), "strength of the pull towards the global weights"] = 0.001
 
-`of` lists the arguments of a class or function for the help and the docs; `check` converts and checks values. Ranges are
+`of` lists the arguments of a class or function for the help and the docs; `check` converts and checks values.
+Ranges are
 those of the package annotated_types: Ge, Gt, Le, Lt, MultipleOf, MinLen, MaxLen. `Literal` gives choices.
 """
 
@@ -25,7 +26,7 @@ import annotated_types as ranges
 
 from unskew.errors import UsageError, excerpt, suggestion
 
-__all__ = ["Argument", "MayBeInfinite", "REQUIRED", "With", "check", "default_of", "ineffective", "of"]
+__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "With", "check", "default_of", "ineffective", "of"]
 
 SIMPLE_TYPES = (int, float, bool, str, type(None))
 CONSTANT_WORDS: dict[Any, dict[str, Any]] = {
@@ -42,7 +43,8 @@ class MayBeInfinite:
 
 @dataclass(frozen=True)
 class With:
-    """Stands in the annotation of a setting that counts only while another one has this value, or is not 0 or False."""
+    """Stands in the annotation of a setting that counts only while another one has this value, or is not 0 or
+    False."""
 
     setting: str
     value: object = True
@@ -88,7 +90,8 @@ def literal_choices(hint: Any) -> tuple[Any, ...]:
 
 
 def convert_value(hint: Any, value: object) -> Any:
-    """The value in this type: whole numbers as floats, lists as tuples. Raises Unfit where it does not fit."""
+    """The value in this type: whole numbers as floats, lists as tuples. Raises Unfit where it does not
+    fit."""
     inner, constraints = split_hint(hint)
     fitting = _of_type(inner, value)
     infinite = any(isinstance(constraint, MayBeInfinite) for constraint in constraints)
@@ -203,19 +206,25 @@ class Argument:
         return literal_choices(self.hint)
 
     def convert(self, value: object) -> Any:
-        """The value in the argument's type: whole numbers as floats, lists as tuples. Raises ValueError, in one sentence."""
+        """The value in the argument's type: whole numbers as floats, lists as tuples. Raises ValueError, in
+        one sentence."""
         try:
             return convert_value(self.hint, value)
         except DoesNotFit:
             infinite = isinstance(value, float) and not math.isfinite(value)
             words = _with_article(f"finite {self.type}" if infinite and self.type == "number" else self.type)
             expected = ", ".join(filter(None, (words, self.range)))
-            near = suggestion(value, [c for c in self.choices if isinstance(c, str)]) if isinstance(value, str) else ""
+            near = (
+                suggestion(value, [c for c in self.choices if isinstance(c, str)])
+                if isinstance(value, str)
+                else ""
+            )
             raise ValueError(f"{self.name} must be {expected}; got {excerpt(value)}.{near}") from None
 
 
 def of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
-    """The arguments of a dataclass (its fields) or a function (its parameters with a default or a meaning), in order.
+    """The arguments of a dataclass (its fields) or a function (its parameters with a default or a meaning),
+    in order.
 
     An argument without an annotation has the type of its default.
     """
@@ -226,14 +235,17 @@ def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, co
     """The given values, converted to the types of kind's arguments; defaults are left out.
 
     owner: who takes the arguments, such as "method 'fedprox'", for the message.
-    Raises UsageError of this code, in one sentence, for a name that does not exist or a value that does not fit.
+    Raises UsageError of this code, in one sentence, for a name that does not exist or a value that does not
+    fit.
     """
     known = {argument.name: argument for argument in of(kind)}
     converted = {}
     for name, value in values.items():
         if name not in known:
             listed = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UsageError(code, f"{owner} has no argument {excerpt(name)}; {listed}.{suggestion(str(name), known)}")
+            raise UsageError(
+                code, f"{owner} has no argument {excerpt(name)}; {listed}.{suggestion(str(name), known)}"
+            )
         try:
             converted[name] = known[name].convert(value)
         except ValueError as error:
@@ -242,12 +254,17 @@ def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, co
 
 
 def ineffective(kind: Callable[..., Any], values: Mapping[str, object]) -> str | None:
-    """Of all the settings of kind, with these values: why one that is set would not count, as a sentence; None if all do."""
+    """Of all the settings of kind, with these values: why one that is set would not count, as a sentence;
+    None if all do."""
     for argument in of(kind):
         for needed in (item for item in split_hint(argument.hint)[1] if isinstance(item, With)):
             if values[argument.name] != argument.default and not needed.holds(values):
-                condition = f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
-                return f"{argument.name} counts only with {condition}; set that, or leave {argument.name} out."
+                condition = (
+                    f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
+                )
+                return (
+                    f"{argument.name} counts only with {condition}; set that, or leave {argument.name} out."
+                )
     return None
 
 

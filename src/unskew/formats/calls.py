@@ -2,7 +2,8 @@
 
     call    name [ "(" [ key=value {"," key=value} ] ")" ]
     name    any text without brackets; FILE.py or FILE.py:NAME names something in a user's own file
-    value   a Python literal (number, text in quotes, True, None, list, tuple, dict), or a bare word such as paper or
+    value   a Python literal (number, text in quotes, True, None, list, tuple, dict), or a bare word such as
+    paper or
             block1.conv, which is text
     sum     call {"+" call}                                                              (methods only)
 
@@ -25,7 +26,8 @@ MOST_LETTERS = 10_000
 MOST_DEPTH = 10
 """Brackets inside each other at most."""
 MOST_NAMES = 100
-"""Names that dots join to a bare word at most. Python's parser has a bound of its own, another in each version."""
+"""Names that dots join to a bare word at most. Python's parser has a bound of its own, another in each
+version."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
 _MARK = "_KEYWORD"
 _KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
@@ -67,7 +69,9 @@ def parse(text: str, what: str, code: str) -> Call:
     try:
         return _call(_check_nesting(text))
     except _CallSyntaxError as why:
-        raise UsageError(code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value).") from None
+        raise UsageError(
+            code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value)."
+        ) from None
 
 
 def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
@@ -75,11 +79,14 @@ def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
     try:
         return tuple(_call(piece) for piece in _pieces(_check_nesting(text)))
     except _CallSyntaxError as why:
-        raise UsageError(code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value)+name.") from None
+        raise UsageError(
+            code, f"cannot read the {what} {excerpt(text)}: {why}; write name(key=value)+name."
+        ) from None
 
 
 def parse_value(text: str, where: str, code: str) -> object:
-    """One value, as it stands after `key=`. where: what the value is for, for the message; raises as `parse` does."""
+    """One value, as it stands after `key=`. where: what the value is for, for the message; raises as `parse`
+    does."""
     try:
         for _ in _walk(_check_nesting(text)):
             pass
@@ -176,7 +183,8 @@ def _arguments(text: str) -> dict[str, object]:
 
 
 def _without_keywords(code: str) -> str:
-    """`f(lambda=1)` with the names of arguments that are Python's keywords marked, so that its parser reads them."""
+    """`f(lambda=1)` with the names of arguments that are Python's keywords marked, so that its parser reads
+    them."""
     for position, character, depth in reversed(list(_walk(code))):
         if character == "=" and depth == 1 and (name := _KEYWORD.search(code[:position])):
             code = code[: name.end(1)] + _MARK + code[name.end(1) :]

@@ -1,7 +1,8 @@
 """Users' YAML: read, or refused in one sentence that names the line.
 
-It is stricter than YAML's usual readers: a key that stands twice is refused, of which they would keep the last, and so is a document
-that contains itself. It is more lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
+It is stricter than YAML's usual readers: a key that stands twice is refused, of which they would keep the
+last, and so is a document that contains itself. It is more lenient in one point: 1e-3 is a number, which YAML
+1.1 reads as text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def text_of(path: Path) -> str:
     except FileNotFoundError:
         raise UsageError("E111", f"there is no file {path}.") from None
     except UnicodeDecodeError:
-        raise UsageError("E111", f"cannot read {path}: it is not written in UTF-8; save it as UTF-8.") from None
+        raise UsageError(
+            "E111", f"cannot read {path}: it is not written in UTF-8; save it as UTF-8."
+        ) from None
     except OSError as error:
         raise UsageError("E111", f"cannot read {path}: {os.strerror(error.errno or 0)}.") from None
 
@@ -53,7 +56,8 @@ def load(text: str, where: str, code: str) -> Any:
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """The line, counted from 1, at which each key of a YAML mapping stands; empty if the text is no mapping."""
+    """The line, counted from 1, at which each key of a YAML mapping stands; empty if the text is no
+    mapping."""
     import yaml
 
     node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -104,13 +108,16 @@ def _loader() -> Any:
 def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:
     """Refuse duplicate keys and documents that contain themselves.
 
-    seen: the nodes met so far, each once however many aliases lead to it, and whether everything in it has been checked.
+    seen: the nodes met so far, each once however many aliases lead to it, and whether everything in it has
+    been checked.
     """
     import yaml
 
     if id(node) in seen:
         if not seen[id(node)]:
-            raise UsageError(code, f"{where}: what begins at line {node.start_mark.line + 1} contains itself.")
+            raise UsageError(
+                code, f"{where}: what begins at line {node.start_mark.line + 1} contains itself."
+            )
         return
     seen[id(node)] = False
     if isinstance(node, yaml.SequenceNode):

@@ -27,9 +27,10 @@ def escape_markdown(text: str) -> str:
 def block(text: str, width: int = 88, filled: int = 120) -> str:
     """Lines of a docstring as a block of text that a page shows without cutting lines off; "" without any.
 
-    Prose, which was filled to `filled` columns, is filled to `width`. A line that could have held the next one's first word
-    ended on purpose and still ends there; so does what stands before a label (`Test:`) or an equation, and a label's own line,
-    unless prose follows it. Indented lines, such as formulas, stay as they are.
+    Prose, which was filled to `filled` columns, is filled to `width`. A line that could have held the next
+    one's first word ended on purpose and still ends there; so does what stands before a label (`Test:`) or an
+    equation, and a label's own line, unless prose follows it. Indented lines, such as formulas, stay as they
+    are.
     """
     lines: list[str] = []
     last = ""
@@ -48,7 +49,8 @@ def block(text: str, width: int = 88, filled: int = 120) -> str:
 
 
 def _wrap(line: str, width: int) -> str:
-    """A line in lines of a width, broken between its statements where they fit; the further ones stand below what follows the label."""
+    """A line in lines of a width, broken between its statements where they fit; the further ones stand below
+    what follows the label."""
     label = LABEL.match(line)
     indent = " " * (len(label[0]) if label else 4)
     if line.startswith(OF_PROSE) or not (label or EQUATION.match(line)):

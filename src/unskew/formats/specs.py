@@ -73,13 +73,16 @@ def kind_of(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> t
 
 
 def make(kind: type[K], spec: Spec, what: str, code: str) -> K:
-    """The value that a spec describes. Raises UsageError of this code for settings that do not exist or do not fit."""
+    """The value that a spec describes. Raises UsageError of this code for settings that do not exist or do
+    not fit."""
     owner = f"{what} '{kind.name}'"
     try:
         settings = arguments.check(kind, _fields(kind, spec, owner, code) | spec.options, owner, code)
     except UsageError as error:
         raise UsageError(code, f"{error.text.rstrip()} Write it like {kind.example}.") from None
-    missing = [a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in settings]
+    missing = [
+        a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in settings
+    ]
     if missing:
         raise UsageError(code, f"{owner} needs {' and '.join(missing)}, like {kind.example}.")
     return kind(**settings)
@@ -137,7 +140,8 @@ def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
 
 
 def without_folders(text: str) -> str:
-    """A text in this grammar, with every file in it by its name alone: "trace:who.csv" for "trace:/home/me/who.csv".
+    """A text in this grammar, with every file in it by its name alone: "trace:who.csv" for
+    "trace:/home/me/who.csv".
 
     For what is handed on to others, who need not know how folders of this machine are called.
     """

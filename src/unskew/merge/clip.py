@@ -1,10 +1,12 @@
 """Clipping to the median norm: no client moves the model further than the typical one.
 
     w <- w + sum_k p_k (w_k - w) min(1, c m / |w_k - w|),    m: the median of the clients' norms
-once with norms over all trained weights together, and once over all statistics of batch normalisation together. With
-fewer than three replies the median norm may be that of the client to be bounded, which the run says.
-What Parts share beside the weights (prototypes, control variates) is not clipped: the server adds it up as it comes.
-Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv 1905.03871).
+once with norms over all trained weights together, and once over all statistics of batch normalisation
+together. With fewer than three replies the median norm may be that of the client to be bounded, which the run
+says. What Parts share beside the weights (prototypes, control variates) is not clipped: the server adds it up
+as it comes.
+Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv
+1905.03871).
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +42,10 @@ class ClipMedian(Part):
 
     def _clipped(self, w: Weights, ups: Ups, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """What these weights become together; nothing where nobody's change has to be clipped."""
-        moved_K = [sum(float((r.weights[n] - w[n]).double().pow_(2).sum()) for n in names) ** 0.5 for r in ups.replies]
+        moved_K = [
+            sum(float((r.weights[n] - w[n]).double().pow_(2).sum()) for n in names) ** 0.5
+            for r in ups.replies
+        ]
         most = self.factor * float(torch.tensor(moved_K).quantile(0.5))
         keep_K = [min(1.0, most / moved) if moved else 1.0 for moved in moved_K]
         if min(keep_K) == 1:
@@ -50,4 +55,8 @@ class ClipMedian(Part):
             yield n, w[n] + sum(q * (r.weights[n] - w[n]) for q, r in zip(share_K, ups.replies))
 
     def caution(self, replies: int) -> str | None:
-        return None if replies > 2 else f"with {replies} of the three replies it takes, nobody's change is bounded"
+        return (
+            None
+            if replies > 2
+            else f"with {replies} of the three replies it takes, nobody's change is bounded"
+        )

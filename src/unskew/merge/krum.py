@@ -1,13 +1,15 @@
-"""Multi-Krum (Blanchard et al., NeurIPS 2017): the clients whose weights lie closest to many others are averaged.
+"""Multi-Krum (Blanchard et al., NeurIPS 2017): the clients whose weights lie closest to many others are
+averaged.
 
-    score_k = sum of squared distances to the K - f - 2 nearest other clients;   the K - f lowest scores are kept
-f: the clients that may send anything, share K rounded up, and at most (K - 3) / 2, so that 2 f + 3 <= K. One of three or
-four replies is left out all the same, without that proof; the run says so.
-Statistics of batch normalisation count in no distance: their mean leaves out the f largest and the f smallest values at
-each coordinate, and clients count the same in it. What Parts share beside the weights (prototypes, control variates) is
-added up as it comes, also that of clients left out.
-Differs from the paper: it selects gradients, ours weights after local training, which are then averaged as the method
-weighs clients.
+    score_k = sum of squared distances to the K - f - 2 nearest other clients;   the K - f lowest scores are
+    kept
+f: the clients that may send anything, share K rounded up, and at most (K - 3) / 2, so that 2 f + 3 <= K. One
+of three or four replies is left out all the same, without that proof; the run says so.
+Statistics of batch normalisation count in no distance: their mean leaves out the f largest and the f smallest
+values at each coordinate, and clients count the same in it. What Parts share beside the weights (prototypes,
+control variates) is added up as it comes, also that of clients left out.
+Differs from the paper: it selects gradients, ours weights after local training, which are then averaged as
+the method weighs clients.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +32,9 @@ class MultiKrum(Part):
     ] = 0.2
     name = "multi_krum"
     family = "robust"
-    use_when = "A known share of the clients may send anything; the mean is taken over the clients that agree most."
+    use_when = (
+        "A known share of the clients may send anything; the mean is taken over the clients that agree most."
+    )
     merges = True
     weights_read = "each"
 

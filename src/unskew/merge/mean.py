@@ -35,6 +35,7 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
 
 
 def _groups(w: Weights) -> list[list[str]]:
-    """The names of weights to add up at once: all on a GPU, for few launches; else each alone, as one may be on a disk."""
+    """The names of weights to add up at once: all on a GPU, for few launches; else each alone, as one may be
+    on a disk."""
     names = list(w)
     return [names] if names and w[names[0]].device.type != "cpu" else [[n] for n in names]

@@ -1,9 +1,9 @@
 """The median of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
     w_i <- median_k w_ki     (of an even number: the mean of the middle two)
-Every client counts the same. The result is bounded by honest clients' values if a minority of clients sends anything;
-below three replies it is their mean, which the run says. What Parts share beside the weights (prototypes, control
-variates) is added up as it comes.
+Every client counts the same. The result is bounded by honest clients' values if a minority of clients sends
+anything; below three replies it is their mean, which the run says. What Parts share beside the weights
+(prototypes, control variates) is added up as it comes.
 Differs from the paper: it takes medians of gradients, ours of weights after local training.
 """
 
@@ -32,11 +32,13 @@ class Median(Part):
 
 
 def trimmed_mean(ups: Ups, name: str, cut: int) -> Tensor:
-    """The mean of one weight over clients, at each coordinate without the `cut` largest and the `cut` smallest values."""
+    """The mean of one weight over clients, at each coordinate without the `cut` largest and the `cut`
+    smallest values."""
     ordered = ups.stack(name).sort(0).values
     return ordered[cut : len(ups) - cut].mean(0)
 
 
 def share_rounded_up(share: float, replies: int) -> int:
-    """The least whole number of clients that is at least this share of the replies; a rounding error is none."""
+    """The least whole number of clients that is at least this share of the replies; a rounding error is
+    none."""
     return math.ceil(share * replies - 1e-9)

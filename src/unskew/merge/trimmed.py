@@ -1,8 +1,9 @@
 """The trimmed mean of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
-    w_i <- mean_k w_ki, without the c largest and the c smallest,    c: share K rounded up, less than half of K
-Every client counts the same. Below three replies nobody can be left out, and the run says so. What Parts share beside
-the weights (prototypes, control variates) is added up as it comes.
+    w_i <- mean_k w_ki, without the c largest and the c smallest,    c: share K rounded up, less than half of
+    K
+Every client counts the same. Below three replies nobody can be left out, and the run says so. What Parts
+share beside the weights (prototypes, control variates) is added up as it comes.
 Differs from the paper: it trims gradients, ours weights after local training.
 """
 

@@ -1,1 +1,2 @@
-"""The methods: one file each, which holds one Part. `catalogue` reads which there are, `registry` reads their names."""
+"""The methods: one file each, which holds one Part. `catalogue` reads which there are, `registry` reads their
+names."""

@@ -4,9 +4,9 @@ Client: CE(z, y) + mu mean_i KL(u || D(h_i))     D: softmax over the K clients, 
 Up:     the features h of all its samples, by the trained model
 Server: SGD on D with cross-entropy: whose feature is it?     D: Linear-ReLU-Linear-ReLU-Linear without biases
 As in the paper models stay with the clients; with `aggregate_weights`, as FL-bench runs it, they are merged.
-Differs from the paper: D has no batch normalisation. Features are the trained model's in evaluation mode, there those of
-the last epoch as it trains. D begins at random and takes part from round 1 on. Defaults are FL-bench's, which takes the
-softmax of u, equal as it is, and D in evaluation mode.
+Differs from the paper: D has no batch normalisation. Features are the trained model's in evaluation mode,
+there those of the last epoch as it trains. D begins at random and takes part from round 1 on. Defaults are
+FL-bench's, which takes the softmax of u, equal as it is, and D in evaluation mode.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,17 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups,
 class AdCol(Part):
     """Trains a discriminator of clients at the server, which clients' features are to deceive."""
 
-    mu: Annotated[float, Ge(0), Le(1_000_000), "weight of deceiving the discriminator; 0 leaves it unheard"] = 0.5
+    mu: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of deceiving the discriminator; 0 leaves it unheard"
+    ] = 0.5
     lr: Annotated[float, Gt(0), Le(1000), "learning rate of the discriminator's SGD"] = 0.01
-    epochs: Annotated[int, Ge(1), Le(10_000), "passes over all features that train the discriminator, a round"] = 3
+    epochs: Annotated[
+        int, Ge(1), Le(10_000), "passes over all features that train the discriminator, a round"
+    ] = 3
     width: Annotated[int, Ge(1), Le(16_384), "units of each of its two hidden layers"] = 512
-    aggregate_weights: Annotated[bool, "merge the weights too; False: only features are sent, as in the paper"] = False
+    aggregate_weights: Annotated[
+        bool, "merge the weights too; False: only features are sent, as in the paper"
+    ] = False
     name = "adcol"
     family = "representation"
     against = ("features",)

@@ -1,12 +1,14 @@
-"""AFL (Mohri, Sivek & Suresh, ICML 2019, arXiv 1902.00146): the best model for the worst mixture of the clients.
+"""AFL (Mohri, Sivek & Suresh, ICML 2019, arXiv 1902.00146): the best model for the worst mixture of the
+clients.
 
 Client: sends F_k, the mean loss of w_t over its training samples
 Server: w_{t+1} = sum_k l_k w_k / sum_k l_k    over the clients that replied; w_t where all of theirs are 0
-        l_k <- l_k + step F_k,   then l <- the nearest point of the simplex    l begins at n_k / n, over all clients
-Differs from the paper: the model takes a client's whole local training for its gradient there, as federated comparisons
-do, and the last model counts, not the average over all rounds. The paper draws clients at random by l; ours reply as the
-availability says, and l_k moves when client k replies. The public code of q-FFL begins with equal l; that of PropFair
-moves l before the merge of the same round.
+        l_k <- l_k + step F_k,   then l <- the nearest point of the simplex    l begins at n_k / n, over all
+        clients
+Differs from the paper: the model takes a client's whole local training for its gradient there, as federated
+comparisons do, and the last model counts, not the average over all rounds. The paper draws clients at random
+by l; ours reply as the availability says, and l_k moves when client k replies. The public code of q-FFL
+begins with equal l; that of PropFair moves l before the merge of the same round.
 """
 
 from dataclasses import dataclass, replace
@@ -24,9 +26,9 @@ from unskew.methods.qffl import loss_share, mean_loss
 class AFL(Part):
     """Weighs clients by a mixture that the server moves towards those with the largest loss."""
 
-    step: Annotated[float, Ge(0), Le(1000), "how far a loss moves its client's weight in the mixture; 0 is FedAvg"] = (
-        0.1
-    )
+    step: Annotated[
+        float, Ge(0), Le(1000), "how far a loss moves its client's weight in the mixture; 0 is FedAvg"
+    ] = 0.1
     name = "afl"
     family = "fairness"
     use_when = "The worst client's score counts, and clients are few: silos that all answer."

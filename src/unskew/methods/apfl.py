@@ -1,13 +1,15 @@
-"""APFL (Deng, Kamani & Mahdavi 2020, arXiv 2003.13461, algorithm 1): a mixture of the global and an own model.
+"""APFL (Deng, Kamani & Mahdavi 2020, arXiv 2003.13461, algorithm 1): a mixture of the global and an own
+model.
 
 Client: w descends the loss as ever, and is sent;   m = a v_k + (1 - a) w,   v_k and a descend  CE(m; x, y)
         so that  dv = a grad CE(m),   da = <grad CE(m), v_k - w>;   v_k and a stay with the client
         a moves at the first step of a round (moves=step: at every one), and no further than to 0 or 1
 Test:   a client's own score is that of m, with the received w; all others are the global model's.
-Differs from the paper: steps are the optimiser's, with its momentum and weight decay, in a, too. Its code lets v_k step
-after w, mixes outputs, not weights, and adds 0.02 a to da; others move a at every step (PFLlib) or in a round's first
-epoch (FL-bench). The merge weighs clients by size, the paper's equally. v_k trains on inputs as they enter the
-model, without what other Parts do to logits, loss or gradients. `adaptive=False` holds a where it begins, as its code by default.
+Differs from the paper: steps are the optimiser's, with its momentum and weight decay, in a, too. Its code
+lets v_k step after w, mixes outputs, not weights, and adds 0.02 a to da; others move a at every step (PFLlib)
+or in a round's first epoch (FL-bench). The merge weighs clients by size, the paper's equally. v_k trains on
+inputs as they enter the model, without what other Parts do to logits, loss or gradients. `adaptive=False`
+holds a where it begins, as its code by default.
 """
 
 from dataclasses import dataclass
@@ -34,7 +36,9 @@ class APFL(OwnModel):
     name = "apfl"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients differ in how much of the global model is of use to them, and each is to find out by itself."
+    use_when = (
+        "Clients differ in how much of the global model is of use to them, and each is to find out by itself."
+    )
     neutral = {"alpha": 0.5}
 
     def weights(self, fed: Fed) -> Weights:
@@ -53,7 +57,8 @@ class APFL(OwnModel):
         return out.own.mean(c.fed.task.loss(c.run_training(self.mixed(w, c), out.own.x), out.own.y))
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
-        """Bounds the slope of a so that a plain step of SGD ends in [0, 1], also from beyond, where momentum may carry it."""
+        """Bounds the slope of a so that a plain step of SGD ends in [0, 1], also from beyond, where momentum
+        may carry it."""
         if not self.adaptive:
             return g
         a, slope = w["apfl.alpha"], g["apfl.alpha"]

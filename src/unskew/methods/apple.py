@@ -1,4 +1,5 @@
-"""APPLE (Luo & Wu, IJCAI 2022, arXiv 2110.08394): each client learns how much of every client's core model its own is made of.
+"""APPLE (Luo & Wu, IJCAI 2022, arXiv 2110.08394): each client learns how much of every client's core model
+its own is made of.
 
 Client: is sent the core models w_j of all clients, and n_j / n;   its own model is  W_k = sum_j p_kj w_j,
         p_kj = n_j / n + q_kj,   q_kj begins at 0
@@ -6,9 +7,10 @@ Client: is sent the core models w_j of all clients, and n_j / n;   its own model
         q_kj <- q_kj - rate (<g, w_j> + mu lam q_kj),   lam = (cos(pi r / R) + 1) / 2 where r < R, else 0
         r: rounds before this one, R = until T.   It sends w_k and keeps q_k
 Test:   a client's own score is W_k's, of the core models it is sent; the other scores are those of its w_k.
-Differs from the paper: a step of w_k is K times as long (`scaled=False`: it is not), as in PFLlib, for p_kk is about 1 / K;
-PFLlib also takes the mean over weights for <g, w_j>, and sends W_k. w_k and q_k take their steps at once, with the
-optimiser's momentum and weight decay, which pulls shares to n_j / n and not to 0. A client is sent the core models of all, in the paper of as many as it can take.
+Differs from the paper: a step of w_k is K times as long (`scaled=False`: it is not), as in PFLlib, for p_kk
+is about 1 / K; PFLlib also takes the mean over weights for <g, w_j>, and sends W_k. w_k and q_k take their
+steps at once, with the optimiser's momentum and weight decay, which pulls shares to n_j / n and not to 0. A
+client is sent the core models of all, in the paper of as many as it can take.
 """
 
 import math
@@ -30,14 +32,17 @@ class APPLE(Part):
     """Sends everybody's core model to everybody, who learns in which shares they make up its own."""
 
     rate: Annotated[float, Ge(0), Le(1000), "learning rate of the shares"] = 0.001
-    mu: Annotated[float, Ge(0), Le(1_000_000), "pull of shares towards clients' parts of all samples, at first"] = 0.1
+    mu: Annotated[
+        float, Ge(0), Le(1_000_000), "pull of shares towards clients' parts of all samples, at first"
+    ] = 0.1
     until: Annotated[float, Gt(0), Le(1), "part of the rounds in which that pull fades"] = 0.2
     scaled: Annotated[bool, "steps of core models as many times as long as there are clients"] = True
     name = "apple"
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and want to find out themselves whose models help; K models travel to each."
+        "Few clients that trust each other and want to find out themselves whose models help; K models travel"
+        " to each."
     )
     personal = True
     weights_read = "each"
@@ -45,7 +50,11 @@ class APPLE(Part):
     hands_on = "models of all single clients as they sent them, and their parts of all samples"
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if fed.optimiser == "sgd" else "its steps are in units of a gradient of SGD; set optimiser=sgd"
+        return (
+            None
+            if fed.optimiser == "sgd"
+            else "its steps are in units of a gradient of SGD; set optimiser=sgd"
+        )
 
     def weights(self, fed: Fed) -> Weights:
         return {"q": torch.zeros(fed.clients)}

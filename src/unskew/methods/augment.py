@@ -1,13 +1,16 @@
-"""Augmentation: mirrored and shifted images (Krizhevsky et al., NeurIPS 2012), blanked bands (Park et al., Interspeech 2019).
+"""Augmentation: mirrored and shifted images (Krizhevsky et al., NeurIPS 2012), blanked bands (Park et al.,
+Interspeech 2019).
 
 The second is SpecAugment, arXiv 1904.08779. Every time a sample is drawn, in this order:
     x mirrored left to right with probability `flip`
-    x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come in
-    x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of positions
-The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they are. Of a sample
-with several inputs every image is changed, all by the same draws, and the rest stays as it is.
-Differs from the paper: crops of padded images are called shifts, zeros stand for the mean of standardised inputs (black where
-another Part normalises after this one), and SpecAugment's warping of time is left out.
+    x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come
+    in x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of
+    positions
+The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they
+are. Of a sample with several inputs every image is changed, all by the same draws, and the rest stays as it
+is.
+Differs from the paper: crops of padded images are called shifts, zeros stand for the mean of standardised
+inputs (black where another Part normalises after this one), and SpecAugment's warping of time is left out.
 """
 
 from dataclasses import dataclass
@@ -25,12 +28,19 @@ class Augment(Part):
     """Mirrors, shifts and blanks training samples at random."""
 
     flip: Annotated[float, Ge(0), Le(1), "probability that a sample is mirrored left to right"] = 0.5
-    shift: Annotated[int, Ge(0), Le(10_000), "how far a sample is shifted at most along each axis, in pixels"] = 4
-    blank: Annotated[int, Ge(0), Le(10_000), "how many neighbouring positions of each axis are blanked at most"] = 0
+    shift: Annotated[
+        int, Ge(0), Le(10_000), "how far a sample is shifted at most along each axis, in pixels"
+    ] = 4
+    blank: Annotated[
+        int, Ge(0), Le(10_000), "how many neighbouring positions of each axis are blanked at most"
+    ] = 0
     name = "augment"
     family = "data"
     against = ("scarcity",)
-    use_when = "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be mirrored: flip=0."
+    use_when = (
+        "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be"
+        " mirrored: flip=0."
+    )
     neutral = {"flip": 0.0, "shift": 0, "blank": 0}
     tasks = ("classification", "regression", "multilabel")
     needs = "labels of whole samples"
@@ -44,7 +54,10 @@ class Augment(Part):
             return "it would mirror a signal in time; set augment.flip=0"
         shortest = min(side for shape in sample_images.image_shapes(fed) or [fed.shape] for side in shape[1:])
         if max(self.shift, self.blank) >= shortest:
-            return f"it shifts or blanks up to {max(self.shift, self.blank)} positions of an axis that has {shortest}"
+            return (
+                f"it shifts or blanks up to {max(self.shift, self.blank)} positions of an axis that has"
+                f" {shortest}"
+            )
         return None
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
@@ -53,7 +66,10 @@ class Augment(Part):
         if self.shift:
             drawn["shift"] = Noise("integers", (2 * self.shift + 1,), axes)
         if self.blank:
-            drawn |= {"width": Noise("integers", (self.blank + 1,), axes), "start": Noise("uniform", shape=axes)}
+            drawn |= {
+                "width": Noise("integers", (self.blank + 1,), axes),
+                "start": Noise("uniform", shape=axes),
+            }
         return drawn
 
     def batch(self, b: Batch, c: Client) -> Batch:

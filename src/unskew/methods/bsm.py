@@ -1,6 +1,7 @@
 """BSM-FedAvg (balanced softmax: Ren et al., NeurIPS 2020, arXiv 2007.10740; in FL: Chen & Chao, ICLR 2022).
 
-Client: CE(z + log p_k, y)    p_k: the client's label shares; a class it lacks is masked out, a single class costs nothing
+Client: CE(z + log p_k, y)    p_k: the client's label shares; a class it lacks is masked out, a single class
+costs nothing
 Test:   plain logits.
 Differs from the paper: nothing; ReBaFL's code masks by log(p + 1e-9), ours exactly.
 """
@@ -17,7 +18,8 @@ _BY_COUNTS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew")
 
 
 def conflicts_of_prior(name: str) -> dict[str, str]:
-    """What the Part of this name, which corrects logits by the client's own labels, cannot be combined with, and why."""
+    """What the Part of this name, which corrects logits by the client's own labels, cannot be combined with,
+    and why."""
     return {**MIXTURES, **dict.fromkeys((other for other in _BY_COUNTS if other != name), _REPEATED_PRIOR)}
 
 
@@ -28,7 +30,10 @@ class BSM(Part):
     name = "bsm"
     family = "classifier"
     against = ("labels",)
-    use_when = "Clients lack classes and only the loss may change; `rbsm` is its relaxed form for clients with a few samples of a class."
+    use_when = (
+        "Clients lack classes and only the loss may change; `rbsm` is its relaxed form for clients with a few"
+        " samples of a class."
+    )
     tasks = ("classification",)
     needs = "class counts"
     clashes = conflicts_of_prior(name)

@@ -1,4 +1,5 @@
-"""The methods that this package has, read from the source of their files in `methods/`, `merge/` and `privacy/`.
+"""The methods that this package has, read from the source of their files in `methods/`, `merge/` and
+`privacy/`.
 
 No file is imported, so that names can be listed before torch is loaded, and a new method is one new file.
 """
@@ -17,7 +18,8 @@ FOLDERS = ("methods", "merge", "privacy")
 
 @dataclass(frozen=True)
 class Entry:
-    """A Part that a file defines. name: the method's. module, kind: where its class is. summary: the file's first line.
+    """A Part that a file defines. name: the method's. module, kind: where its class is. summary: the file's
+    first line.
 
     presets: further names of the method, each with the settings that it then has.
     """
@@ -39,12 +41,16 @@ def entries() -> dict[str, Entry]:
 @cache
 def presets() -> dict[str, tuple[Entry, Mapping[str, object]]]:
     """Every preset by name: the method it is short for, and the settings that it stands for."""
-    return {name: (entry, settings) for entry in entries().values() for name, settings in entry.presets.items()}
+    return {
+        name: (entry, settings) for entry in entries().values() for name, settings in entry.presets.items()
+    }
 
 
 def _read_folder(folder: Path) -> Iterator[Entry]:
     sources = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
-    classes = [(path, node) for path, tree in sources.items() for node in tree.body if isinstance(node, ast.ClassDef)]
+    classes = [
+        (path, node) for path, tree in sources.items() for node in tree.body if isinstance(node, ast.ClassDef)
+    ]
     parts = {"Part", "OwnModel", "Remembered"}
     while more := {node.name for _, node in classes if parts & set(_bases(node))} - parts:
         parts |= more  # a Part may inherit from another one's class
@@ -66,7 +72,9 @@ def _values(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
         match line:
             case ast.Assign(targets=[ast.Name(id="name" | "presets" as attribute)], value=value):
                 yield attribute, ast.literal_eval(value)
-            case ast.AnnAssign(target=ast.Name(id="name" | "presets" as attribute), value=ast.expr() as value):
+            case ast.AnnAssign(
+                target=ast.Name(id="name" | "presets" as attribute), value=ast.expr() as value
+            ):
                 yield attribute, ast.literal_eval(value)
             case _:
                 pass

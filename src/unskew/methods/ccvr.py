@@ -1,12 +1,16 @@
-"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): after the last round the head is re-trained on drawn features.
+"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): after the last round the head is re-trained on drawn
+features.
 
-Up, once, from every client: per class N_kc, the mean m_kc and the unbiased covariance V_kc of features (0 for N_kc = 1)
+Up, once, from every client: per class N_kc, the mean m_kc and the unbiased covariance V_kc of features (0 for
+N_kc = 1)
 Server: m_c = sum_k N_kc m_kc / N_c
         V_c = sum_k [(N_kc - 1) V_kc + N_kc m_kc m_kc^T] / (N_c - 1) - N_c / (N_c - 1) m_c m_c^T
-        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body does not change.
+        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body does not
+        change.
 `mode="features"` is FLea's comparison: clients send real features of a tenth of their samples instead.
-Differs from the paper: it tunes `each` and the head's training for each data set; our defaults are fixed. A class that
-nobody holds keeps its row of the head; beside `dpsgd`, so does one whose count nobody can tell from noise.
+Differs from the paper: it tunes `each` and the head's training for each data set; our defaults are fixed. A
+class that nobody holds keeps its row of the head; beside `dpsgd`, so does one whose count nobody can tell
+from noise.
 """
 
 from dataclasses import dataclass, replace
@@ -25,10 +29,15 @@ class CCVR(Part):
     """Re-trains the head, once at the end, on features drawn from every class's distribution."""
 
     mode: Annotated[
-        Literal["gaussian", "features"], "what clients send: means and covariances, or real features of some samples"
+        Literal["gaussian", "features"],
+        "what clients send: means and covariances, or real features of some samples",
     ] = "gaussian"
     each: Annotated[
-        int, Ge(1), Le(100_000), With("mode", "gaussian"), 'features drawn of each class, with `mode="gaussian"`'
+        int,
+        Ge(1),
+        Le(100_000),
+        With("mode", "gaussian"),
+        'features drawn of each class, with `mode="gaussian"`',
     ] = 200
     share: Annotated[
         float,
@@ -44,7 +53,9 @@ class CCVR(Part):
     name = "ccvr"
     family = "classifier"
     against = ("labels",)
-    use_when = "After any run with label skew: one more exchange re-trains the head, which the clients biased."
+    use_when = (
+        "After any run with label skew: one more exchange re-trains the head, which the clients biased."
+    )
     untuned = {"share": "it decides how much leaves a client"}
     tasks = ("classification",)
     needs = "means of features by class"
@@ -57,14 +68,20 @@ class CCVR(Part):
     def trips(self) -> tuple[Trip, ...]:
         if self.mode == "features":
             return (Trip(lambda t, T: t == T, self.some, self.from_features, self.features, everyone=True),)
-        return (Trip(lambda t, T: t == T, self.moments, self.from_moments, self.statistics, everyone=True, sums=2),)
+        return (
+            Trip(
+                lambda t, T: t == T, self.moments, self.from_moments, self.statistics, everyone=True, sums=2
+            ),
+        )
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         C, D = fed.classes, fed.features
         each = Share((), reads="each", kind="statistics", samples="class")
         return {
             "n": replace(each, shape=(C,), low=0.0, high=float(fed.sizes.max()), what="samples per class"),
-            "mean": replace(each, shape=(C, D), what="mean feature per class", kind=fed.kind_at("features", "sums")),
+            "mean": replace(
+                each, shape=(C, D), what="mean feature per class", kind=fed.kind_at("features", "sums")
+            ),
             "cov": replace(each, shape=(C, D, D), what="covariance of features per class"),
         }
 
@@ -76,7 +93,11 @@ class CCVR(Part):
             apart_BD, y_BC = c.features(w, b.x) - b.y @ mean_CD, b.y * b.weight[:, None]
             return {"S": torch.stack([(apart_BD * y_B[:, None]).T @ apart_BD for y_B in y_BC.T])}
 
-        return {"n": n_C, "mean": mean_CD, "cov": c.total(scatter)["S"] / (n_C - 1).clamp(min=1)[:, None, None]}
+        return {
+            "n": n_C,
+            "mean": mean_CD,
+            "cov": c.total(scatter)["S"] / (n_C - 1).clamp(min=1)[:, None, None],
+        }
 
     def from_moments(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if not len(ups):
@@ -95,7 +116,14 @@ class CCVR(Part):
         return {
             "h": Share((None, fed.features), rows=rows, reads="each", what="features", kind=kind),
             "labels": Share(
-                (None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels", kind="labels"
+                (None,),
+                torch.int64,
+                0,
+                fed.classes - 1,
+                rows=rows,
+                reads="each",
+                what="their labels",
+                kind="labels",
             ),
         }
 
@@ -115,7 +143,8 @@ class CCVR(Part):
 
 
 def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(N [C], mean [C, D], covariance [C, D, D]) of all clients' samples together, from those of each client."""
+    """(N [C], mean [C, D], covariance [C, D, D]) of all clients' samples together, from those of each
+    client."""
     n, m = n_KC.double(), mean_KCD.double()
     N = n.sum(0)
     mean = (n[..., None] * m).sum(0) / N.clamp(min=1)[:, None]
@@ -131,4 +160,7 @@ def draw(mean_D: Tensor, cov_DD: Tensor, count: int, generator: torch.Generator)
     """[count, D] float64 from a normal law whose covariance may be singular."""
     values, vectors = torch.linalg.eigh(cov_DD.double().cpu())
     root = vectors * values.clamp(min=0).sqrt()
-    return mean_D.double().cpu() + torch.randn(count, len(mean_D), generator=generator, dtype=torch.float64) @ root.T
+    return (
+        mean_D.double().cpu()
+        + torch.randn(count, len(mean_D), generator=generator, dtype=torch.float64) @ root.T
+    )

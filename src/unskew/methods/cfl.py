@@ -1,15 +1,18 @@
-"""CFL, clustered federated learning (Sattler, Müller & Samek, TNNLS 2021, arXiv 1910.01991): clusters are split where clients disagree.
+"""CFL, clustered federated learning (Sattler, Müller & Samek, TNNLS 2021, arXiv 1910.01991): clusters are
+split where clients disagree.
 
 Client: trains from the model th_c of its cluster c and sends it;   d_k: the change it made last
-Server: after round `first`, a cluster of three clients or more is split where  |mean d_k| < still  and  max |d_k| > moving :
+Server: after round `first`, a cluster of three clients or more is split where  |mean d_k| < still  and  max
+|d_k| > moving :
         a_ij = cos(d_i, d_j);   the two parts are those between which the largest a_ij is least
         unless  sqrt((1 - that a_ij) / 2) <= gap
         th_c <- th_c + mean d_k over the clients of c that replied, weighed as the merge weighs them
-Test:   clients are scored by their cluster's model, which they are sent. Whoever was never there joins the first part.
-The global model is the mean of all replies, which nobody trains.
-Differs from the paper: it splits when training has come to rest, ours looks at every round, as its code does. That joins
-clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Clients that are absent count with
-the change that they made last. |.| is over the shared weights; statistics of normalisation take their cluster's mean.
+Test:   clients are scored by their cluster's model, which they are sent. Whoever was never there joins the
+first part. The global model is the mean of all replies, which nobody trains.
+Differs from the paper: it splits when training has come to rest, ours looks at every round, as its code does.
+That joins clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Clients
+that are absent count with the change that they made last. |.| is over the shared weights; statistics of
+normalisation take their cluster's mean.
 """
 
 from dataclasses import dataclass, replace
@@ -31,18 +34,23 @@ from unskew.methods.shared.weights import first_models
 class CFL(Part):
     """Splits clients into clusters with models of their own where the directions they train in disagree."""
 
-    still: Annotated[float, Ge(0), Le(1_000_000), "length of a cluster's mean change below which it is at rest"] = 0.4
+    still: Annotated[
+        float, Ge(0), Le(1_000_000), "length of a cluster's mean change below which it is at rest"
+    ] = 0.4
     moving: Annotated[float, Ge(0), Le(1_000_000), "length of a client's change above which it is not"] = 1.6
     first: Annotated[int, Ge(0), Le(1_000_000), "rounds before clusters may be split"] = 20
     gap: Annotated[float, Ge(0), Le(1), "how far apart two parts must point; 0: any two"] = 0.0
     linkage: Annotated[
         Literal["single", "complete"],
-        "what is least between two parts: their closest clients' likeness, or as in the public code their farthest ones'",
+        "what is least between two parts: their closest clients' likeness, or as in the public code their"
+        " farthest ones'",
     ] = "single"
     name = "cfl"
     family = "clusters"
     against = ("labels", "features")
-    use_when = "Clients are of a few kinds that want different answers to the same input; nobody says how many."
+    use_when = (
+        "Clients are of a few kinds that want different answers to the same input; nobody says how many."
+    )
     merges = True
     weights_read = "each"
     keeps_at_server = ("th", "d", "of", "has")
@@ -82,7 +90,8 @@ class CFL(Part):
         return weighted_mean(w, ups), {"th": th, "d": d, "of": of, "has": has}
 
     def split(self, d_KN: Tensor, of: Tensor, has: Tensor) -> Tensor:
-        """[K]: of which cluster each client is now; a part that leaves a cluster takes the next free number."""
+        """[K]: of which cluster each client is now; a part that leaves a cluster takes the next free
+        number."""
         of = of.clone()
         for c in sorted(set(of.tolist())):
             members = [k for k in torch.nonzero((of == c) & (has > 0)).flatten().tolist() if d_KN[k].any()]

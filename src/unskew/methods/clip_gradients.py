@@ -1,7 +1,9 @@
-"""Clipping of local gradients (Pascanu et al., ICML 2013, arXiv 1211.5063): no step is longer than the learning rate times a norm.
+"""Clipping of local gradients (Pascanu et al., ICML 2013, arXiv 1211.5063): no step is longer than the
+learning rate times a norm.
 
 At every local step:   g <- g min(1, norm / ||g||)     ||g||: over all trained weights together
-What another Part keeps at the client beside the model, such as a model of the client's own (`ditto`), has a norm of its own.
+What another Part keeps at the client beside the model, such as a model of the client's own (`ditto`), has a
+norm of its own.
 Differs from the paper: nothing.
 """
 
@@ -18,11 +20,16 @@ from unskew.core import Client, Part, Weights
 class ClipGradients(Part):
     """Bounds the norm of every local gradient."""
 
-    norm: Annotated[float, Gt(0), Le(1_000_000), "the largest norm of a gradient, over all weights together"] = 1.0
+    norm: Annotated[
+        float, Gt(0), Le(1_000_000), "the largest norm of a gradient, over all weights together"
+    ] = 1.0
     name = "clip_gradients"
     family = "steps"
     each_model = True
-    use_when = "Local training diverges: recurrent models, high learning rates, outliers. It protects nothing; for that there is `dpsgd`."
+    use_when = (
+        "Local training diverges: recurrent models, high learning rates, outliers. It protects nothing; for"
+        " that there is `dpsgd`."
+    )
     neutral = {"norm": 1_000_000.0}
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:

@@ -1,12 +1,17 @@
-"""unskew (this package's default): balanced softmax, FedDyn and FedRDN in one, and each client's own prior at test time.
+"""unskew (this package's default): balanced softmax, FedDyn and FedRDN in one, and each client's own prior at
+test time.
 
-Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps a / C    p_k: the client's label shares (ReBaFL's relaxed prior)
-                               a: the share of clients with samples that answered the last round, 1 in the first
+Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps a / C    p_k: the client's label shares (ReBaFL's
+relaxed prior)
+                               a: the share of clients with samples that answered the last round, 1 in the
+                               first
         and FedDyn's terms and merge, with alpha
-Inputs: FedRDN: images are normalised with the statistics of a client drawn at random for each image, each time it is drawn
-Test:   the global model as it is. A client's own score: z + log q_k,    q_kc = (n_kc + prior / C) / (n_k + prior)
-Samples that are not [channels, H, W] are not normalised, nor what is no image among several inputs. Samples with masks have no label shares: there, only FedDyn and
-FedRDN are left. A head without a bias, or one that two layers share, has no own prior.
+Inputs: FedRDN: images are normalised with the statistics of a client drawn at random for each image, each
+time it is drawn
+Test:   the global model as it is. A client's own score: z + log q_k,    q_kc = (n_kc + prior / C) / (n_k +
+prior) Samples that are not [channels, H, W] are not normalised, nor what is no image among several inputs.
+Samples with masks have no label shares: there, only FedDyn and FedRDN are left. A head without a bias, or one
+that two layers share, has no own prior.
 Differs from the paper: it has none; the pieces are as on their own pages, with FedRDN's variant "paper".
 """
 
@@ -29,10 +34,14 @@ _TWICE = "it has the same correction in it"
 
 @dataclass(frozen=True)
 class Unskew(FedDyn):
-    """Corrects for label skew, drift and feature skew with settings that need no tuning; adds class counts at test time."""
+    """Corrects for label skew, drift and feature skew with settings that need no tuning; adds class counts at
+    test time."""
 
     alpha: Annotated[
-        float, Ge(1e-12), Le(1_000_000), "strength of FedDyn's regulariser; large values diverge with many local steps"
+        float,
+        Ge(1e-12),
+        Le(1_000_000),
+        "strength of FedDyn's regulariser; large values diverge with many local steps",
     ] = 0.1
     eps: Annotated[
         float,
@@ -47,11 +56,15 @@ class Unskew(FedDyn):
         Le(1_000_000),
         "samples, spread evenly over the classes, that a client's own label shares begin with",
     ] = 1.0
-    statistics: Annotated[bool, "normalise images with the statistics of clients drawn at random (FedRDN)"] = True
+    statistics: Annotated[
+        bool, "normalise images with the statistics of clients drawn at random (FedRDN)"
+    ] = True
     name = "unskew"
     family = "classifier"
     against = ("labels", "features")
-    use_when = "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
+    use_when = (
+        "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
+    )
     personal = True
     clashes = {**conflicts_of_prior(name), **dict.fromkeys(("fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
 
@@ -61,14 +74,18 @@ class Unskew(FedDyn):
         return "images" if self.statistics else ""
 
     def _normalises(self, fed: Fed) -> bool:
-        looked_up = fed.net.embeds and not fed.net.layout  # among several inputs only what is no image is looked up
+        looked_up = (
+            fed.net.embeds and not fed.net.layout
+        )  # among several inputs only what is no image is looked up
         return self.statistics and bool(sample_images.image_shapes(fed)) and not looked_up
 
     @property
     def trips(self) -> tuple[Trip, ...]:
         if not self.statistics:
             return ()
-        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.measured, everyone=True, reads=()),)
+        return (
+            Trip(lambda t, T: t == 0, self.measure, self.collect, self.measured, everyone=True, reads=()),
+        )
 
     def measured(self, fed: Fed) -> dict[str, Share]:
         return _INPUTS.statistics(fed) if self._normalises(fed) else {}
@@ -95,7 +112,8 @@ class Unskew(FedDyn):
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         if c.fed.task.name != "classification":
             return z
-        # The answers of all clients balance each other; those of few do not, and then each loss has to make up for more.
+        # The answers of all clients balance each other; those of few do not, and then each loss has to make
+        # up for more.
         # The shares need not sum to 1: a factor common to all classes changes no cross-entropy.
         return z + ((1 - self.eps) * c.counts / c.n + self.eps * c.down["answered"] / c.fed.classes).log()
 

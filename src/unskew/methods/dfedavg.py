@@ -1,14 +1,17 @@
-"""DFedAvg (Sun, Li & Wang 2021, arXiv 2104.11375): gossip; clients average with their neighbours in a ring, and there is no common model.
+"""DFedAvg (Sun, Li & Wang 2021, arXiv 2104.11375): gossip; clients average with their neighbours in a ring,
+and there is no common model.
 
 Client k: trains what it was sent, and sends it back: z_k
-Server:   keeps every client's last z_k, and sends client k   sum_j W_kj z_j,   W_kj = 1 / (2 d + 1) for k itself and the d
+Server:   keeps every client's last z_k, and sends client k   sum_j W_kj z_j,   W_kj = 1 / (2 d + 1) for k
+itself and the d
           clients on each side of it in a ring, else 0     with fewer than 2 d + 1 clients: 1 / K for all
           the ring is that of clients' numbers; with `moves` another one is drawn in every round
-Test:     clients are scored by what they are sent; an absent client counts with what it sent last, before that with w_0.
+Test:     clients are scored by what they are sent; an absent client counts with what it sent last, before
+that with w_0.
           A client without samples sends back what it is sent.
-Differs from the paper: the coordinator computes what clients would from each other's messages, so that it reads every model,
-and whoever does not trust it gains nothing. Momentum is that of the local optimiser, begun anew in every round. The
-paper allows any symmetric W.
+Differs from the paper: the coordinator computes what clients would from each other's messages, so that it
+reads every model, and whoever does not trust it gains nothing. Momentum is that of the local optimiser, begun
+anew in every round. The paper allows any symmetric W.
 """
 
 from dataclasses import dataclass
@@ -25,12 +28,15 @@ from unskew.methods.shared.weights import first_models, last_models, with_idle_c
 class DFedAvg(Part):
     """Sends each client the mean of its neighbours' models in place of everybody's."""
 
-    neighbours: Annotated[int, Ge(1), Le(100_000), "how many clients on each side in the ring one averages with"] = 1
+    neighbours: Annotated[
+        int, Ge(1), Le(100_000), "how many clients on each side in the ring one averages with"
+    ] = 1
     moves: Annotated[bool, "draw another ring in every round; False: it is that of clients' numbers"] = False
     name = "dfedavg"
     family = "merge"
     use_when = (
-        "To see what a federation whose members talk to a few others only would reach, beside one with a common model."
+        "To see what a federation whose members talk to a few others only would reach, beside one with a"
+        " common model."
     )
     weights_read = "each"
     keeps_at_server = ("z", "u")
@@ -41,7 +47,10 @@ class DFedAvg(Part):
         return {"z": z, "u": {n: t.clone() for n, t in z.items()}}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        z, W_KK = with_idle_clients(last_models(s["z"], ups), s["u"], fed), self.links(fed.clients, fed.seed, ups.t)
+        z, W_KK = (
+            with_idle_clients(last_models(s["z"], ups), s["u"], fed),
+            self.links(fed.clients, fed.seed, ups.t),
+        )
         return {"z": z, "u": {n: torch.einsum("kj,j...->k...", W_KK.to(t), t) for n, t in z.items()}}
 
     def links(self, K: int, seed: int, t: int) -> Tensor:

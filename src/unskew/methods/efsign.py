@@ -1,9 +1,10 @@
-"""Signs with error feedback, EF-signSGD (Karimireddy et al., ICML 2019, arXiv 1901.09847): one bit a number, nothing lost.
+"""Signs with error feedback, EF-signSGD (Karimireddy et al., ICML 2019, arXiv 1901.09847): one bit a number,
+nothing lost.
 
 Client: v = (w_S - w_t) + e_k;   sends s_k = mean_i |v_i| sign(v), by tensor;   e_k' = v - s_k
 Server: as ever, with w_t + s_k for the client's weights.    e_k begins at 0; sign(0) = 1
-Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate. Statistics of
-batch normalisation and what other Parts share travel whole, and so does what the server sends.
+Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate.
+Statistics of batch normalisation and what other Parts share travel whole, and so does what the server sends.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ class EFSign(Part):
 
     name = "efsign"
     family = "compression"
-    use_when = "A thirtieth of the bytes may be sent, and clients come back often enough to send later what was lost."
+    use_when = (
+        "A thirtieth of the bytes may be sent, and clients come back often enough to send later what was"
+        " lost."
+    )
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)}
@@ -43,7 +47,9 @@ class EFSign(Part):
             kind="weights",
             samples="client",
         )
-        sizes = Share((len(fed.shared),), low=0, reads="each", what="mean sizes", kind="weights", samples="client")
+        sizes = Share(
+            (len(fed.shared),), low=0, reads="each", what="mean sizes", kind="weights", samples="client"
+        )
         return {"signs": bits, "sizes": sizes}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:

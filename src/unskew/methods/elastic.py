@@ -1,12 +1,17 @@
-"""Elastic aggregation (Chen et al., CVPR 2023): the server's step is short in weights on which clients' outputs depend most.
+"""Elastic aggregation (Chen et al., CVPR 2023): the server's step is short in weights on which clients'
+outputs depend most.
 
-Client: before training, batch after batch of its samples:   Om_k <- mu Om_k + (1 - mu) |grad_w mean |z|^2|    for each weight
-        z: the model's outputs, in evaluation mode; no label is read. Om_k begins at 0 and goes on from round to round
-Server: Om = sum_k n_k / n Om_k,   zeta = 1 + tau - Om / max_k Om_k,   w_{t+1} = w_t + zeta (w- - w_t)      w-: the weighted mean
+Client: before training, batch after batch of its samples:   Om_k <- mu Om_k + (1 - mu) |grad_w mean |z|^2|
+for each weight
+        z: the model's outputs, in evaluation mode; no label is read. Om_k begins at 0 and goes on from round
+        to round
+Server: Om = sum_k n_k / n Om_k,   zeta = 1 + tau - Om / max_k Om_k,   w_{t+1} = w_t + zeta (w- - w_t)
+w-: the weighted mean
         with over=weights the largest Om of all weights stands for max_k Om_k;   0 / 0 is 0
 Statistics of normalisation take the plain mean.
-Differs from the paper: all of a client's samples are read, and trained on, too, in the paper 30 % that are set apart. What Om is
-compared with follows public code (FL-bench), whose Om is one number for each tensor, from the gradient of the labels' loss.
+Differs from the paper: all of a client's samples are read, and trained on, too, in the paper 30 % that are
+set apart. What Om is compared with follows public code (FL-bench), whose Om is one number for each tensor,
+from the gradient of the labels' loss.
 """
 
 from dataclasses import dataclass
@@ -25,7 +30,10 @@ class Elastic(Part):
     """Shortens the server's step in sensitive weights, and lengthens it in others."""
 
     tau: Annotated[
-        float, Ge(0), Le(1), "the step in the most sensitive weights, in that of FedAvg; in others up to 1 + tau"
+        float,
+        Ge(0),
+        Le(1),
+        "the step in the most sensitive weights, in that of FedAvg; in others up to 1 + tau",
     ] = 0.5
     mu: Annotated[float, Ge(0), Lt(1), "what stays of a weight's sensitivity from batch to batch"] = 0.95
     over: Annotated[
@@ -35,14 +43,19 @@ class Elastic(Part):
     name = "elastic"
     family = "merge"
     against = ("labels",)
-    use_when = "Clients differ, drift apart in few sensitive weights, and the rest may move faster; goes with any local training."
+    use_when = (
+        "Clients differ, drift apart in few sensitive weights, and the rest may move faster; goes with any"
+        " local training."
+    )
     merges = True
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         w, what = fed.net.weights(), "how much outputs depend on each weight, times samples"
         reads: Literal["each", "sum"] = "each" if self.over == "clients" else "sum"
         return {
-            f"omega/{n}": Share(tuple(w[n].shape), low=0, reads=reads, what=what, kind="weights", samples="client")
+            f"omega/{n}": Share(
+                tuple(w[n].shape), low=0, reads=reads, what=what, kind="weights", samples="client"
+            )
             for n in fed.shared
         }
 

@@ -1,14 +1,17 @@
-"""FD, federated distillation (Jeong et al. 2018, arXiv 1811.11479): what a class's outputs look like elsewhere is the teacher.
+"""FD, federated distillation (Jeong et al. 2018, arXiv 1811.11479): what a class's outputs look like
+elsewhere is the teacher.
 
-Client k: CE(z, y) + lam CE(z, q_y)     q_c: the mean over the other clients that have class c of their p_jc, a constant;
+Client k: CE(z, y) + lam CE(z, q_y)     q_c: the mean over the other clients that have class c of their p_jc,
+a constant;
                                         0 for a class that none of them has
 Up:       p_kc, the mean softmax output of the trained model over the client's samples of class c
-Those who answered the last round count; a client leaves out its own p of that round. Models stay with the clients.
-`feddistill` (Seo et al. 2020, as FedGen's comparison runs it: FedDistill+) merges weights, too.
-Differs from the paper: its p are means over the steps of training, ours are the trained model's in evaluation mode. It
-divides by all other clients, ours by those that have the class. FedDistill+ in FedGen's code means logits over all
-clients, the client itself and those without the class among them, and takes the softmax of that mean for q. PFLlib's FD
-distils the logits themselves, whose cross-entropy is no bound on anything; ours are probabilities, as the paper's.
+Those who answered the last round count; a client leaves out its own p of that round. Models stay with the
+clients. `feddistill` (Seo et al. 2020, as FedGen's comparison runs it: FedDistill+) merges weights, too.
+Differs from the paper: its p are means over the steps of training, ours are the trained model's in evaluation
+mode. It divides by all other clients, ours by those that have the class. FedDistill+ in FedGen's code means
+logits over all clients, the client itself and those without the class among them, and takes the softmax of
+that mean for q. PFLlib's FD distils the logits themselves, whose cross-entropy is no bound on anything; ours
+are probabilities, as the paper's.
 """
 
 from collections.abc import Mapping
@@ -26,13 +29,15 @@ class FD(Part):
     """Distils from the mean output that other clients give to samples of the same class."""
 
     lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 teaches nothing"] = 1.0
-    aggregate_weights: Annotated[bool, "merge the weights too; False: only outputs are exchanged, as in the paper"] = (
-        False
-    )
+    aggregate_weights: Annotated[
+        bool, "merge the weights too; False: only outputs are exchanged, as in the paper"
+    ] = False
     name = "fd"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"feddistill": {"aggregate_weights": True}}
     family = "distillation"
-    use_when = "Models must not leave the clients, or links carry only a few numbers: a round sends C x C of them."
+    use_when = (
+        "Models must not leave the clients, or links carry only a few numbers: a round sends C x C of them."
+    )
     tasks = ("classification",)
     needs = "mean outputs by class"
 
@@ -46,8 +51,12 @@ class FD(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         C = fed.classes
         return {
-            "p": Share((C, C), low=0, high=1, what="mean output per class", kind="statistics", samples="class"),
-            "has": Share((C,), low=0, high=1, what="which classes it has", kind="statistics", samples="class"),
+            "p": Share(
+                (C, C), low=0, high=1, what="mean output per class", kind="statistics", samples="class"
+            ),
+            "has": Share(
+                (C,), low=0, high=1, what="which classes it has", kind="statistics", samples="class"
+            ),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -1,13 +1,17 @@
-"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): multipliers draw clients' models and the global one together.
+"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): multipliers draw clients' models and the global
+one together.
 
 Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)    S local steps; y_k begins at 0
         sends w_t + d_k,   d_k = (w_S - w_k) + (y_k' - y_k) / rho,   and keeps w_k' = w_S
-Server: w_{t+1} = w_t + lr mean_k d_k     lr: the share of the clients that answered, with which w stays the mean of all
-        w_k + y_k / rho; at 1 a client that was away adds what the model moved meanwhile again, and training may diverge
+Server: w_{t+1} = w_t + lr mean_k d_k     lr: the share of the clients that answered, with which w stays the
+mean of all
+        w_k + y_k / rho; at 1 a client that was away adds what the model moved meanwhile again, and training
+        may diverge
 Statistics of batch normalisation take the plain mean.
-Differs from the paper: a client's own w_k begins as the model it first receives, not as w_0. The official code takes w_t
-for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved; its lr is 1, and from
-round 61 on 0.5. It draws a client's number of epochs at random in every round, ours is the run's.
+Differs from the paper: a client's own w_k begins as the model it first receives, not as w_0. The official
+code takes w_t for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients
+moved; its lr is 1, and from round 61 on 0.5. It draws a client's number of epochs at random in every round,
+ours is the run's.
 """
 
 from dataclasses import dataclass
@@ -25,11 +29,18 @@ from unskew.merge.mean import weighted_mean
 class FedADMM(Part):
     """Pulls clients and server together by multipliers that every client keeps."""
 
-    rho: Annotated[float, Ge(1e-9), Le(1_000_000), "strength of the pull, and step size of the multipliers"] = 0.01
+    rho: Annotated[
+        float, Ge(1e-9), Le(1_000_000), "strength of the pull, and step size of the multipliers"
+    ] = 0.01
     lr: Annotated[
-        float, Ge(0), Le(1000), "the server's step; 0: the share of the clients that answered, and 1 with own=False"
+        float,
+        Ge(0),
+        Le(1000),
+        "the server's step; 0: the share of the clients that answered, and 1 with own=False",
     ] = 0.0
-    own: Annotated[bool, "send the change from the client's own last model; False: from the one it received"] = True
+    own: Annotated[
+        bool, "send the change from the client's own last model; False: from the one it received"
+    ] = True
     name = "fedadmm"
     family = "steps"
     against = ("labels",)

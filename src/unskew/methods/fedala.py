@@ -1,13 +1,16 @@
-"""FedALA (Zhang et al., AAAI 2023, arXiv 2212.01197, algorithm 1): a client learns how much of the global model to take.
+"""FedALA (Zhang et al., AAAI 2023, arXiv 2212.01197, algorithm 1): a client learns how much of the global
+model to take.
 
-Client: its model of the last blocks starts at  th = v + (w_t - v) * W,   v: what it trained last;   the lower ones at w_t
-        W is learned first, over its batches:   W <- clip(W - eta grad_th CE * (w_t - v), 0, 1),   from 1, and kept
-        Then it trains all and sends it.   Where it is new, v = w_t and so th = w_t
-Test:   a client's own score is that of th, learned again from the received w_t; the other scores are the global model's.
-Differs from the paper: W is learned on all of a client's samples, in their order; there on a random part of 80 %. In round
-2 it takes `first` passes over them, where the paper goes on until the loss settles; then one, as there. A client that misses
-round 1 or 2 never takes more than one; in public code everybody's first time is as long. The gradient is that of the model in
-evaluation mode.
+Client: its model of the last blocks starts at  th = v + (w_t - v) * W,   v: what it trained last;   the lower
+ones at w_t
+        W is learned first, over its batches:   W <- clip(W - eta grad_th CE * (w_t - v), 0, 1),   from 1, and
+        kept Then it trains all and sends it.   Where it is new, v = w_t and so th = w_t
+Test:   a client's own score is that of th, learned again from the received w_t; the other scores are the
+global model's.
+Differs from the paper: W is learned on all of a client's samples, in their order; there on a random part of
+80 %. In round 2 it takes `first` passes over them, where the paper goes on until the loss settles; then one,
+as there. A client that misses round 1 or 2 never takes more than one; in public code everybody's first time
+is as long. The gradient is that of the model in evaluation mode.
 """
 
 from collections.abc import Iterator
@@ -25,13 +28,18 @@ from unskew.methods.shared.weights import block_refusal, in_last_blocks
 class FedALA(Remembered):
     """Starts a client's last blocks between the global model and its own, where its own data say."""
 
-    eta: Annotated[float, Ge(0), Le(1_000_000), "step size with which W is learned; 0: the global model as it is"] = 1.0
+    eta: Annotated[
+        float, Ge(0), Le(1_000_000), "step size with which W is learned; 0: the global model as it is"
+    ] = 1.0
     blocks: Annotated[int, Ge(1), Le(1000), "how many of the model's last blocks are mixed; 1: the head"] = 1
     first: Annotated[int, Ge(1), Le(1000), "passes that learn W in round 2, where it is learned first"] = 10
     name = "fedala"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients want to start from what is of use to them in the global model; sends nothing more than FedAvg."
+    use_when = (
+        "Clients want to start from what is of use to them in the global model; sends nothing more than"
+        " FedAvg."
+    )
     neutral = {"eta": 0.0}
 
     def refuse(self, fed: Fed) -> str | None:
@@ -76,7 +84,8 @@ class FedALA(Remembered):
 
 
 def batches(c: Client) -> Iterator[Batch]:
-    """The client's samples in their order, so many at a time as in a training step; the same wherever a hook runs."""
+    """The client's samples in their order, so many at a time as in a training step; the same wherever a hook
+    runs."""
     whole = list(c.batches())
     x, y, weight = (torch.cat([getattr(b, name) for b in whole]) for name in ("x", "y", "weight"))
     for first in range(0, len(weight), c.fed.batch):

@@ -1,16 +1,17 @@
 """FedAMP (Huang et al., AAAI 2021, arXiv 2007.03797): clients with similar models help each other most.
 
-Server: v_k is the model that client k sent last;   u_k = sum_j xi_kj v_j    is sent to client k instead of a global model
+Server: v_k is the model that client k sent last;   u_k = sum_j xi_kj v_j    is sent to client k instead of a
+global model
         xi_kj = others / (K - 1) e^(-|v_k - v_j|^2 / sigma) for j != k,   xi_kk = 1 - sum_j xi_kj
 Client: descends  CE + (lam/2) ||w - u_k||^2  from v_k, and sends it
         one without samples, whose minimum is u_k, sends that back
 Test:   a client's own score is v_k's; the other scores are those of what clients are sent.
-`others` and `lam` stand for the paper's alpha_k and lambda: others = alpha_k (K - 1) / sigma, where more than 1 could make
-xi_kk negative, and lam = lambda / alpha_k.
-Differs from the paper: local steps of SGD stand for the exact minimum. Clients that were absent count with the model
-they sent last, and before that with the first; a client that is new begins from u_k. PFLlib mixes the models of the last
-round alone, and adds to the loss the distance instead of its square, as a constant, so that it pulls nothing. Statistics of
-normalisation are mixed by xi, too.
+`others` and `lam` stand for the paper's alpha_k and lambda: others = alpha_k (K - 1) / sigma, where more than
+1 could make xi_kk negative, and lam = lambda / alpha_k.
+Differs from the paper: local steps of SGD stand for the exact minimum. Clients that were absent count with
+the model they sent last, and before that with the first; a client that is new begins from u_k. PFLlib mixes
+the models of the last round alone, and adds to the loss the distance instead of its square, as a constant, so
+that it pulls nothing. Statistics of normalisation are mixed by xi, too.
 """
 
 from dataclasses import dataclass
@@ -27,16 +28,19 @@ from unskew.methods.shared.weights import first_models, last_models, with_idle_c
 class FedAMP(Remembered):
     """Sends each client a mixture of all clients' models in which those like its own weigh most."""
 
-    others: Annotated[float, Ge(0), Le(1), "weight of all others together where their models equal a client's own"] = (
-        0.5
-    )
-    sigma: Annotated[float, Gt(0), Le(1e9), "squared distance of models at which another counts 1/e of that"] = 1.0
+    others: Annotated[
+        float, Ge(0), Le(1), "weight of all others together where their models equal a client's own"
+    ] = 0.5
+    sigma: Annotated[
+        float, Gt(0), Le(1e9), "squared distance of models at which another counts 1/e of that"
+    ] = 1.0
     lam: Annotated[float, Ge(0), Le(1_000_000), "pull of a client's model towards its mixture; 0: none"] = 1.0
     name = "fedamp"
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients form groups that nobody knows; each finds the others that resemble it. Few clients, small models."
+        "Clients form groups that nobody knows; each finds the others that resemble it. Few clients, small"
+        " models."
     )
     weights_read = "each"
     keeps_at_server = ("v", "u")

@@ -1,13 +1,17 @@
-"""FedAS (Yang, Huang & Ye, CVPR 2024): a received body is first fitted to the client, and clients count by what they learned.
+"""FedAS (Yang, Huang & Ye, CVPR 2024): a received body is first fitted to the client, and clients count by
+what they learned.
 
-Client: its head p_k stays with it. m_c: the mean feature of its class c by the body that it trained last. The received body
-        takes a pass of SGD over its batches before training,   sum_c mean_{i: y_i = c} |f_i - m_c|^2 / D   in each, at rate
-        Then it trains body and head, and sends the body and   F_k = sum over batches |grad CE|^2   of all it trained
+Client: its head p_k stays with it. m_c: the mean feature of its class c by the body that it trained last. The
+received body
+        takes a pass of SGD over its batches before training,   sum_c mean_{i: y_i = c} |f_i - m_c|^2 / D   in
+        each, at rate Then it trains body and head, and sends the body and   F_k = sum over batches |grad
+        CE|^2   of all it trained
 Server: w = sum_k F_k w_k / sum_k F_k;   the mean by size where all F_k are 0
-Test:   a client's own score is that of the model it trained last; the other scores are those of its head on the body w.
-Differs from the paper: details are public code's: F is that of each batch's mean loss, and clients count that replied in the
-round. Gradients of alignment and of F are those of the model in evaluation mode; alignment takes batches as large as
-training's, there 16.
+Test:   a client's own score is that of the model it trained last; the other scores are those of its head on
+the body w.
+Differs from the paper: details are public code's: F is that of each batch's mean loss, and clients count that
+replied in the round. Gradients of alignment and of F are those of the model in evaluation mode; alignment
+takes batches as large as training's, there 16.
 """
 
 from dataclasses import dataclass, replace
@@ -23,16 +27,20 @@ from unskew.methods.fedala import batches
 
 @dataclass(frozen=True)
 class FedAS(Remembered):
-    """Keeps heads at the clients, fits the received body to each before training, and weighs clients by Fisher information."""
+    """Keeps heads at the clients, fits the received body to each before training, and weighs clients by
+    Fisher information."""
 
-    rate: Annotated[float, Ge(0), Le(1000), "learning rate with which the received body is aligned; 0: it is not"] = (
-        0.01
-    )
+    rate: Annotated[
+        float, Ge(0), Le(1000), "learning rate with which the received body is aligned; 0: it is not"
+    ] = 0.01
     passes: Annotated[int, Ge(1), Le(1000), "passes over a client's samples that align the received body"] = 1
     name = "fedas"
     family = "personalised"
     against = ("labels", "absence")
-    use_when = "Clients keep heads of their own and often miss rounds, so that heads and the common body drift apart."
+    use_when = (
+        "Clients keep heads of their own and often miss rounds, so that heads and the common body drift"
+        " apart."
+    )
     tasks = ("classification",)
     needs = "means of features by class"
     divides = True

@@ -1,9 +1,10 @@
-"""FedAvg-FT, the diagnostic of ReBaFL's Fig. 1 (arXiv 2303.06314): the server re-trains the head on a balanced set.
+"""FedAvg-FT, the diagnostic of ReBaFL's Fig. 1 (arXiv 2303.06314): the server re-trains the head on a
+balanced set.
 
-Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; only the head learns, and the body
-runs in evaluation mode.
-Differs from the paper: its 30 samples a class are the first of the test set that is then scored; ours are training
-samples that no client receives.
+Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; only the head learns, and
+the body runs in evaluation mode.
+Differs from the paper: its 30 samples a class are the first of the test set that is then scored; ours are
+training samples that no client receives.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 class FedAvgFT(Part):
     """Re-trains the head at the server after every merge."""
 
-    each: Annotated[int, Ge(1), Le(100_000), "samples of every class that the server holds back from the clients"] = 30
+    each: Annotated[
+        int, Ge(1), Le(100_000), "samples of every class that the server holds back from the clients"
+    ] = 30
     epochs: Annotated[int, Ge(0), Le(10_000), "passes over these samples after every merge; 0 is FedAvg"] = 5
     batch_size: Annotated[int, Ge(1), Le(1_000_000), "samples in a step"] = 50
     lr: Annotated[float, Gt(0), Le(1000), "learning rate of SGD"] = 0.01
@@ -29,7 +32,8 @@ class FedAvgFT(Part):
     family = "classifier"
     against = ("labels",)
     use_when = (
-        "To see how much of a method's loss is due to the head; the server needs a few balanced samples of its own."
+        "To see how much of a method's loss is due to the head; the server needs a few balanced samples of"
+        " its own."
     )
     tasks = ("classification",)
     needs = "samples of each class at the server"
@@ -64,7 +68,8 @@ class HeadTraining:
 def train_head(
     w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: HeadTraining, generator: torch.Generator
 ) -> Weights:
-    """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but for decay)."""
+    """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but
+    for decay)."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
     absent_C = y_NC.sum(0) == 0
     sgd = torch.optim.SGD(list(head.values()), how.lr, how.momentum, weight_decay=how.weight_decay)

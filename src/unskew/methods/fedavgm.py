@@ -2,7 +2,8 @@
 
 Server: v <- beta v + (w_t - w-),   w_{t+1} = w_t - lr v      w-: the weighted mean of the clients
 Statistics of batch normalisation take the plain mean: momentum could make a running variance negative.
-Differs from the paper: it used Nesterov momentum, ours is plain. Undamped: v is not beta v + (1 - beta) delta.
+Differs from the paper: it used Nesterov momentum, ours is plain. Undamped: v is not beta v + (1 - beta)
+delta.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,13 @@
-"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head that nobody trains.
+"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head that nobody
+trains.
 
 Client: trains everything but the head, which keeps its common random start;  Up: the body.
-Test:   the global model as it is; with `finetune_epochs`, each client's own score is taken after so many passes of SGD
+Test:   the global model as it is; with `finetune_epochs`, each client's own score is taken after so many
+passes of SGD
         on its head, in shuffled minibatches of the setting `batch`; the result is never sent.
-Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. The paper fine-tunes the
-head or all weights; ours fine-tunes the head, by SGD without momentum or weight decay, while the body runs in evaluation
-mode.
+Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. The paper
+fine-tunes the head or all weights; ours fine-tunes the head, by SGD without momentum or weight decay, while
+the body runs in evaluation mode.
 """
 
 from dataclasses import dataclass
@@ -23,11 +25,14 @@ class FedBABU(Part):
     """Freezes the head at its random start; clients train the body."""
 
     finetune_epochs: Annotated[
-        int, Ge(0), Le(10_000), "passes over a client's data that train its head before its own score is taken"
+        int,
+        Ge(0),
+        Le(10_000),
+        "passes over a client's data that train its head before its own score is taken",
     ] = 0
-    lr: Annotated[float, Ge(0), Le(1000), With("finetune_epochs"), "learning rate of these passes; 0: the round's"] = (
-        0.0
-    )
+    lr: Annotated[
+        float, Ge(0), Le(1000), With("finetune_epochs"), "learning rate of these passes; 0: the round's"
+    ] = 0.0
     weighted: Annotated[bool, "weigh clients by their samples in the merge; False: equally"] = True
     name = "fedbabu"
     divides = True

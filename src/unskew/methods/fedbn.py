@@ -1,6 +1,7 @@
 """FedBN (Li et al., ICLR 2021, arXiv 2102.07623).
 
-Every batch-normalisation weight and statistic stays on the client: neither sent nor overwritten. A model without any is
+Every batch-normalisation weight and statistic stays on the client: neither sent nor overwritten. A model
+without any is
 refused: with it, this would be FedAvg.
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K.
 """
@@ -16,11 +17,16 @@ from unskew.core.modules import batch_norms
 class FedBN(Part):
     """Keeps everything that belongs to batch normalisation on the client."""
 
-    weighted: Annotated[bool, "weigh clients by their samples in the merge of all other weights; False: equally"] = True
+    weighted: Annotated[
+        bool, "weigh clients by their samples in the merge of all other weights; False: equally"
+    ] = True
     name = "fedbn"
     family = "personalised"
     against = ("features",)
-    use_when = "The sites' inputs look different (scanners, cameras) and each site wants a model of its own; the model has batch normalisation."
+    use_when = (
+        "The sites' inputs look different (scanners, cameras) and each site wants a model of its own; the"
+        " model has batch normalisation."
+    )
 
     @property
     def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]
@@ -30,8 +36,14 @@ class FedBN(Part):
         if fed.net.norms:
             return None
         if any(True for _ in batch_norms(fed.net.module)):
-            return "the model's batch normalisation is frozen (requires_grad=False), so that clients have none of their own; unfreeze it, or use fedavg"
-        return "the model has no batch normalisation to keep at the clients, so that it would be FedAvg; use another model, or fedavg"
+            return (
+                "the model's batch normalisation is frozen (requires_grad=False), so that clients have none"
+                " of their own; unfreeze it, or use fedavg"
+            )
+        return (
+            "the model has no batch normalisation to keep at the clients, so that it would be FedAvg; use"
+            " another model, or fedavg"
+        )
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return name in fed.net.norms

@@ -5,8 +5,9 @@ Client, with a batch u of these:  e1 = P(phi(u)), e2 = P(phi_t(u)), e3 = P(phi(x
     L_con = mean -log[ e^(2 cos(e1, e2)) / (e^(2 cos(e1, e2)) + e^(2 cos(e1, e3))) ]
     the model descends  CE(x, y) + mu L_con + lam CE(z(u), 1/C);   the projection P ascends L_con
 phi_t: the received body, a constant. P stays with the client from round to round.
-Differs from the paper: the model and P take their steps at once (there P first). u and, in L_con, x pass batch
-normalisation in evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is left out.
+Differs from the paper: the model and P take their steps at once (there P first). u and, in L_con, x pass
+batch normalisation in evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is
+left out.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,22 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le, MinLen
 
-from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
+from unskew.core import (
+    Batch,
+    Client,
+    Fed,
+    Noise,
+    Out,
+    Part,
+    Share,
+    Tensor,
+    Tree,
+    Trip,
+    Ups,
+    Weights,
+    key,
+    under,
+)
 from unskew.methods.moon import contrast
 
 
@@ -26,7 +42,10 @@ class FedBR(Part):
 
     mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 0.5
     lam: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the cross-entropy of pseudo-data with the uniform distribution"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "weight of the cross-entropy of pseudo-data with the uniform distribution",
     ] = 1.0
     pseudo: Annotated[int, Ge(1), Le(100_000), "number of averages that all clients together share"] = 32
     tau: Annotated[float, Gt(0), Le(1000), "factor on both cosines"] = 2.0
@@ -49,7 +68,9 @@ class FedBR(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),)
+        return (
+            Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),
+        )
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         each = self._each(fed)

@@ -1,16 +1,17 @@
-"""FedCAC (Wu et al., ICCV 2023, arXiv 2309.11103): clients collaborate on their critical weights with those like them.
+"""FedCAC (Wu et al., ICCV 2023, arXiv 2309.11103): clients collaborate on their critical weights with those
+like them.
 
 Server: with what client k was sent, w_k0, and what it sent back, w_k, for every tensor of weights:
         M_k marks the share tau of its numbers with the largest |(w_k - w_k0) w_k|
-        O_kj = 1 - |M_k - M_j|_1 / (2 |M_k|_1),   bound = mean O + t / beta (max O - mean O)    over pairs k != j, in round t
-        v_k = mean of w_j over j = k and all j with O_kj >= bound
+        O_kj = 1 - |M_k - M_j|_1 / (2 |M_k|_1),   bound = mean O + t / beta (max O - mean O)    over pairs k
+        != j, in round t v_k = mean of w_j over j = k and all j with O_kj >= bound
         w = sum_k n_k / n w_k,   and client k is sent  M_k v_k + (1 - M_k) w
 Test:   clients are scored by what they are sent.
-After beta rounds a client is alone with itself and clients as like it as any two are. A beta beyond the run's end keeps
-half of all clients together to the end, and their critical weights impersonal.
-Differs from the paper: the server finds M_k, which it can from what it has, so that nothing more is sent than with FedAvg;
-there clients do, and send M_k. Clients count that replied in the round; others keep their M_k and v_k. Public code
-weighs collaborators equally, as ours, and begins with v_k a round later.
+After beta rounds a client is alone with itself and clients as like it as any two are. A beta beyond the run's
+end keeps half of all clients together to the end, and their critical weights impersonal.
+Differs from the paper: the server finds M_k, which it can from what it has, so that nothing more is sent than
+with FedAvg; there clients do, and send M_k. Clients count that replied in the round; others keep their M_k
+and v_k. Public code weighs collaborators equally, as ours, and begins with v_k a round later.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ _NOTHING = 1e-10
 
 @dataclass(frozen=True)
 class FedCAC(Part):
-    """Gives each client everybody's mean, but for its critical weights the mean of clients with the same critical weights."""
+    """Gives each client everybody's mean, but for its critical weights the mean of clients with the same
+    critical weights."""
 
     tau: Annotated[float, Gt(0), Le(1), "share of every tensor's numbers that are critical"] = 0.5
     beta: Annotated[

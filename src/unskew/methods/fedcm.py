@@ -1,13 +1,14 @@
 """FedCM (Xu et al. 2021, arXiv 2106.10874): momentum of the server in every local step.
 
 Client: g <- alpha g + (1 - alpha) D    D: `c.down["delta"]`; 0 in round 1
-        sends a_k lr,   a_k = S local steps for plain SGD, the sum of the weights of all steps' gradients with momentum
+        sends a_k lr,   a_k = S local steps for plain SGD, the sum of the weights of all steps' gradients with
+        momentum
 Server: D <- (w_t - w_{t+1}) / mean_k (a_k lr)
 D is the change that the method's merge made, in units of a gradient, also where that is not the mean.
-The merge weighs clients equally, as the mean of a_k does: by size, those that take more steps would count for more than
-that, and D grow in every round until nothing is finite.
-Differs from the paper: the server's step size is fixed at 1. The paper's a_k is the same S for all. Weight decay is added
-after the mixture, as its public reproductions do.
+The merge weighs clients equally, as the mean of a_k does: by size, those that take more steps would count for
+more than that, and D grow in every round until nothing is finite.
+Differs from the paper: the server's step size is fixed at 1. The paper's a_k is the same S for all. Weight
+decay is added after the mixture, as its public reproductions do.
 """
 
 from dataclasses import dataclass
@@ -28,16 +29,24 @@ class FedCM(Part):
     name = "fedcm"
     family = "steps"
     against = ("labels", "absence")
-    use_when = "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the server's."
+    use_when = (
+        "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the"
+        " server's."
+    )
     weighting = "equal"
     keeps_at_server = ("before", "pull")
     by_steps = "server"
     clashes = dict.fromkeys(
-        HEAD_FIRST_PARTS, "it divides the last move by all local steps, and with the other the body rests in some"
+        HEAD_FIRST_PARTS,
+        "it divides the last move by all local steps, and with the other the body rests in some",
     )
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if fed.optimiser == "sgd" else "its momentum is in units of a gradient of SGD; set optimiser=sgd"
+        return (
+            None
+            if fed.optimiser == "sgd"
+            else "its momentum is in units of a gradient of SGD; set optimiser=sgd"
+        )
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         what = "accumulated weight of the local steps, times the learning rate"
@@ -61,5 +70,7 @@ class FedCM(Part):
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
         there = s["pull"] > 0  # a noisy mean may not be; then the last step stays
-        delta = {n: torch.where(there, (old - w[n]) / s["pull"], s["delta"][n]) for n, old in s["before"].items()}
+        delta = {
+            n: torch.where(there, (old - w[n]) / s["pull"], s["delta"][n]) for n, old in s["before"].items()
+        }
         return w, s | {"delta": delta, "before": {n: w[n].clone() for n in delta}}

@@ -1,11 +1,14 @@
-"""FedData (Zhao et al. 2018, arXiv 1806.00582): every client uploads a tenth of its raw data; an upper reference.
+"""FedData (Zhao et al. 2018, arXiv 1806.00582): every client uploads a tenth of its raw data; an upper
+reference.
 
-Once, before round 1: clients send a share of their samples with labels; the server sends the union P to all clients.
+Once, before round 1: clients send a share of their samples with labels; the server sends the union P to all
+clients.
 Client: trains on its own data and P together; the merge weighs it by its own samples.
-Differs from the paper: its shared set is the server's own, with all classes alike, and trains the first model; ours comes from
-clients, as where FLea is compared with it. A local epoch takes as many steps as without P, each sample of it drawn from P
-with probability |P| / (|P| + n_k). The original runs through all of P in every epoch, which takes many times longer where
-clients are small; `epochs` times (|P| + n_k) / n_k corresponds to it.
+Differs from the paper: its shared set is the server's own, with all classes alike, and trains the first
+model; ours comes from clients, as where FLea is compared with it. A local epoch takes as many steps as
+without P, each sample of it drawn from P with probability |P| / (|P| + n_k). The original runs through all of
+P in every epoch, which takes many times longer where clients are small; `epochs` times (|P| + n_k) / n_k
+corresponds to it.
 """
 
 from dataclasses import dataclass
@@ -43,7 +46,14 @@ class FedData(Part):
         return {
             "x": Share((None, *fed.shape), rows=rows, reads="each", what="raw inputs", kind="inputs"),
             "labels": Share(
-                (None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels", kind="labels"
+                (None,),
+                torch.int64,
+                0,
+                fed.classes - 1,
+                rows=rows,
+                reads="each",
+                what="their labels",
+                kind="labels",
             ),
         }
 

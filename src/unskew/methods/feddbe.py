@@ -1,12 +1,16 @@
-"""FedDBE (Zhang et al., NeurIPS 2023, arXiv 2311.14975): what is a client's own in features is remembered, and kept out of the body.
+"""FedDBE (Zhang et al., NeurIPS 2023, arXiv 2311.14975): what is a client's own in features is remembered,
+and kept out of the body.
 
-Round 1 trains as ever. After it every client sends the sum of its features h by the merged model, once: g is their mean
-over all samples.   From round 2 on client k has a memory m_k, that begins at 0 and stays with it, and descends
-        CE(head(h + m_k)) + kappa mean_d (mean_i h_i - g)_d^2 / 2      means over the batch's samples i and D features d
+Round 1 trains as ever. After it every client sends the sum of its features h by the merged model, once: g is
+their mean over all samples.   From round 2 on client k has a memory m_k, that begins at 0 and stays with it,
+and descends
+        CE(head(h + m_k)) + kappa mean_d (mean_i h_i - g)_d^2 / 2      means over the batch's samples i and D
+        features d
 Test:   a client's own score is taken with h + m_k; the other scores are the global model's, on h.
-Differs from the paper: there clients train once before round 1 for g, and their features count as they were while they
-trained. The mean of h is the batch's, as with the paper's momentum at 1; public code has 0.1 unless told otherwise. m_k is trained by the
-optimiser of all other weights, where public code's has neither momentum nor decay.
+Differs from the paper: there clients train once before round 1 for g, and their features count as they were
+while they trained. The mean of h is the batch's, as with the paper's momentum at 1; public code has 0.1
+unless told otherwise. m_k is trained by the optimiser of all other weights, where public code's has neither
+momentum nor decay.
 """
 
 from collections.abc import Sequence

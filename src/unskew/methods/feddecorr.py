@@ -3,8 +3,8 @@
 Client: loss + beta L,  H the batch's features, each of its D columns standardised, n samples
         code form (default):  M = H^T H,   L = mean over pairs i != j of M_ij^2, divided by n
         paper form:           L = |H^T H / n|_F^2 / D^2, the diagonal included
-Differs from the paper: the code form is the default, because beta = 0.1 was tuned for it; it is (n - 1)^2 / n times a
-mean squared correlation.
+Differs from the paper: the code form is the default, because beta = 0.1 was tuned for it; it is (n - 1)^2 / n
+times a mean squared correlation.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,8 @@ def correlation_penalty(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
     unbiased = n - 1 if form == "code" else n
     var_D = centred.pow(2).sum(0) / unbiased.clamp(min=1)
     H = centred * (var_D + 1e-8).rsqrt()
-    # |H^T H| = |H H^T|: of samples or of features, whichever are fewer; D of thousands would make D^2 the whole cost
+    # |H^T H| = |H H^T|: of samples or of features, whichever are fewer; D of thousands would make D^2 the
+    # whole cost
     squares = (H @ H.T if len(H) < D else H.T @ H).pow(2).sum()
     if form == "paper":
         penalty = squares / n.clamp(min=1).pow(2) / D**2

@@ -1,11 +1,13 @@
 """FedDisco (Ye et al., ICML 2023, arXiv 2305.19229): clients whose labels are skewed count less.
 
 Client: sends d_k = sum_c q_kc log(C q_kc)    q_k: the shares of its labels; with measure=l2, ||q_k - 1/C||
-Server: d_k <- d_k / sum_j d_j   for kl;   p_k <- relu(p_k - a d_k + b),   divided by their sum    p_k: n_k / n
+Server: d_k <- d_k / sum_j d_j   for kl;   p_k <- relu(p_k - a d_k + b),   divided by their sum    p_k: n_k /
+n
         w_{t+1} = sum_k p_k w_k
 If nothing is left of any client, p_k stays as it is.
-Differs from the paper: labels are compared with uniform ones only, its default. Divergences are divided by their sum, as
-the official code does, whose defaults ours are; without anything left of a client that code fails.
+Differs from the paper: labels are compared with uniform ones only, its default. Divergences are divided by
+their sum, as the official code does, whose defaults ours are; without anything left of a client that code
+fails.
 """
 
 from dataclasses import dataclass, replace
@@ -23,10 +25,12 @@ class FedDisco(Part):
     """Weighs clients by their size and by how evenly their labels are spread."""
 
     a: Annotated[float, Ge(0), Le(1_000_000), "how much a client loses for the skew of its labels"] = 0.5
-    b: Annotated[float, Ge(0), Le(1_000_000), "added to every client's weight; large values weigh clients equally"] = (
-        0.1
+    b: Annotated[
+        float, Ge(0), Le(1_000_000), "added to every client's weight; large values weigh clients equally"
+    ] = 0.1
+    measure: Annotated[Literal["kl", "l2"], "distance of a client's label shares from the uniform ones"] = (
+        "kl"
     )
-    measure: Annotated[Literal["kl", "l2"], "distance of a client's label shares from the uniform ones"] = "kl"
     name = "feddisco"
     tasks = ("classification", "segmentation")
     needs = "class counts"

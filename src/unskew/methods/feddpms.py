@@ -1,24 +1,28 @@
-"""FedDPMS (Chen & Vikalo, CVPRW 2023, arXiv 2206.00686): clients draw what they lack from others' noisy latent means.
+"""FedDPMS (Chen & Vikalo, CVPRW 2023, arXiv 2206.00686): clients draw what they lack from others' noisy
+latent means.
 
-Model:    ... base -> latent: mu = sigmoid(W h + b) in [0, 1]^l -> head;  beside it log s^2 (linear in h) and a decoder
-Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2); decoders stay local
-At T_p    clients send their decoders, whose mean is w_d
+Model:    ... base -> latent: mu = sigmoid(W h + b) in [0, 1]^l -> head;  beside it log s^2 (linear in h) and
+a decoder Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2); decoders
+stay local At T_p    clients send their decoders, whose mean is w_d
 Share     (T_p <= t < T, each client once): for its n largest classes the mean m_c of mu over its samples, and
-          "paper": alpha vectors m_c + N(0, sigma^2) whose decoded image the classifier takes for c (200 batches at most)
-          "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter by the global model
-Match     R_i = the client j != i whose shared classes meet most of the n classes i has least of; the lowest id wins
-Stage II  (t > T_p): CE on own and synthetic images w_d(Z_{R_i}); each sample is synthetic with probability
+          "paper": alpha vectors m_c + N(0, sigma^2) whose decoded image the classifier takes for c (200
+          batches at most) "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter
+          by the global model
+Match     R_i = the client j != i whose shared classes meet most of the n classes i has least of; the lowest
+id wins Stage II  (t > T_p): CE on own and synthetic images w_d(Z_{R_i}); each sample is synthetic with
+probability
           |synthetic| / (n_i + |synthetic|), so that an epoch takes as long as without
-Differs from the paper: clients share one round earlier, after the last round of stage I; means and filter are those of
-the merged encoder and classifier, not of the client's own; all clients receive all latents, not only their match's;
-clients weigh by their real samples; the number of synthetic samples in an epoch is binomial (paper: a draw without
-replacement); the head reads mu, not a drawn z. Errors of pixels add up and KL is averaged, as in the public code, which
-has cross-entropy of pixels instead of squares; the decoder has no batch normalisation. The matching is rebuilt from the
-text. The public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
-Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures of "single"
-hold given the encoder, the class sizes and the class lists: a record more or less can change which classes are shared,
-and so the shape of the release. Nothing covers encoder, weights, sizes and lists, so that end to end epsilon is infinite.
-See `account`.
+Differs from the paper: clients share one round earlier, after the last round of stage I; means and filter are
+those of the merged encoder and classifier, not of the client's own; all clients receive all latents, not only
+their match's; clients weigh by their real samples; the number of synthetic samples in an epoch is binomial
+(paper: a draw without replacement); the head reads mu, not a drawn z. Errors of pixels add up and KL is
+averaged, as in the public code, which has cross-entropy of pixels instead of squares; the decoder has no
+batch normalisation. The matching is rebuilt from the text. The public code has linear mu, one scalar for a
+mean, and shares once for all, after stage I.
+Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures
+of "single" hold given the encoder, the class sizes and the class lists: a record more or less can change
+which classes are shared, and so the shape of the release. Nothing covers encoder, weights, sizes and lists,
+so that end to end epsilon is infinite. See `account`.
 """
 
 from __future__ import annotations
@@ -72,7 +76,8 @@ def filter_copies(
 def multiply_means(
     means: Tensor, labels: Tensor, spread: float, count: int, classify: Classify, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """([N, L], [N]): around each noisy mean, up to `count` vectors that are taken for its class, or the mean itself."""
+    """([N, L], [N]): around each noisy mean, up to `count` vectors that are taken for its class, or the mean
+    itself."""
     vectors: list[Tensor] = []
     names: list[int] = []
     for mean_L, label in zip(means, labels.tolist()):
@@ -84,7 +89,8 @@ def multiply_means(
 
 
 def match_client(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
-    """The client whose shared classes meet most of what client i has least of; the lowest id of several, -1 for none.
+    """The client whose shared classes meet most of what client i has least of; the lowest id of several, -1
+    for none.
 
     lacks, classes: 1 where a client has least of a class, and where it shares it.
     """
@@ -100,14 +106,20 @@ class FedDPMS(Part):
     lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the autoencoder's loss in stage I"] = 0.05
     stage: Annotated[float, Gt(0), Lt(1), "share of the rounds that are stage I"] = 0.4
     width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 32
-    top: Annotated[int, Ge(1), Le(100_000), "n, the largest classes of a client, of which it shares means"] = 3
+    top: Annotated[
+        int, Ge(1), Le(100_000), "n, the largest classes of a client, of which it shares means"
+    ] = 3
     alpha: Annotated[int, Ge(1), Le(100_000), "latent vectors of each shared class"] = 200
     sigma: Annotated[
-        float, Ge(1e-6), Le(1_000_000), "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]"
+        float,
+        Ge(1e-6),
+        Le(1_000_000),
+        "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]",
     ] = 4.0
     least: Annotated[int, Ge(1), Le(1_000_000), "samples that a class needs to be shared"] = 2
     mechanism: Annotated[
-        Literal["paper", "single"], "many noisy vectors past the client's filter, or one that receivers multiply"
+        Literal["paper", "single"],
+        "many noisy vectors past the client's filter, or one that receivers multiply",
     ] = "paper"
     spread: Annotated[
         float,
@@ -153,7 +165,10 @@ class FedDPMS(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
-            return f"its decoder draws images whose sides are multiples of 4 and a sample here is {list(fed.shape)}"
+            return (
+                "its decoder draws images whose sides are multiples of 4 and a sample here is"
+                f" {list(fed.shape)}"
+            )
         return None if fed.classes > 1 else "with one class there is nothing to lack"
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
@@ -237,7 +252,9 @@ class FedDPMS(Part):
     def decoders(self, fed: Fed) -> dict[str, Share]:
         own = _decoder_of(fed.net.weights(), self.name)
         return {
-            f"decoder/{n}": Share(tuple(t.shape), what="the decoder's weights", kind="weights", samples="client")
+            f"decoder/{n}": Share(
+                tuple(t.shape), what="the decoder's weights", kind="weights", samples="client"
+            )
             for n, t in own.items()
         }
 
@@ -254,8 +271,18 @@ class FedDPMS(Part):
     def releases(self, fed: Fed) -> dict[str, Share]:
         kind, rows = ("dp", self.top) if self.mechanism == "single" else ("none", self.rows)
         lists = Share((fed.classes,), low=0, high=1, reads="each", kind="statistics", samples="class")
-        what = "noisy latent means" + (" (dp only given the encoder, class sizes and lists)" if kind == "dp" else "")
-        z = Share((None, self.width), rows=rows, guarantee=kind, reads="each", what=what, kind="sums", samples="class")
+        what = "noisy latent means" + (
+            " (dp only given the encoder, class sizes and lists)" if kind == "dp" else ""
+        )
+        z = Share(
+            (None, self.width),
+            rows=rows,
+            guarantee=kind,
+            reads="each",
+            what=what,
+            kind="sums",
+            samples="class",
+        )
         return {
             "z": z,
             "labels": replace(
@@ -273,7 +300,8 @@ class FedDPMS(Part):
         }
 
     def release(self, w: Weights, c: Client) -> Tree:
-        """Noisy means of the client's largest classes, the first time it is asked; afterwards, or without any, no rows."""
+        """Noisy means of the client's largest classes, the first time it is asked; afterwards, or without
+        any, no rows."""
         device, C = c.counts.device, c.fed.classes
         order = c.counts.argsort(descending=True, stable=True)
         top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
@@ -334,9 +362,12 @@ class FedDPMS(Part):
         return z[: self.rows], labels[: self.rows]
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
-        """By client and class, and for the smallest class that is shared; see `privacy/accounting.py` for the readings."""
+        """By client and class, and for the smallest class that is shared; see `privacy/accounting.py` for the
+        readings."""
         filtered = self.mechanism == "paper"
-        return LatentRelease(self.width, self.sigma, self.alpha, self.top, self.least, filtered).account(counts_KC)
+        return LatentRelease(self.width, self.sigma, self.alpha, self.top, self.least, filtered).account(
+            counts_KC
+        )
 
 
 def divergence(mu_BL: Tensor, log_var_BL: Tensor) -> Tensor:

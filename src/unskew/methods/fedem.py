@@ -1,13 +1,17 @@
-"""FedEM (Marfoq, Neglia, Bellet, Kameni & Vidal, NeurIPS 2021, arXiv 2108.10252): each client's own mixture of common models.
+"""FedEM (Marfoq, Neglia, Bellet, Kameni & Vidal, NeurIPS 2021, arXiv 2108.10252): each client's own mixture
+of common models.
 
-Client: q_ij = pi_j e^-l(th_j; x_i, y_i) / sum_m pi_m e^-l(th_m; x_i, y_i)     of the received th and of the pi of the last round
-        pi_j <- mean_i q_ij over all its samples;   th_j descends  mean_i q_ij l(th_j; x_i, y_i),  all j at once
+Client: q_ij = pi_j e^-l(th_j; x_i, y_i) / sum_m pi_m e^-l(th_m; x_i, y_i)     of the received th and of the
+pi of the last round
+        pi_j <- mean_i q_ij over all its samples;   th_j descends  mean_i q_ij l(th_j; x_i, y_i),  all j at
+        once
 Server: th_j <- weighted mean of th_j over the replies, each j by itself;   pi stays with the client
 Test:   p(c) = sum_j pi_j softmax(z_j)_c;   a client's own score has its pi, all others have 1/M of each
 th_0 is the model, and the others begin with its numbers in another order, tensor by tensor: drawn as it was.
-Differs from the paper: the paper draws every th_j by itself. Its q are those of the round's beginning, as here; they are computed
-again for the samples of each step, which costs M passes forward more. A client that has never taken part has no own score, where
-the paper would have it compute its pi. What other Parts do to logits, loss or activations reaches th_0 alone.
+Differs from the paper: the paper draws every th_j by itself. Its q are those of the round's beginning, as
+here; they are computed again for the samples of each step, which costs M passes forward more. A client that
+has never taken part has no own score, where the paper would have it compute its pi. What other Parts do to
+logits, loss or activations reaches th_0 alone.
 """
 
 from dataclasses import dataclass
@@ -30,7 +34,8 @@ class FedEM(Part):
     family = "personalised"
     against = ("labels", "features")
     use_when = (
-        "Clients mix a few kinds of data in shares of their own; training and traffic cost as many times as much."
+        "Clients mix a few kinds of data in shares of their own; training and traffic cost as many times as"
+        " much."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"
@@ -39,9 +44,14 @@ class FedEM(Part):
     def refuse(self, fed: Fed) -> str | None:
         net = fed.net
         if [n for n in net.buffers if n not in net.constants]:
-            return "its models would have running statistics of batch normalisation in common; take a model without"
+            return (
+                "its models would have running statistics of batch normalisation in common; take a model"
+                " without"
+            )
         if [n for n in net.trainable if n not in fed.shared]:
-            return "every weight of its models is common, but other Parts keep or freeze some of the first one's"
+            return (
+                "every weight of its models is common, but other Parts keep or freeze some of the first one's"
+            )
         return None
 
     def weights(self, fed: Fed) -> Weights:
@@ -57,7 +67,9 @@ class FedEM(Part):
         return name == "fedem.pi"
 
     def begin(self, w: Weights, c: Client) -> Tree:
-        total = c.total(lambda b: {"q": (self.responsible(c, b) * b.weight[:, None]).sum(0), "n": b.weight.sum()})
+        total = c.total(
+            lambda b: {"q": (self.responsible(c, b) * b.weight[:, None]).sum(0), "n": b.weight.sum()}
+        )
         return {"pi": total["q"] / total["n"]}
 
     def starts(self, w: Weights, c: Client) -> Weights:
@@ -71,7 +83,8 @@ class FedEM(Part):
         q_BM = self.responsible(c, own)
         first = b.mean((q_BM[:, 0] - 1) * loss(out.logits, b.y))  # the engine adds the loss itself
         others = [
-            own.mean(q_BM[:, j] * loss(c.run_training(self.th(w, j), own.x), own.y)) for j in range(1, self.models)
+            own.mean(q_BM[:, j] * loss(c.run_training(self.th(w, j), own.x), own.y))
+            for j in range(1, self.models)
         ]
         return first + torch.stack(others).sum()
 

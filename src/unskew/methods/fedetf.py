@@ -1,11 +1,15 @@
-"""FedETF (Li et al., ICCV 2023, arXiv 2303.10058): all clients learn towards one classifier that is fixed from the start.
+"""FedETF (Li et al., ICCV 2023, arXiv 2303.10058): all clients learn towards one classifier that is fixed
+from the start.
 
-Head:   V = sqrt(C / (C - 1)) U (I - 1 1^T / C), [C, C]; U orthonormal, drawn once. Its columns stand at equal angles.
-Model:  before the head a projection P = Linear(D, C);  v = P(h) / |P(h)|;   z = beta v V;   beta is trained, from 1 on
+Head:   V = sqrt(C / (C - 1)) U (I - 1 1^T / C), [C, C]; U orthonormal, drawn once. Its columns stand at equal
+angles.
+Model:  before the head a projection P = Linear(D, C);  v = P(h) / |P(h)|;   z = beta v V;   beta is trained,
+from 1 on
 Client: CE(z + gamma log n_c, y)     n_c: the client's samples of class c; a class it lacks is masked out
 Test:   z.
-Differs from the paper: V's width is C, as in the official code with its LeNet, the paper allows more (its small CNN: 64, and
-beta from 10 on). Its fine-tuning of projection and classifier for a client's own score is left out.
+Differs from the paper: V's width is C, as in the official code with its LeNet, the paper allows more (its
+small CNN: 64, and beta from 10 on). Its fine-tuning of projection and classifier for a client's own score is
+left out.
 """
 
 from dataclasses import dataclass
@@ -43,14 +47,18 @@ class FedETF(Part):
     name = "fedetf"
     family = "classifier"
     against = ("labels",)
-    use_when = "Label skew makes clients' classifiers, and with them the features, point in different directions."
+    use_when = (
+        "Label skew makes clients' classifiers, and with them the features, point in different directions."
+    )
     tasks = ("classification",)
     needs = "one direction for each class"
     clashes = {**conflicts_of_prior(name), "moon": _FIXED}
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
         return with_head(
-            module, lambda D: nn.Sequential(nn.Linear(D, classes), Unit()), lambda old: etf_classifier(classes)
+            module,
+            lambda D: nn.Sequential(nn.Linear(D, classes), Unit()),
+            lambda old: etf_classifier(classes),
         )
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:

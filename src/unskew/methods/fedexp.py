@@ -1,12 +1,14 @@
-"""FedExP (Jhunjhunwala, Wang & Joshi, ICLR 2023, arXiv 2301.09604): the server steps further where clients disagree.
+"""FedExP (Jhunjhunwala, Wang & Joshi, ICLR 2023, arXiv 2301.09604): the server steps further where clients
+disagree.
 
 Client: sends s_k = ||w_t - w_k||^2    over trained weights
-Server: d = w_t - w-,   eta = max(1, sum_k s_k / (2 M (||d||^2 + eps))),   w_{t+1} = w_t - eta d    w-: mean of M clients
+Server: d = w_t - w-,   eta = max(1, sum_k s_k / (2 M (||d||^2 + eps))),   w_{t+1} = w_t - eta d    w-: mean
+of M clients
         after the last round T, which oscillates less:  (w_T + w_{T-1}) / 2
 Statistics of batch normalisation take the plain mean.
-Differs from the paper: the average of two models is taken once, at the end; its plots show that of every round. The
-official code weighs clients by size (`weighted=True` does), puts M eps for eps, shrinks eps with the learning rate and clips
-gradients (`clip_gradients(norm=10)`).
+Differs from the paper: the average of two models is taken once, at the end; its plots show that of every
+round. The official code weighs clients by size (`weighted=True` does), puts M eps for eps, shrinks eps with
+the learning rate and clips gradients (`clip_gradients(norm=10)`).
 """
 
 from dataclasses import dataclass
@@ -23,14 +25,17 @@ from unskew.merge.mean import weighted_mean
 class FedExP(Part):
     """Extrapolates the server's step by how much clients' changes differ."""
 
-    eps: Annotated[float, Ge(0), Le(1_000_000), "added to ||d||^2; large values make the step 1, as in FedAvg"] = 0.001
+    eps: Annotated[
+        float, Ge(0), Le(1_000_000), "added to ||d||^2; large values make the step 1, as in FedAvg"
+    ] = 0.001
     average: Annotated[bool, "end with the average of the last two models"] = True
     weighted: Annotated[bool, "weigh clients by their samples; False: equally, as in the paper"] = False
     name = "fedexp"
     family = "merge"
     against = ("labels",)
     use_when = (
-        "Clients' changes point in different directions, so that their mean is too short a step; nothing to tune."
+        "Clients' changes point in different directions, so that their mean is too short a step; nothing to"
+        " tune."
     )
     merges = True
 
@@ -49,7 +54,10 @@ class FedExP(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if self.weighted and (ups.weighting == "equal" or ups.cap < 1):
             other = "weighting: equal" if ups.weighting == "equal" else f"cap: {ups.cap:g}"
-            text = f"'fedexp(weighted=True)' adds up what clients send by their samples, and {other} gives them other weights"
+            text = (
+                f"'fedexp(weighted=True)' adds up what clients send by their samples, and {other} gives them"
+                " other weights"
+            )
             raise UsageError("E108", f"{text}; leave out weighted=True, or {other}.")
         mean, M = weighted_mean(w, ups), float(ups.sizes.sum()) if self.weighted else len(ups)
         d = {n: w[n] - mean[n] for n in fed.shared}

@@ -1,13 +1,16 @@
-"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): perturbs feature statistics, more where clients differ in them.
+"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): perturbs feature statistics, more where clients
+differ in them.
 
-At every chosen cut, in training, with probability p per step; m, s: a sample's channel means and standard deviations,
-    V_m, V_s: their variances over the batch;   S_m, S_s: the variances of clients' mean m and s, from the server
-    gamma = C r / sum(r),  r_c = 1 / (1 + 1 / S_c);   m' = m + N(0, 1) sqrt((gamma + 1) V_m), s' alike
+At every chosen cut, in training, with probability p per step; m, s: a sample's channel means and standard
+deviations,
+    V_m, V_s: their variances over the batch;   S_m, S_s: the variances of clients' mean m and s, from the
+    server gamma = C r / sum(r),  r_c = 1 / (1 + 1 / S_c);   m' = m + N(0, 1) sqrt((gamma + 1) V_m), s' alike
     h <- (h - m) / s * s' + m'
 Up: each client's mean m and mean s per channel. Round 1: S = 1, so gamma = 1. At test time nothing happens.
-Differs from the paper: clients' means are taken over all samples by the trained model, not kept running (momentum 0.99)
-while it trains. Clients are weighted by size (paper: equally). A sample's standard deviation is the population's (code:
-unbiased), and 1e-6 is added once to (gamma + 1) V, not to each variance, at most 1.3e-5 apart. `variant="official"` is
+Differs from the paper: clients' means are taken over all samples by the trained model, not kept running
+(momentum 0.99) while it trains. Clients are weighted by size (paper: equally). A sample's standard deviation
+is the population's (code: unbiased), and 1e-6 is added once to (gamma + 1) V, not to each variance, at most
+1.3e-5 apart. `variant="official"` is
 a slip of the public code: one S for all channels, so that gamma is always 1.
 """
 
@@ -26,18 +29,23 @@ EPS = 1e-6
 class FedFA(Part):
     """Perturbs channel statistics of activations, more where clients differ more."""
 
-    p: Annotated[float, Ge(0), Le(1), "probability with which a step is perturbed at a cut; 0 is FedAvg"] = 0.5
-    cuts: Annotated[
-        tuple[str, ...], MinLen(1), 'blocks whose output is perturbed ("maps": all whose output has channels of pixels)'
-    ] = ("maps",)
-    variant: Annotated[Literal["paper", "official"], "variances over clients per channel, or one for all channels"] = (
-        "paper"
+    p: Annotated[float, Ge(0), Le(1), "probability with which a step is perturbed at a cut; 0 is FedAvg"] = (
+        0.5
     )
+    cuts: Annotated[
+        tuple[str, ...],
+        MinLen(1),
+        'blocks whose output is perturbed ("maps": all whose output has channels of pixels)',
+    ] = ("maps",)
+    variant: Annotated[
+        Literal["paper", "official"], "variances over clients per channel, or one for all channels"
+    ] = "paper"
     name = "fedfa"
     family = "data"
     against = ("features",)
     use_when = (
-        "Images look different from site to site, and the model rather than the input is to be made robust to it."
+        "Images look different from site to site, and the model rather than the input is to be made robust"
+        " to it."
     )
 
     @property
@@ -64,13 +72,16 @@ class FedFA(Part):
         return {what: {cut: torch.ones(n) for cut, n in self._channels(fed).items()} for what in ("m", "s")}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        """Standard normal numbers for every channel's m and s; one uniform number for each cut and step decides."""
+        """Standard normal numbers for every channel's m and s; one uniform number for each cut and step
+        decides."""
         drawn = {
             f"{what}/{cut}": Noise("normal", shape=(n,))
             for cut, n in self._channels(fed).items()
             for what in ("m", "s")
         }
-        return drawn | {f"p/{cut}": Noise("uniform", shape=(), per_sample=False) for cut in self._channels(fed)}
+        return drawn | {
+            f"p/{cut}": Noise("uniform", shape=(), per_sample=False) for cut in self._channels(fed)
+        }
 
     def tap(self, cut: str, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
         if f"p/{cut}" not in c.noise:
@@ -92,7 +103,9 @@ class FedFA(Part):
             return statistics
 
         total = c.total(sums)
-        return {what: {cut: total[f"{what}/{cut}"] / c.n for cut in self._cuts(c.fed)} for what in ("m", "s")}, {}
+        return {
+            what: {cut: total[f"{what}/{cut}"] / c.n for cut in self._cuts(c.fed)} for what in ("m", "s")
+        }, {}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         def variance(v_KC: Tensor) -> Tensor:
@@ -116,7 +129,8 @@ def moments(h_BCHW: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread(v_BC: Tensor, weight_B: Tensor, S_C: Tensor) -> Tensor:
-    """[C]: (gamma + 1) V of each channel, the batch's variance, more where clients differ more; 0 below two samples."""
+    """[C]: (gamma + 1) V of each channel, the batch's variance, more where clients differ more; 0 below two
+    samples."""
     n = weight_B.sum()
     mean_C = (v_BC * weight_B[:, None]).sum(0) / n.clamp(min=1)
     V_C = ((v_BC - mean_C).pow(2) * weight_B[:, None]).sum(0) / (n - 1).clamp(min=1)

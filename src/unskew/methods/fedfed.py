@@ -1,22 +1,26 @@
-"""FedFed (Yang et al., NeurIPS 2023, arXiv 2310.05077): clients share what of their images a generator leaves over, with noise.
+"""FedFed (Yang et al., NeurIPS 2023, arXiv 2310.05077): clients share what of their images a generator leaves
+over, with noise.
 
-Generator: x^ = decode(mu + s e), with mu and log s^2 of an encoder, e standard normal;   r = x - x^, what it leaves over
-Stage I  (t <= T_p):  CE(f(x)) + rec MSE(x^, x) + ce mean_j CE(f(r + sigma_j e_j)) + kl KL(N(mu, s^2) || N(0, I)) / (3 l)
-At T_p   everybody sends r + sigma_j e_j, with x^ = decode(mu), for all its samples and j = 1, 2, and their labels
-Stage II (t > T_p):   CE(f(x)) + weight CE(f(x~)), x~ as many rows of the pool of all that was sent as the batch has samples
-The generator's weights are trained beside the model's and merged as they are.
-Differs from the paper: stage I is rounds of the run, in which the model is the classifier that the generator is trained
-with and goes on from there (paper: 15 rounds before the run, of a network of their own; the model begins afresh), so that
-CE(f(x)) counts 1 in it, not 0.4, and clients that miss all of these rounds share all the same. The steps are those of the
-run's optimiser (public code: AdamW). Encoder and decoder are smaller, have no batch normalisation, and x^ lies in [0, 1].
-Stage II adds the two losses up, a row of the pool for each sample; public code takes the mean over the batch and both
-noisy copies, and turns the images at random. It trains the classifier first on mixtures and the generator on mosaics of
-samples, and draws new noise for each step from its r; ours stay as they were sent. The generator travels on in stage II.
-On `digits` with dirichlet:0.1, 10 clients, 30 rounds and 3 seeds the last round's model scored 98.4 +- 0.8 %, that of
-FedAvg 92.6 +- 3.0 %, and one trained on all data in one place 98.7 %; it moved 622 MB, FedAvg 92 MB.
-Privacy: the paper derives differential privacy from the noise; r is not clipped, so its sensitivity has no bound that is
-enforced, the generator has seen the data without noise, and labels are in clear. Nothing is guaranteed here.
-The noise is drawn from the run's seed, so whoever knows that, such as the coordinator, can take it off again.
+Generator: x^ = decode(mu + s e), with mu and log s^2 of an encoder, e standard normal;   r = x - x^, what it
+leaves over Stage I  (t <= T_p):  CE(f(x)) + rec MSE(x^, x) + ce mean_j CE(f(r + sigma_j e_j)) + kl KL(N(mu,
+s^2) || N(0, I)) / (3 l) At T_p   everybody sends r + sigma_j e_j, with x^ = decode(mu), for all its samples
+and j = 1, 2, and their labels Stage II (t > T_p):   CE(f(x)) + weight CE(f(x~)), x~ as many rows of the pool
+of all that was sent as the batch has samples The generator's weights are trained beside the model's and
+merged as they are.
+Differs from the paper: stage I is rounds of the run, in which the model is the classifier that the generator
+is trained with and goes on from there (paper: 15 rounds before the run, of a network of their own; the model
+begins afresh), so that CE(f(x)) counts 1 in it, not 0.4, and clients that miss all of these rounds share all
+the same. The steps are those of the run's optimiser (public code: AdamW). Encoder and decoder are smaller,
+have no batch normalisation, and x^ lies in [0, 1]. Stage II adds the two losses up, a row of the pool for
+each sample; public code takes the mean over the batch and both noisy copies, and turns the images at random.
+It trains the classifier first on mixtures and the generator on mosaics of samples, and draws new noise for
+each step from its r; ours stay as they were sent. The generator travels on in stage II. On `digits` with
+dirichlet:0.1, 10 clients, 30 rounds and 3 seeds the last round's model scored 98.4 +- 0.8 %, that of FedAvg
+92.6 +- 3.0 %, and one trained on all data in one place 98.7 %; it moved 622 MB, FedAvg 92 MB.
+Privacy: the paper derives differential privacy from the noise; r is not clipped, so its sensitivity has no
+bound that is enforced, the generator has seen the data without noise, and labels are in clear. Nothing is
+guaranteed here. The noise is drawn from the run's seed, so whoever knows that, such as the coordinator, can
+take it off again.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +30,22 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
+from unskew.core import (
+    Batch,
+    Client,
+    Fed,
+    Noise,
+    Out,
+    Part,
+    Share,
+    Tensor,
+    Tree,
+    Trip,
+    Ups,
+    Weights,
+    key,
+    under,
+)
 from unskew.methods.feddpms import divergence
 from unskew.methods.shared import sample_images
 from unskew.methods.shared.sample_images import decode
@@ -37,20 +56,34 @@ CHANNELS = (32, 64)
 
 @dataclass(frozen=True)
 class FedFed(Part):
-    """Shares noisy residues of images that a generator trained by all leaves over, and trains on everybody's."""
+    """Shares noisy residues of images that a generator trained by all leaves over, and trains on
+    everybody's."""
 
-    stage: Annotated[float, Gt(0), Lt(1), "share of the rounds in which the generator is trained, at least one"] = 0.25
-    rec: Annotated[float, Ge(0), Le(1_000_000), "weight of the generator's squared error, a mean over pixels"] = 5.0
-    ce: Annotated[float, Ge(0), Le(1_000_000), "weight of the cross-entropy of noisy residues in stage I"] = 2.0
-    kl: Annotated[float, Ge(0), Le(1_000_000), "weight of the divergence of latents from a standard normal"] = 0.005
+    stage: Annotated[
+        float, Gt(0), Lt(1), "share of the rounds in which the generator is trained, at least one"
+    ] = 0.25
+    rec: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the generator's squared error, a mean over pixels"
+    ] = 5.0
+    ce: Annotated[float, Ge(0), Le(1_000_000), "weight of the cross-entropy of noisy residues in stage I"] = (
+        2.0
+    )
+    kl: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the divergence of latents from a standard normal"
+    ] = 0.005
     width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 64
     sigma1: Annotated[
-        float, Ge(0), Le(1_000_000), "standard deviation of the noise on the first copy, in units of the model's inputs"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "standard deviation of the noise on the first copy, in units of the model's inputs",
     ] = 0.15
     sigma2: Annotated[
         float, Ge(0), Le(1_000_000), "standard deviation of the noise on the second copy, in the same units"
     ] = 0.25
-    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of shared residues' cross-entropy in stage II"] = 1.0
+    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of shared residues' cross-entropy in stage II"] = (
+        1.0
+    )
     name = "fedfed"
     first_stage = "stage"
     family = "data"
@@ -70,7 +103,10 @@ class FedFed(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         if not _drawable(fed.shape):
-            return f"its generator draws images whose sides are multiples of 4 and a sample here is {list(fed.shape)}"
+            return (
+                "its generator draws images whose sides are multiples of 4 and a sample here is"
+                f" {list(fed.shape)}"
+            )
         own = [n for n in fed.kept if n.startswith(f"{self.name}.")]
         return f"its generator is of all clients, and they keep '{own[0]}'" if own else None
 
@@ -115,7 +151,9 @@ class FedFed(Part):
         far_B = (drawn - b.x).pow(2).flatten(1).mean(1)
         noisy = [b.x - drawn + sigma * c.noise[e] for e, sigma in (("e1", self.sigma1), ("e2", self.sigma2))]
         wrong_B = sum(task.loss(c.run_training(w, r), b.y) for r in noisy) / 2
-        return b.mean(self.rec * far_B + self.ce * wrong_B + self.kl * divergence(mu, log_var) / (3 * self.width))
+        return b.mean(
+            self.rec * far_B + self.ce * wrong_B + self.kl * divergence(mu, log_var) / (3 * self.width)
+        )
 
     def on_pool(self, w: Weights, b: Batch, c: Client) -> Tensor:
         """What stage II adds: the loss of as many shared residues as the batch has samples."""
@@ -135,7 +173,8 @@ class FedFed(Part):
         left_over = torch.cat([x - decode(P, encode(P, x)[0], c.fed.shape) for x in b.x.split(256)])
         draw = key(c.fed.seed, self.name, "release", int(c.id))
         noisy = [
-            left_over + s * torch.randn(left_over.shape, generator=draw).to(b.x) for s in (self.sigma1, self.sigma2)
+            left_over + s * torch.randn(left_over.shape, generator=draw).to(b.x)
+            for s in (self.sigma1, self.sigma2)
         ]
         return {"x": torch.cat(noisy), "labels": b.y.argmax(1).repeat(2)}
 

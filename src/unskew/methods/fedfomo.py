@@ -1,18 +1,21 @@
-"""FedFomo (Zhang et al., ICLR 2021, arXiv 2012.08565): each client mixes the models of those whose models do well on its data.
+"""FedFomo (Zhang et al., ICLR 2021, arXiv 2012.08565): each client mixes the models of those whose models do
+well on its data.
 
-Server: client k is sent its own model th_k and those of M others: the most wanted by P_k among all that have sent one, or,
+Server: client k is sent its own model th_k and those of M others: the most wanted by P_k among all that have
+sent one, or,
         each place with probability `explore`, one at random
-Client: a_j = (F(th_k) - F(th_j)) / (|th_j - th_k| + 1e-5)    F: mean loss on its samples, |.| over the shared weights
-        trains from  th_k + sum_j a_j+ / (sum_i a_i+) (th_j - th_k),   a+ = max(a, 0);   from th_k where all a+ are 0
-        sends the result, its next th_k, and a_j of the M others
+Client: a_j = (F(th_k) - F(th_j)) / (|th_j - th_k| + 1e-5)    F: mean loss on its samples, |.| over the shared
+weights
+        trains from  th_k + sum_j a_j+ / (sum_i a_i+) (th_j - th_k),   a+ = max(a, 0);   from th_k where all
+        a+ are 0 sends the result, its next th_k, and a_j of the M others
 Server: P_kj <- P_kj + a_j;   P begins at 0
 Test:   clients are scored by the th_k that they sent last, the initial model before.
-Differs from the paper: F is taken on a client's training samples, in the paper on some that it holds back. All models sent so
-far may be handed out; public code hands out those of the round before. `explore` stays as it is, there it falls by a fixed
-step a round. Running statistics of normalisation are mixed by the same shares.
-A model does best on the samples that it was trained on, so F on these seldom finds a better one: on `digits` with
-dirichlet:0.1, 10 clients, 20 rounds and one seed a_j was above 0 for none of 950 models that were sent, and clients trained
-alone; with iid samples it was for 87.
+Differs from the paper: F is taken on a client's training samples, in the paper on some that it holds back.
+All models sent so far may be handed out; public code hands out those of the round before. `explore` stays as
+it is, there it falls by a fixed step a round. Running statistics of normalisation are mixed by the same
+shares. A model does best on the samples that it was trained on, so F on these seldom finds a better one: on
+`digits` with dirichlet:0.1, 10 clients, 20 rounds and one seed a_j was above 0 for none of 950 models that
+were sent, and clients trained alone; with iid samples it was for 87.
 """
 
 from dataclasses import dataclass
@@ -37,8 +40,8 @@ class FedFomo(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and have similar samples; each finds out by its own data whose models help it. "
-        "A round carries M + 1 models down."
+        "Few clients that trust each other and have similar samples; each finds out by its own data whose"
+        " models help it. A round carries M + 1 models down."
     )
     weights_read = "each"
     keeps_at_server = ("v", "P", "has", "t")
@@ -62,7 +65,9 @@ class FedFomo(Part):
 
     def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
         rows = torch.tensor(self.others(s, k, fed))
-        return w | {n: v[k] for n, v in s["v"].items()}, {"th": {n: v[rows.to(v.device)] for n, v in s["v"].items()}}
+        return w | {n: v[k] for n, v in s["v"].items()}, {
+            "th": {n: v[rows.to(v.device)] for n, v in s["v"].items()}
+        }
 
     def others(self, s: Tree, k: int, fed: Fed) -> list[int]:
         """[M]: whose models client k is sent; its own in places for which there is no other."""
@@ -83,7 +88,9 @@ class FedFomo(Part):
             return {"F": torch.stack(each)}
 
         F = c.total(losses)["F"] / c.n
-        apart = [torch.stack([(th[n] - w[n]).pow(2).sum() for n in c.fed.shared]).sum().sqrt() for th in models]
+        apart = [
+            torch.stack([(th[n] - w[n]).pow(2).sum() for n in c.fed.shared]).sum().sqrt() for th in models
+        ]
         return {"a": (F[0] - F[1:]) / (torch.stack(apart) + _NEAR)}
 
     def starts(self, w: Weights, c: Client) -> Weights:

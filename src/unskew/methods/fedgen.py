@@ -1,14 +1,17 @@
-"""FedGen (Zhu, Hong & Zhou, ICML 2021, arXiv 2105.10056): the server learns what features of a class look like.
+"""FedGen (Zhu, Hong & Zhou, ICML 2021, arXiv 2105.10056): the server learns what features of a class look
+like.
 
 Generator G(y, e): Linear(64 + C, 512)-ReLU-Linear(512, D), e uniform on [0, 1)
 Server, every round, from the clients' heads and label counts, 50 steps of Adam on
     sum_k w_ky CE(head_k(G(y, e)), y) + div,   w_ky = n_ky / sum_j n_jy
     div = exp(-mean_ij |G_i - G_j|_1/D |e_i - e_j|^2/64)         (mean over pairs)
-Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >= 1e-4
+Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >=
+1e-4
     y': any class that G has seen; the generated side of KL is a constant.
-Differs from the paper: no batch normalisation in G. Public code lets Adam's rate fall by 2 % a round; it counts 1 and the
-samples of every local pass for n_ky, classes that a client lacks included; a client's terms end after 20 local passes, and
-a_t is 10 * 0.98^(t - 1). `fedgen_images` is the other method of this name, which FLea cites.
+Differs from the paper: no batch normalisation in G. Public code lets Adam's rate fall by 2 % a round; it
+counts 1 and the samples of every local pass for n_ky, classes that a client lacks included; a client's terms
+end after 20 local passes, and a_t is 10 * 0.98^(t - 1). `fedgen_images` is the other method of this name,
+which FLea cites.
 """
 
 from collections.abc import Mapping
@@ -29,10 +32,16 @@ class FedGen(Part):
     """Trains a generator of features at the server, from which clients learn about classes they lack."""
 
     a: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of generated features' cross-entropy at the client, before decay; 0: none"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "weight of generated features' cross-entropy at the client, before decay; 0: none",
     ] = 10.0
     b: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the distillation from generated features, before decay; 0: none"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "weight of the distillation from generated features, before decay; 0: none",
     ] = 10.0
     decay: Annotated[float, Gt(0), Le(1), "factor on both weights in every round"] = 0.98
     steps: Annotated[int, Ge(1), Le(100_000), "steps of Adam on the generator, a round"] = 50
@@ -59,7 +68,9 @@ class FedGen(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         most = float(fed.sizes.max())
-        counts = Share((fed.classes,), low=0, high=most, reads="each", what="samples per class", kind="statistics")
+        counts = Share(
+            (fed.classes,), low=0, high=most, reads="each", what="samples per class", kind="statistics"
+        )
         return {"counts": replace(counts, samples="class")}
 
     def paced(self, whole: int, rounds: int) -> Self:
@@ -75,7 +86,13 @@ class FedGen(Part):
             G[f"w{name}"] = (2 * torch.rand(out, inside, generator=generator) - 1) * inside**-0.5
             G[f"b{name}"] = (2 * torch.rand(out, generator=generator) - 1) * inside**-0.5
         first, second = ({n: torch.zeros_like(t) for n, t in G.items()} for _ in range(2))
-        return {"G": G, "first": first, "second": second, "done": torch.zeros(()), "known": torch.zeros(fed.classes)}
+        return {
+            "G": G,
+            "first": first,
+            "second": second,
+            "done": torch.zeros(()),
+            "known": torch.zeros(fed.classes),
+        }
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         return {
@@ -121,7 +138,12 @@ class FedGen(Part):
             leaf: {n: adam.state[t][k].detach() if t in adam.state else s[leaf][n] for n, t in G.items()}
             for leaf, k in (("first", "exp_avg"), ("second", "exp_avg_sq"))
         }
-        return {"G": {n: t.detach() for n, t in G.items()}, **moments, "done": done, "known": known_C.to(n_KC.dtype)}
+        return {
+            "G": {n: t.detach() for n, t in G.items()},
+            **moments,
+            "done": done,
+            "known": known_C.to(n_KC.dtype),
+        }
 
 
 def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
@@ -133,7 +155,8 @@ def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
 def generator_loss(
     G: Mapping[str, Tensor], y_B: Tensor, e_BE: Tensor, heads: list[Weights], n_KC: Tensor, fed: Fed
 ) -> Tensor:
-    """A scalar: the clients' heads' loss on G's features, each weighted by its share of the class, and the diversity term."""
+    """A scalar: the clients' heads' loss on G's features, each weighted by its share of the class, and the
+    diversity term."""
     y_BC = fed.task.targets(y_B, fed.classes).to(e_BE.dtype)
     h_BD = features(G, y_BC, e_BE)
     share_KC = n_KC / n_KC.sum(0).clamp(min=1)

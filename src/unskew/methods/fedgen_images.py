@@ -1,12 +1,14 @@
-"""FedGen as FLea compares it (after Liu et al., PAKDD 2022): the server trains an image generator against the global model.
+"""FedGen as FLea compares it (after Liu et al., PAKDD 2022): the server trains an image generator against the
+global model.
 
-The first 0.3 of the rounds (30 of the paper's 100) are FedAvg. From then on, after every merge, the server takes 50
-steps of Adam on  CE(f(G(y, e)), y) + div  with the new global model f frozen, and sends `samples` images of G with their
-labels.
+The first 0.3 of the rounds (30 of the paper's 100) are FedAvg. From then on, after every merge, the server
+takes 50 steps of Adam on  CE(f(G(y, e)), y) + div  with the new global model f frozen, and sends `samples`
+images of G with their labels.
 Client: loss + CE(f(x~), y~) on as many of these images as the batch has samples.
-G: [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh times `scale`, resized.
-Differs from the paper: this is our reconstruction. FLea names the method and the rounds, and publishes no code for it;
-latent size, layers, steps, the diversity term and how images enter training are ours.
+G: [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh times `scale`,
+resized.
+Differs from the paper: this is our reconstruction. FLea names the method and the rounds, and publishes no
+code for it; latent size, layers, steps, the diversity term and how images enter training are ours.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,9 @@ class FedGenImages(Part):
     scale: Annotated[
         float, Gt(0), Le(1_000_000), "largest absolute value in an image, in the unit of the model's inputs"
     ] = 2.5
-    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of the synthetic images' cross-entropy at the client"] = 1.0
+    weight: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the synthetic images' cross-entropy at the client"
+    ] = 1.0
     name = "fedgen_images"
     alone = True
     first_stage = "stage"
@@ -111,10 +115,16 @@ class FedGenImages(Part):
         return w, {"G": trained, "x": x, "labels": y}
 
 
-def images(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor, shape: tuple[int, ...], scale: float) -> Tensor:
+def images(
+    G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor, shape: tuple[int, ...], scale: float
+) -> Tensor:
     """[B, *shape]: inputs of classes y [B, C], made from noise e [B, E], in [-scale, scale]."""
     h = F.linear(torch.cat([e_BE, y_BC], 1), G["w"], G["b"]).relu().unflatten(1, (256, 4, 4))
     for i, (_, _, _, stride) in enumerate(LAYERS):
         h = F.conv_transpose2d(h, G[f"w{i}"], G[f"b{i}"], stride, padding=1).relu()
     x = F.conv_transpose2d(h, G["w_out"], G["b_out"], padding=1).tanh() * scale
-    return x if x.shape[2:] == shape[1:] else F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)
+    return (
+        x
+        if x.shape[2:] == shape[1:]
+        else F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)
+    )

@@ -3,11 +3,12 @@
 Client: trains its whole model; the body stays, the head begins as the server's
 Up:     m_kc, the mean feature of class c by the trained body, for the classes that the client has
 Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc), c)
-Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), there one. Its code clips gradients at
-norm 50, takes a class's mean over the means of batches, and scores clients right after their training, with the head
-they have trained; ours are scored with the server's. A class that no client of the round has is masked out of CE, so that
-its row of the head stays; there it is trained as wrong. Heads are sent with the updates, and nobody reads them. Bodies
-begin alike and have one architecture, there each client may have its own.
+Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), there one. Its code clips
+gradients at norm 50, takes a class's mean over the means of batches, and scores clients right after their
+training, with the head they have trained; ours are scored with the server's. A class that no client of the
+round has is masked out of CE, so that its row of the head stays; there it is trained as wrong. Heads are sent
+with the updates, and nobody reads them. Bodies begin alike and have one architecture, there each client may
+have its own.
 """
 
 from dataclasses import dataclass
@@ -46,9 +47,17 @@ class FedGH(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         C, kind = fed.classes, fed.kind_at("features", "sums")
         return {
-            "mean": Share((C, fed.features), reads="each", what="mean feature per class", kind=kind, samples="class"),
+            "mean": Share(
+                (C, fed.features), reads="each", what="mean feature per class", kind=kind, samples="class"
+            ),
             "has": Share(
-                (C,), low=0, high=1, reads="each", what="which classes it has", kind="statistics", samples="class"
+                (C,),
+                low=0,
+                high=1,
+                reads="each",
+                what="which classes it has",
+                kind="statistics",
+                samples="class",
             ),
         }
 

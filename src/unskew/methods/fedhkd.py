@@ -1,14 +1,19 @@
-"""FedHKD (Chen, Wang & Vikalo, ICLR 2023, arXiv 2301.08968): clients share what a class's features and soft answers look like.
+"""FedHKD (Chen, Wang & Vikalo, ICLR 2023, arXiv 2301.08968): clients share what a class's features and soft
+answers look like.
 
-Client: CE + lam mean_c |softmax(head(H_c) / T) - Q_c| + gamma mean_i |h_i - H_{y_i}|     over known classes; H, Q: constants
-Up:     of the trained model in evaluation mode, by class: the sums of features h and of softmax(z / T), and their number;
+Client: CE + lam mean_c |softmax(head(H_c) / T) - Q_c| + gamma mean_i |h_i - H_{y_i}|     over known classes;
+H, Q: constants
+Up:     of the trained model in evaluation mode, by class: the sums of features h and of softmax(z / T), and
+their number;
         nothing of a class with less than `threshold` of the client's samples
-Server: H_c = sum_k sum of h / sum_k n,   Q_c likewise;   a class that nobody sent keeps what it had;   w: the mean
-Differs from the paper: it adds Gaussian noise to each client's means of features, whose guarantee takes features to have a
-bound that nothing enforces; ours adds none, and `+dp` protects the sums. FedHKD*, which sends no weights, is not here. The
-mean over classes is over those known, the paper's over all. The official code takes squared gaps and a divergence in place
-of the norms, lets each client overwrite H and Q in its turn, has no threshold, and clips gradients at norm 1.1.
-Where no class makes up `threshold` of any client's samples, as with ten classes spread evenly, nothing is sent and it is
+Server: H_c = sum_k sum of h / sum_k n,   Q_c likewise;   a class that nobody sent keeps what it had;   w: the
+mean
+Differs from the paper: it adds Gaussian noise to each client's means of features, whose guarantee takes
+features to have a bound that nothing enforces; ours adds none, and `+dp` protects the sums. FedHKD*, which
+sends no weights, is not here. The mean over classes is over those known, the paper's over all. The official
+code takes squared gaps and a divergence in place of the norms, lets each client overwrite H and Q in its
+turn, has no threshold, and clips gradients at norm 1.1. Where no class makes up `threshold` of any client's
+samples, as with ten classes spread evenly, nothing is sent and it is
 FedAvg: set a lower one there.
 """
 
@@ -26,17 +31,22 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups,
 class FedHKD(Part):
     """Teaches clients the mean features and the mean soft answers of each class."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the gap between the head's answers and everybody's"] = 0.05
-    gamma: Annotated[float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's mean"] = 0.05
+    lam: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the gap between the head's answers and everybody's"
+    ] = 0.05
+    gamma: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's mean"
+    ] = 0.05
     T: Annotated[float, Gt(0), Le(1000), "temperature that softens answers"] = 0.5
-    threshold: Annotated[float, Ge(0), Lt(1), "least share of a client's samples that a class must have to be sent"] = (
-        0.25
-    )
+    threshold: Annotated[
+        float, Ge(0), Lt(1), "least share of a client's samples that a class must have to be sent"
+    ] = 0.25
     name = "fedhkd"
     family = "distillation"
     against = ("labels",)
     use_when = (
-        "Labels differ by client, no public data are there to distil on, and both a common and local models count."
+        "Labels differ by client, no public data are there to distil on, and both a common and local models"
+        " count."
     )
     untuned = {"threshold": "it decides whose classes leave a client"}
     neutral = {"lam": 0.0, "gamma": 0.0}
@@ -49,7 +59,12 @@ class FedHKD(Part):
         return {
             "h": Share((C, D), what="sum of features per class", kind=kind, samples="class"),
             "q": Share(
-                (C, C), low=0, high=most, what="sum of soft answers per class", kind="statistics", samples="class"
+                (C, C),
+                low=0,
+                high=most,
+                what="sum of soft answers per class",
+                kind="statistics",
+                samples="class",
             ),
             "n": Share((C,), low=0, high=most, what="samples per class", kind="statistics", samples="class"),
         }
@@ -75,7 +90,9 @@ class FedHKD(Part):
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         n_C1 = ups["n"].sum(0)[:, None]
-        H, Q = (torch.where(n_C1 > 0, ups[up].sum(0) / n_C1.clamp(min=1), s[down]) for up, down in ("hH", "qQ"))
+        H, Q = (
+            torch.where(n_C1 > 0, ups[up].sum(0) / n_C1.clamp(min=1), s[down]) for up, down in ("hH", "qQ")
+        )
         return {"H": H, "Q": Q, "known": torch.where(n_C1[:, 0] > 0, 1.0, s["known"])}
 
     def soft(self, z_BC: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
-"""FedKD (Wu, Wu, Lyu, Huang & Xie, Nature Communications 2022, arXiv 2108.13323): a client's own mentor and the common mentee.
+"""FedKD (Wu, Wu, Lyu, Huang & Xie, Nature Communications 2022, arXiv 2108.13323): a client's own mentor and
+the common mentee.
 
 Client: the mentee w, which is sent, and the mentor v_k, which stays, descend together
         CE_w + CE_v + (KL(p_v || p_w) + KL(p_w || p_v) + 2 mean (h_v - W_k h_w)^2) / (CE_w + CE_v)
-        p: softmax outputs;   h: features, which W_k, a matrix of the client's own, makes comparable;   mean over B and D
+        p: softmax outputs;   h: features, which W_k, a matrix of the client's own, makes comparable;   mean
+        over B and D
 Test:   a client's own score is v_k's; the other scores are the mentee's.
 Changes that travel by their main directions, the paper's other half, are the method `svd`: `fedkd+svd`.
-Differs from the paper: mentor and mentee have one architecture and begin alike; features are compared where the head reads
-them, in the paper in every layer, and attention too. Public codes divide KL by the number of classes, weigh clients equally,
-and PFLlib clips gradients at norm 10.
+Differs from the paper: mentor and mentee have one architecture and begin alike; features are compared where
+the head reads them, in the paper in every layer, and attention too. Public codes divide KL by the number of
+classes, weigh clients equally, and PFLlib clips gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -20,12 +22,16 @@ from unskew.methods.fml import kl_divergence
 
 @dataclass(frozen=True)
 class FedKD(OwnModel):
-    """Trains a mentor of the client's own beside the common model, each learning from the other as far as both know."""
+    """Trains a mentor of the client's own beside the common model, each learning from the other as far as
+    both know."""
 
     name = "fedkd"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients want models of their own and a common one besides, and neither is to learn from the other while it knows little."
+    use_when = (
+        "Clients want models of their own and a common one besides, and neither is to learn from the other"
+        " while it knows little."
+    )
     tasks = ("classification",)
     needs = "probabilities of classes"
     clashes = {"flea": "its two models would see FLea's mixture and the sample alone"}
@@ -40,4 +46,6 @@ class FedKD(OwnModel):
         z_v = c.head(v, h_v)
         own, common = b.mean(c.fed.task.loss(z_v, y)), b.mean(c.fed.task.loss(out.logits, b.y))
         hidden = (h_v - h_w @ w["fedkd.hidden"].T).pow(2).mean(1)
-        return own + b.mean(kl_divergence(z_v, out.raw) + kl_divergence(out.raw, z_v) + 2 * hidden) / (own + common)
+        return own + b.mean(kl_divergence(z_v, out.raw) + kl_divergence(out.raw, z_v) + 2 * hidden) / (
+            own + common
+        )

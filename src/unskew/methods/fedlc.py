@@ -3,7 +3,8 @@
 Client: CE(z - tau n_c^(-1/4), y)    n_c: the client's samples of class c; a class it lacks is masked out
 Test:   plain logits.
 Differs from the paper: its formula leaves the true class out of the denominator, which is unbounded below and
-collapses; every implementation uses the full softmax. The mask is exact: codes add 1e-6 or 1e-9 to the counts.
+collapses; every implementation uses the full softmax. The mask is exact: codes add 1e-6 or 1e-9 to the
+counts.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ class FedLC(Part):
     """Lowers the logit of a class the more, the fewer samples of it the client has."""
 
     tau: Annotated[
-        float, Ge(0), Le(1_000_000), "strength of the calibration; 0 only masks the classes that a client lacks"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "strength of the calibration; 0 only masks the classes that a client lacks",
     ] = 1.0
     name = "fedlc"
     family = "classifier"

@@ -1,11 +1,13 @@
-"""FedLESAM (Fan et al., ICML 2024, arXiv 2405.18890): the ascent of SAM is estimated from where the global model came from.
+"""FedLESAM (Fan et al., ICML 2024, arXiv 2405.18890): the ascent of SAM is estimated from where the global
+model came from.
 
-Client, in a round:  e = rho (w_old - w_t) / |w_old - w_t|     w_old: the model it received when it last took part
+Client, in a round:  e = rho (w_old - w_t) / |w_old - w_t|     w_old: the model it received when it last took
+part
         at a step:   w <- w - lr grad L(w + e);    e = 0 when it takes part for the first time
 |.| is over all shared weights. A step costs one gradient, as in FedAvg.
-Differs from the paper: clients are weighted by size, there equally. Official code takes the last round's step of the server
-for all clients (`since="round"`, which broadcasts one more model), adds up the norms of the single tensors, and clips
-gradients at norm 10.
+Differs from the paper: clients are weighted by size, there equally. Official code takes the last round's step
+of the server for all clients (`since="round"`, which broadcasts one more model), adds up the norms of the
+single tensors, and clips gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from unskew.methods.fedsam import scale_to_norm
 class FedLESAM(Part):
     """Takes every step's gradient against the direction in which the global model last moved."""
 
-    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = 0.05
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = (
+        0.05
+    )
     since: Annotated[
         Literal["client", "round"],
         "measure the global model's move since the client's last round, or since the last one",
@@ -31,7 +35,8 @@ class FedLESAM(Part):
     family = "steps"
     against = ("labels",)
     use_when = (
-        "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a client's is."
+        "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a"
+        " client's is."
     )
 
     def refuse(self, fed: Fed) -> str | None:
@@ -47,7 +52,9 @@ class FedLESAM(Part):
 
     def begin(self, w: Weights, c: Client) -> Tree:
         old = (c.mine if self.since == "client" else c.down)["old"]
-        back = {n: old[n] - w[n] for n in c.fed.shared}  # in this order everywhere: a stored tree comes back sorted
+        back = {
+            n: old[n] - w[n] for n in c.fed.shared
+        }  # in this order everywhere: a stored tree comes back sorted
         return {"e": scale_to_norm(back, self.rho)}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
@@ -57,4 +64,11 @@ class FedLESAM(Part):
         return {}, {"old": {n: c.start[n] for n in c.mine["old"]}} if self.since == "client" else {}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        return w, {"old": s["now"], "now": {n: w[n].clone() for n in s["now"]}} if self.since == "round" else s
+        return w, (
+            {
+                "old": s["now"],
+                "now": {n: w[n].clone() for n in s["now"]},
+            }
+            if self.since == "round"
+            else s
+        )

@@ -1,21 +1,27 @@
-"""FedMask (Li et al., SenSys 2021): weights stay as they begin, and each client learns which of them to leave out.
+"""FedMask (Li et al., SenSys 2021): weights stay as they begin, and each client learns which of them to leave
+out.
 
 Model:  y = (W * m) x    W: gain times the weights that a linear layer or convolution begins with, frozen
         m = [m_r >= 0], a bit for each of them
-Before round 1: every client takes one epoch of SGD on m_r, from +start; of each of the last `layers` layers it keeps the
-        share `keep` of weights with the largest |W (m_r - start)|, P_k, and tells which these are; all others are 0 for good
+Before round 1: every client takes one epoch of SGD on m_r, from +start; of each of the last `layers` layers
+it keeps the
+        share `keep` of weights with the largest |W (m_r - start)|, P_k, and tells which these are; all others
+        are 0 for good
 Client: is sent the common mask cut to P_k, and begins at m_r = +start or -start;
         CE + lam sum_groups |m_group|,    dL/dm_r = s(m_r) (1 - s(m_r)) dL/dm,  s: the sigmoid;  sends m_k
         groups: all weights of one output of a layer (filters, rows), and all of one input (channels, columns)
-Server: a bit is 1 if more than half of the clients that answered and kept its weight have 1; where none has it, it stays
-Test:   a client's own score is that of the mask it trained last; the other scores are those of what clients are sent.
-Differs from the paper: what it leaves open is our choice: m_r begins a round at +start or -start, all bits begin at 1, lam
-is that of its experiment without clients, the share is taken in every layer, and own scores are those of trained masks. Its
-algorithm prunes by |W m_r|, its text, as here, by how far W m_r has moved. A tie is 0, as in its figure 8. Biases,
-normalisation, embeddings and recurrent cells stay as they begin, without a mask (paper: LSTMs have masks on all gates but
-one). Masks travel up as bits and down as numbers of 32 bits, W never. Statistics of batch normalisation take the plain mean.
-On `digits` with classes:2, 20 clients, 20 rounds and one seed, own scores were 91.6 % in the mean, with FedAvg 86.5 %, and
-98.9 % where clients trained alone.
+Server: a bit is 1 if more than half of the clients that answered and kept its weight have 1; where none has
+it, it stays
+Test:   a client's own score is that of the mask it trained last; the other scores are those of what clients
+are sent.
+Differs from the paper: what it leaves open is our choice: m_r begins a round at +start or -start, all bits
+begin at 1, lam is that of its experiment without clients, the share is taken in every layer, and own scores
+are those of trained masks. Its algorithm prunes by |W m_r|, its text, as here, by how far W m_r has moved. A
+tie is 0, as in its figure 8. Biases, normalisation, embeddings and recurrent cells stay as they begin,
+without a mask (paper: LSTMs have masks on all gates but one). Masks travel up as bits and down as numbers of
+32 bits, W never. Statistics of batch normalisation take the plain mean. On `digits` with classes:2, 20
+clients, 20 rounds and one seed, own scores were 91.6 % in the mean, with FedAvg 86.5 %, and 98.9 % where
+clients trained alone.
 """
 
 from __future__ import annotations
@@ -76,10 +82,11 @@ MASKED_LAYERS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def with_masks(module: nn.Module, start: float, gain: float) -> nn.Module:
-    """A copy whose linear layers and convolutions have masks of `start` everywhere, over `gain` times the weights they have.
+    """A copy whose linear layers and convolutions have masks of `start` everywhere, over `gain` times the
+    weights they have.
 
-    A model that brings trained weights of its own (it says so in `fresh`) keeps them as they are. Layers that were frozen
-    get no mask, and neither do classes derived from these.
+    A model that brings trained weights of its own (it says so in `fresh`) keeps them as they are. Layers that
+    were frozen get no mask, and neither do classes derived from these.
     """
     module = copy.deepcopy(module)
     gain = 1.0 if getattr(module, "fresh", None) is not None else gain
@@ -114,13 +121,21 @@ _NEVER = -200.0
 
 @dataclass(frozen=True)
 class FedMask(Remembered):
-    """Freezes the weights; clients learn and send one bit for each, and what few of them kept stays their own."""
+    """Freezes the weights; clients learn and send one bit for each, and what few of them kept stays their
+    own."""
 
-    keep: Annotated[float, Gt(0), Le(1), "share of the weights that a client keeps in the layers that it prunes"] = 0.2
+    keep: Annotated[
+        float, Gt(0), Le(1), "share of the weights that a client keeps in the layers that it prunes"
+    ] = 0.2
     layers: Annotated[int, Ge(0), Le(10_000), "how many layers are pruned, the last ones"] = 2
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the norms that empty whole rows, columns and filters"] = 2e-4
+    lam: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the norms that empty whole rows, columns and filters"
+    ] = 2e-4
     start: Annotated[
-        float, Gt(0), Le(100), "distance of a real-valued mask from 0 as a round begins; less lets bits change sooner"
+        float,
+        Gt(0),
+        Le(100),
+        "distance of a real-valued mask from 0 as a round begins; less lets bits change sooner",
     ] = 0.0003
     gain: Annotated[
         float,
@@ -131,7 +146,10 @@ class FedMask(Remembered):
     name = "fedmask"
     family = "personalised"
     against = ("labels",)
-    use_when = "A thirty-second of the bytes may be sent, clients differ in labels, and a wide model's weights suffice."
+    use_when = (
+        "A thirty-second of the bytes may be sent, clients differ in labels, and a wide model's weights"
+        " suffice."
+    )
     divides = True
     merges = True
     weights_read = "each"
@@ -168,13 +186,27 @@ class FedMask(Remembered):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         names = self.pruned(fed)
-        return {"kept": {n: torch.ones(fed.clients, *w[n].shape, dtype=torch.bool) for n in names}} if names else {}
+        return (
+            {"kept": {n: torch.ones(fed.clients, *w[n].shape, dtype=torch.bool) for n in names}}
+            if names
+            else {}
+        )
 
     def structure(self, fed: Fed) -> dict[str, Share]:
-        D, what = sum(fed.net.initial[n].numel() for n in self.pruned(fed)), "which weights of the last layers it keeps"
+        D, what = (
+            sum(fed.net.initial[n].numel() for n in self.pruned(fed)),
+            "which weights of the last layers it keeps",
+        )
         return {
             "kept": Share(
-                (packed_size(D, 1),), torch.uint8, 0, 255, reads="each", what=what, kind="weights", samples="client"
+                (packed_size(D, 1),),
+                torch.uint8,
+                0,
+                255,
+                reads="each",
+                what=what,
+                kind="weights",
+                samples="client",
             )
         }
 
@@ -184,7 +216,9 @@ class FedMask(Remembered):
             g = test_gradients(after, b.replace(x=b.x[rows], y=b.y[rows], weight=b.weight[rows]), c)
             after = after | {n: after[n] - c.lr * g[n] for n in names}
         moved = {n: w[under_mask(n)] * (after[n] - w[n]) for n in self.pruned(c.fed)}
-        return {"kept": pack_bits(flatten_change({n: largest(t.abs(), self.keep) for n, t in moved.items()}), 1)}
+        return {
+            "kept": pack_bits(flatten_change({n: largest(t.abs(), self.keep) for n, t in moved.items()}), 1)
+        }
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if not len(ups):
@@ -193,7 +227,9 @@ class FedMask(Remembered):
         sizes = [w[n].numel() for n in names]
         bits = [unpack_bits(row, 1, sum(sizes)).bool().split(sizes) for row in ups["kept"]]
         kept = {n: torch.stack([row[i].view_as(w[n]) for row in bits]) for i, n in enumerate(names)}
-        return w, {"kept": {n: t.index_copy(0, ups.clients.to(t.device), kept[n]) for n, t in s["kept"].items()}}
+        return w, {
+            "kept": {n: t.index_copy(0, ups.clients.to(t.device), kept[n]) for n, t in s["kept"].items()}
+        }
 
     # A round
 
@@ -206,7 +242,9 @@ class FedMask(Remembered):
     def encoded(self, fed: Fed) -> dict[str, Share]:
         bits = packed_size(count_numbers(fed), 1)
         return {
-            "bits": Share((bits,), torch.uint8, 0, 255, reads="each", what="masks", kind="weights", samples="client")
+            "bits": Share(
+                (bits,), torch.uint8, 0, 255, reads="each", what="masks", kind="weights", samples="client"
+            )
         }
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
@@ -221,7 +259,9 @@ class FedMask(Remembered):
         for n in masks(fed):
             bit_K = ups.stack(n) >= 0
             kept = s.get("kept", {}).get(n)
-            has_K = torch.ones_like(bit_K) if kept is None else kept[ups.clients.to(kept.device)].to(bit_K.device)
+            has_K = (
+                torch.ones_like(bit_K) if kept is None else kept[ups.clients.to(kept.device)].to(bit_K.device)
+            )
             votes = has_K.sum(0)
             voted[n] = torch.where(votes > 0, self.real(2 * (bit_K & has_K).sum(0) > votes), w[n])
         return weighted_mean(w, ups) | voted, s

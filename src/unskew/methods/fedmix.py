@@ -1,11 +1,13 @@
-"""FedMix (Yoon et al., ICLR 2021, arXiv 2107.00233): train towards the mixture with other clients' averages, to first order.
+"""FedMix (Yoon et al., ICLR 2021, arXiv 2107.00233): train towards the mixture with other clients' averages,
+to first order.
 
-Once, before round 1, every client shuffles its data, cuts them into groups of M and sends each group's means (x-, y-).
-Client, with one pair (x-, y-) a batch, u = (1 - lam) x:
+Once, before round 1, every client shuffles its data, cuts them into groups of M and sends each group's means
+(x-, y-). Client, with one pair (x-, y-) a batch, u = (1 - lam) x:
     L = (1 - lam) CE(f(u), y) + lam CE(f(u), y-) + lam mean_i <d/du_i (1 - lam) CE(f(u_i), y_i), x->
-The last term is the derivative of the batch's mean loss along x-, so it sees batch statistics as training does.
-That term has no lower bound: with Adam at a constant rate it outgrew the rest after 40 rounds on Fashion-MNIST (84.6 %
-fell to 51 %), so let the rate fall, or take `naivemix`.
+The last term is the derivative of the batch's mean loss along x-, so it sees batch statistics as training
+does.
+That term has no lower bound: with Adam at a constant rate it outgrew the rest after 40 rounds on
+Fashion-MNIST (84.6 % fell to 51 %), so let the rate fall, or take `naivemix`.
 Differs from the paper: a client's last group may be smaller. `naivemix` mixes the inputs themselves.
 """
 
@@ -24,7 +26,9 @@ class FedMix(Part):
     """Trains towards mixtures with averages of other clients' inputs, to first order."""
 
     lam: Annotated[float, Ge(0), Lt(1), "share of the averages in the mixture; 0 is FedAvg"] = 0.1
-    group: Annotated[int, Ge(1), Le(1_000_000), "M, the number of samples in an average; 1 shares raw samples"] = 5
+    group: Annotated[
+        int, Ge(1), Le(1_000_000), "M, the number of samples in an average; 1 shares raw samples"
+    ] = 5
     name = "fedmix"
     family = "data"
     against = ("labels",)
@@ -43,7 +47,9 @@ class FedMix(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.lam:
             return ()
-        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),)
+        return (
+            Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),
+        )
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         x = Share(
@@ -54,7 +60,9 @@ class FedMix(Part):
             kind="inputs",
             samples=self.group,
         )
-        y = replace(x, shape=(None, fed.classes), low=0.0, high=1.0, what="means of their labels", kind="labels")
+        y = replace(
+            x, shape=(None, fed.classes), low=0.0, high=1.0, what="means of their labels", kind="labels"
+        )
         return {"x": x, "y": y}
 
     def average(self, w: Weights, c: Client) -> Tree:

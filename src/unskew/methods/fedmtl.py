@@ -1,14 +1,17 @@
-"""FedMTL (Smith, Chiang, Sanjabi & Talwalkar, NeurIPS 2017, arXiv 1705.10467): a model for each client, tied by a relation O.
+"""FedMTL (Smith, Chiang, Sanjabi & Talwalkar, NeurIPS 2017, arXiv 1705.10467): a model for each client, tied
+by a relation O.
 
 All together descend  sum_k F_k(w_k) + lam sum_kj O_kj <w_k, w_j>
-Client: from its own w_k descends  F_k(w_k) + lam (O_kk |w_k|^2 + 2 <w_k, u_k>),   u_k: the received sum over j != k of O_kj w_j
+Client: from its own w_k descends  F_k(w_k) + lam (O_kk |w_k|^2 + 2 <w_k, u_k>),   u_k: the received sum over
+j != k of O_kj w_j
 Server: keeps every client's last w_k;   then O, by `relation`:
         mean: O = I - 1/K, with which the sum is that of |w_k - mean_j w_j|^2
         learned: S = (W'W + ridge mean_k |w_k|^2 I)^(1/2),   O = trace(S) S^-1     W: columns w_k
         a client without samples has the w_k with the least of its terms, -u_k / O_kk
-Test:   clients are scored by their own w_k; absent clients count with what they sent last, before that with w_0.
-Differs from the paper: MOCHA solves the dual of convex losses, approximately; ours takes local steps on the primal, as
-comparisons with deep models do, and W is that of the clients' last replies. Public code
+Test:   clients are scored by their own w_k; absent clients count with what they sent last, before that with
+w_0.
+Differs from the paper: MOCHA solves the dual of convex losses, approximately; ours takes local steps on the
+primal, as comparisons with deep models do, and W is that of the clients' last replies. Public code
 (PFLlib) squares the numbers of I - 1/K, sends each client all models and scales the term by the model's size.
 """
 
@@ -43,7 +46,8 @@ class FedMTL(Part):
     family = "personalised"
     against = ("labels", "features")
     use_when = (
-        "Few clients that come back often, whose tasks are related but not the same; each has a model of its own."
+        "Few clients that come back often, whose tasks are related but not the same; each has a model of its"
+        " own."
     )
     weights_read = "each"
     keeps_at_server = ("w", "u", "o")
@@ -84,7 +88,10 @@ class FedMTL(Part):
         return ((vectors_KK * (roots_K.sum() / roots_K)) @ vectors_KK.T).to(I_KK)
 
     def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
-        return w | {n: t[k] for n, t in s["w"].items()}, {"u": {n: t[k] for n, t in s["u"].items()}, "o": s["o"][k]}
+        return w | {n: t[k] for n, t in s["w"].items()}, {
+            "u": {n: t[k] for n, t in s["u"].items()},
+            "o": s["o"][k],
+        }
 
 
 def per_client(values_K: Tensor, like: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 Client: sends a_k, what its steps add up to:    a = S, the local steps, for plain SGD
         momentum rho:  a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho)
-        with FedProx:  a = (1 - (1 - m)^S) / m    m = lr mu, of the FedProx in the same method; 2 - m for m above 1
+        with FedProx:  a = (1 - (1 - m)^S) / m    m = lr mu, of the FedProx in the same method; 2 - m for m
+        above 1
 Server: w_{t+1} = w_t - tau sum_k p_k (w_t - w_k) / a_k,   tau = sum_k p_k a_k (sum_k p_k S_k with FedProx)
-Differs from the paper: with Adam, for which it has no closed form, a = S. FedProx has none either with momentum or
-with a learning rate that changes within a round, and is refused. Weight decay counts as part of the gradient. Statistics of batch normalisation take the plain mean.
+Differs from the paper: with Adam, for which it has no closed form, a = S. FedProx has none either with
+momentum or with a learning rate that changes within a round, and is refused. Weight decay counts as part of
+the gradient. Statistics of batch normalisation take the plain mean.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +36,10 @@ class FedNova(Part):
         if fed.proximal and fed.momentum and fed.optimiser == "sgd":
             return "it has no closed form for FedProx with momentum; set momentum=0, or leave FedProx out"
         if fed.proximal and not fed.even and fed.optimiser == "sgd":
-            return "it has no closed form for FedProx at a rate that changes within a round; leave FedProx out, or lr_course and lr_warmup"
+            return (
+                "it has no closed form for FedProx at a rate that changes within a round; leave FedProx out,"
+                " or lr_course and lr_warmup"
+            )
         return None
 
     def shares(self, fed: Fed) -> dict[str, Share]:

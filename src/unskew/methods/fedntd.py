@@ -1,7 +1,8 @@
-"""FedNTD (Lee et al., NeurIPS 2022, arXiv 2106.03097): keeps the global model's view of the classes that are not true.
+"""FedNTD (Lee et al., NeurIPS 2022, arXiv 2106.03097): keeps the global model's view of the classes that are
+not true.
 
-Client: CE + beta tau^2 mean_i KL(q_g || q_l)    q: softmax at temperature tau over the C - 1 classes other than y_i
-q_g is of the received model, in evaluation mode, and a constant. With two classes the term is 0.
+Client: CE + beta tau^2 mean_i KL(q_g || q_l)    q: softmax at temperature tau over the C - 1 classes other
+than y_i q_g is of the received model, in evaluation mode, and a constant. With two classes the term is 0.
 Differs from the paper: for a mixed label the class with the most weight counts as true.
 """
 

@@ -1,17 +1,21 @@
-"""FedPAC (Xu, Tong & Huang, ICLR 2023, arXiv 2306.11867): features aligned with everybody's, heads combined for each client.
+"""FedPAC (Xu, Tong & Huang, ICLR 2023, arXiv 2306.11867): features aligned with everybody's, heads combined
+for each client.
 
-Client: with the received body f, before training:   mu_c its mean feature of class c, p_c its share of samples,
+Client: with the received body f, before training:   mu_c its mean feature of class c, p_c its share of
+samples,
         h_c = p_c mu_c,   V = (sum_c p_c mean_{y_i = c} |f_i|^2 - sum_c |h_c|^2) / n
-        The first round(head S) of its S local steps train the head (each gets one at least where S > 1, and with S = 1 both
-        take it); the others the body, with
-        CE + lam mean_i |f_i - z_{y_i}|^2 / D      z_c: the received centroid; mu_c where none is; no term in round 1
+        The first round(head S) of its S local steps train the head (each gets one at least where S > 1, and
+        with S = 1 both take it); the others the body, with
+        CE + lam mean_i |f_i - z_{y_i}|^2 / D      z_c: the received centroid; mu_c where none is; no term in
+        round 1
         Up: w, h, V, and by class the sum of the trained model's features and their number
-Server: z_c = sum of features / number;   bodies are averaged;   client k is sent the head  sum_j a_kj head_j,   a_k the
+Server: z_c = sum of features / number;   bodies are averaged;   client k is sent the head  sum_j a_kj head_j,
+a_k the
         shares (a_kj >= 0, sum 1) with the least  sum_j a_kj^2 V_j + sum_c |h_kc - sum_j a_kj h_jc|^2
 Test:   clients are scored by what they are sent.
-Differs from the paper: it trains the head for one pass at a learning rate of its own and then the body, ours a share of
-the local steps at one rate. Shares are those of the clients that replied; others keep the head they were sent last, at
-first the common one. Public code drops shares below 0.001.
+Differs from the paper: it trains the head for one pass at a learning rate of its own and then the body, ours
+a share of the local steps at one rate. Shares are those of the clients that replied; others keep the head
+they were sent last, at first the common one. Public code drops shares below 0.001.
 """
 
 from dataclasses import dataclass
@@ -28,15 +32,21 @@ from unskew.methods.shared.weights import head_first
 
 @dataclass(frozen=True)
 class FedPAC(Part):
-    """Aligns features with class means over all clients, and sends each client the combination of heads best for it."""
+    """Aligns features with class means over all clients, and sends each client the combination of heads best
+    for it."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull of features to their class's centroid"] = 1.0
-    head: Annotated[float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"] = 0.2
+    lam: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the pull of features to their class's centroid"
+    ] = 1.0
+    head: Annotated[
+        float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
+    ] = 0.2
     name = "fedpac"
     family = "personalised"
     against = ("labels", "scarcity")
     use_when = (
-        "Labels differ by client, and clients with few samples should borrow the heads of those with similar ones."
+        "Labels differ by client, and clients with few samples should borrow the heads of those with similar"
+        " ones."
     )
     tasks = ("classification",)
     needs = "means of features by class"
@@ -52,8 +62,12 @@ class FedPAC(Part):
         C, D = fed.classes, fed.features
         kind = fed.kind_at("features", "sums")
         return {
-            "h": Share((C, D), reads="each", what="mean feature times share, per class", kind=kind, samples="class"),
-            "V": Share((), low=0, reads="each", what="variance of features", kind="statistics", samples="client"),
+            "h": Share(
+                (C, D), reads="each", what="mean feature times share, per class", kind=kind, samples="class"
+            ),
+            "V": Share(
+                (), low=0, reads="each", what="variance of features", kind="statistics", samples="client"
+            ),
             "sums": Share((C, D), what="sum of features per class", kind=kind, samples="class"),
             "counts": Share(
                 (C,),

@@ -1,9 +1,10 @@
-"""FedPer (Arivazhagan et al. 2019, arXiv 1912.00818): the last layers stay with the clients, the ones below are averaged.
+"""FedPer (Arivazhagan et al. 2019, arXiv 1912.00818): the last layers stay with the clients, the ones below
+are averaged.
 
 Client: trains all weights, the base w and its own personalisation layers p_k, together;  Up: w.
 Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
-Differs from the paper: there every client draws the layers that it keeps at random for itself. It keeps whole blocks of a
-ResNet; here a block is a direct child of the model, whose running statistics stay with it.
+Differs from the paper: there every client draws the layers that it keeps at random for itself. It keeps whole
+blocks of a ResNet; here a block is a direct child of the model, whose running statistics stay with it.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,10 @@ class FedPer(Part):
     name = "fedper"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients have different labels, or label similar samples differently, and each wants a model of its own."
+    use_when = (
+        "Clients have different labels, or label similar samples differently, and each wants a model of its"
+        " own."
+    )
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:

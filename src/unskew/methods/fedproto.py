@@ -1,11 +1,15 @@
-"""FedProto (Tan et al., AAAI 2022, arXiv 2105.00243): features are pulled to their class's mean over all clients.
+"""FedProto (Tan et al., AAAI 2022, arXiv 2105.00243): features are pulled to their class's mean over all
+clients.
 
-Client: loss + lam mean_i |h_i - c_{y_i}|^2 / D     c_y: the received prototype, a constant; 0 for a class without one
-Up:     per class, the sum of features of the trained model and their number;   Server: c_c = sum_k sums / sum_k n
+Client: loss + lam mean_i |h_i - c_{y_i}|^2 / D     c_y: the received prototype, a constant; 0 for a class
+without one
+Up:     per class, the sum of features of the trained model and their number;   Server: c_c = sum_k sums /
+sum_k n
 Differs from the paper: weights are averaged too and the head predicts, as FedRDN's comparison needs; with
-`aggregate_weights=False`, as in the paper, models stay with the clients and the nearest prototype predicts. The paper
-pulls the class means of a batch to the prototypes, ours pulls every sample, as its code does. Local means are taken
-over the trained model, not while it trains; clients count by their samples (official code: equally).
+`aggregate_weights=False`, as in the paper, models stay with the clients and the nearest prototype predicts.
+The paper pulls the class means of a batch to the prototypes, ours pulls every sample, as its code does. Local
+means are taken over the trained model, not while it trains; clients count by their samples (official code:
+equally).
 """
 
 from dataclasses import dataclass
@@ -29,7 +33,8 @@ class FedProto(Part):
     family = "representation"
     against = ("labels",)
     use_when = (
-        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep models of their own."
+        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep models of"
+        " their own."
     )
     tasks = ("classification",)
     needs = "prototypes of classes"
@@ -39,7 +44,9 @@ class FedProto(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         kind = fed.kind_at("features", "sums")
         return {
-            "sums": Share((fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"),
+            "sums": Share(
+                (fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"
+            ),
             "counts": Share(
                 (fed.classes,),
                 low=0,
@@ -66,7 +73,10 @@ class FedProto(Part):
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         n_C = ups["counts"].sum(0)
-        return {"prototypes": ups["sums"].sum(0) / n_C.clamp(min=1)[:, None], "known": (n_C > 0).to(n_C.dtype)}
+        return {
+            "prototypes": ups["sums"].sum(0) / n_C.clamp(min=1)[:, None],
+            "known": (n_C > 0).to(n_C.dtype),
+        }
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
         if self.aggregate_weights or not c.down["known"].sum():

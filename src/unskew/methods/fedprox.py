@@ -1,6 +1,7 @@
 """FedProx (Li et al., MLSys 2020, arXiv 1812.06127).
 
-Client: loss + (mu/2) ||w - w_t||^2    over the trained weights that clients send, of which w_t are those received
+Client: loss + (mu/2) ||w - w_t||^2    over the trained weights that clients send, of which w_t are those
+received
 Differs from the paper: nothing.
 """
 
@@ -16,12 +17,16 @@ from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 class FedProx(Part):
     """Pulls every client's weights towards the global model it received."""
 
-    mu: Annotated[float, Ge(0), Le(1_000_000), "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
+    mu: Annotated[
+        float, Ge(0), Le(1_000_000), "strength of the pull towards the received model; 0 is FedAvg"
+    ] = 0.001
     name = "fedprox"
     alone = True
     family = "steps"
     against = ("labels",)
-    use_when = "Clients drift apart over many local steps on skewed data; the pull holds them near the global model."
+    use_when = (
+        "Clients drift apart over many local steps on skewed data; the pull holds them near the global model."
+    )
 
     @property
     def proximal(self) -> float:  # type: ignore[override]

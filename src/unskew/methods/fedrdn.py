@@ -5,11 +5,12 @@ Once, before round 1, client k sends, over its images i, per channel
 Train: for each image, each time it is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
 Test:  client k's images use its own pair; an image of no client uses the mean pair over clients.
 FedRDN-V (`mean=True`): the mean pair for every image, at training and test.
-Beside `dpsgd`: sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations of its noise,
-and where the count is not above three deviations of its own, the pair is (0, 1).
-Of a sample with several inputs every image is normalised by its own channels, all by the same client's; the rest stays as it is.
-Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws mean
-and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
+Beside `dpsgd`: sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations
+of its noise, and where the count is not above three deviations of its own, the pair is (0, 1).
+Of a sample with several inputs every image is normalised by its own channels, all by the same client's; the
+rest stays as it is.
+Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws
+mean and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +34,10 @@ class FedRDN(Part):
     name = "fedrdn"
     family = "data"
     against = ("features",)
-    use_when = "Images look different from site to site; it goes with any method and sends two numbers a channel, once."
+    use_when = (
+        "Images look different from site to site; it goes with any method and sends two numbers a channel,"
+        " once."
+    )
     presets = {"fedrdn_v": {"mean": True}}
     normalises = True
     by_input = "images"
@@ -50,7 +54,15 @@ class FedRDN(Part):
     @property
     def trips(self) -> tuple[Trip, ...]:
         return (
-            Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True, sums=1, reads=()),
+            Trip(
+                lambda t, T: t == 0,
+                self.measure,
+                self.collect,
+                self.statistics,
+                everyone=True,
+                sums=1,
+                reads=(),
+            ),
         )
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
@@ -70,12 +82,17 @@ class FedRDN(Part):
             return {"mu": (mean_BC * weight).sum(0), "sigma": (std_BC * weight).sum(0), "n": b.weight.sum()}
 
         total = c.total(sums, raw=True)
-        mu, sigma = (c.mean_of(total[what], total["n"], unknown) for what, unknown in (("mu", 0.0), ("sigma", 1.0)))
-        least = c.mean_of(torch.full_like(sigma, c.floor), total["n"], FLOOR)  # of a deviation that is no noise alone
+        mu, sigma = (
+            c.mean_of(total[what], total["n"], unknown) for what, unknown in (("mu", 0.0), ("sigma", 1.0))
+        )
+        least = c.mean_of(
+            torch.full_like(sigma, c.floor), total["n"], FLOOR
+        )  # of a deviation that is no noise alone
         return {"mu": mu, "sigma": torch.maximum(sigma, least).clamp(min=FLOOR)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """The table of all pairs; the row of a client that never reported is the mean pair. Without any, inputs stay as they are."""
+        """The table of all pairs; the row of a client that never reported is the mean pair. Without any,
+        inputs stay as they are."""
         if not len(ups):
             return w, s
         mu_KC, sigma_KC = ups["mu"], ups["sigma"]
@@ -110,7 +127,9 @@ class FedRDN(Part):
         if self.mean or (isinstance(c.id, int) and c.id < 0):
             mu, sigma = self._mean_pair(c)
             return (x - mu) / sigma
-        row = row_at(c.down["row"], c.id if isinstance(c.id, Tensor) else torch.full((), c.id, device=x.device))
+        row = row_at(
+            c.down["row"], c.id if isinstance(c.id, Tensor) else torch.full((), c.id, device=x.device)
+        )
         known, at = (row >= 0).to(x.dtype), row.clamp(min=0)
         mu_C = known * row_at(c.down["mu"], at) + (1 - known) * c.down["mu"].mean(0)
         sigma_C = known * row_at(c.down["sigma"], at) + (1 - known) * c.down["sigma"].mean(0)

@@ -1,13 +1,16 @@
-"""FedRep (Collins et al., ICML 2021, arXiv 2102.07078, algorithm 1): a common representation under heads of the clients' own.
+"""FedRep (Collins et al., ICML 2021, arXiv 2102.07078, algorithm 1): a common representation under heads of
+the clients' own.
 
-Client: of its S local steps the first round(head S) train its head p_k, under the received body; the others the body w,
+Client: of its S local steps the first round(head S) train its head p_k, under the received body; the others
+the body w,
         under the new head (each gets one at least where S > 1, and with S = 1 both take it);   Up: w.
 Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
-Differs from the paper: clients are weighted by size, there equally. The paper counts epochs, and its head's come on top: its
-runs train the head for 10 and the body for 1 or 5 epochs where FedAvg gets 1. Ours is a share of the local steps (theirs:
-epochs=11, head=0.909), so that at equal steps the body takes fewer. At the end its code fits all heads to the last body
-for 10 epochs more. A weight that rests is not decayed and keeps its momentum; in older versions of torch its code's
-optimiser moved such weights on. Statistics of normalisation follow every step.
+Differs from the paper: clients are weighted by size, there equally. The paper counts epochs, and its head's
+come on top: its runs train the head for 10 and the body for 1 or 5 epochs where FedAvg gets 1. Ours is a
+share of the local steps (theirs: epochs=11, head=0.909), so that at equal steps the body takes fewer. At the
+end its code fits all heads to the last body for 10 epochs more. A weight that rests is not decayed and keeps
+its momentum; in older versions of torch its code's optimiser moved such weights on. Statistics of
+normalisation follow every step.
 """
 
 from dataclasses import dataclass
@@ -23,11 +26,15 @@ from unskew.methods.shared.weights import head_first
 class FedRep(Part):
     """Trains first the client's own head, then the common body under it."""
 
-    head: Annotated[float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"] = 0.8
+    head: Annotated[
+        float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
+    ] = 0.8
     name = "fedrep"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients differ in labels, and a head fitted to each lets all of them learn one good representation."
+    use_when = (
+        "Clients differ in labels, and a head fitted to each lets all of them learn one good representation."
+    )
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:

@@ -1,11 +1,14 @@
-"""FedRoD (Chen & Chao, ICLR 2022, arXiv 2107.00778): a generic head that ignores the client's labels, a personal one on top.
+"""FedRoD (Chen & Chao, ICLR 2022, arXiv 2107.00778): a generic head that ignores the client's labels, a
+personal one on top.
 
-Client: z = G(phi(x)),   loss  CE(z + log n_k, y)  +  CE(P(h) + G(h), y)    n_k: the client's samples of each class
-        in the second term phi and G are constants (h = phi(x)), so that only P, which stays with the client, learns
+Client: z = G(phi(x)),   loss  CE(z + log n_k, y)  +  CE(P(h) + G(h), y)    n_k: the client's samples of each
+class
+        in the second term phi and G are constants (h = phi(x)), so that only P, which stays with the client,
+        learns
 Test:   the global model predicts by G; a client's own score is taken with the head P + G.
-Differs from the paper: P begins at 0, so that a client begins with the generic predictions (the public code of others
-copies G). P and the model take their steps at once, by one optimiser. P is the paper's linear head; the hypernetwork
-that makes P from n_k is left out.
+Differs from the paper: P begins at 0, so that a client begins with the generic predictions (the public code
+of others copies G). P and the model take their steps at once, by one optimiser. P is the paper's linear head;
+the hypernetwork that makes P from n_k is left out.
 """
 
 from dataclasses import dataclass
@@ -19,7 +22,8 @@ from unskew.methods.bsm import conflicts_of_prior
 
 @dataclass(frozen=True)
 class FedRoD(Part):
-    """Trains body and head with balanced softmax, and a personal head on top of both by plain cross-entropy."""
+    """Trains body and head with balanced softmax, and a personal head on top of both by plain
+    cross-entropy."""
 
     name = "fedrod"
     family = "personalised"
@@ -37,7 +41,9 @@ class FedRoD(Part):
         head = fed.net.module.get_submodule(fed.net.head)
         if isinstance(head, nn.Linear) and f"{fed.net.head}.weight" in fed.net.trainable:
             return None
-        return f"it adds two heads, and the model's '{fed.net.head}' is no linear layer with a weight of its own"
+        return (
+            f"it adds two heads, and the model's '{fed.net.head}' is no linear layer with a weight of its own"
+        )
 
     def weights(self, fed: Fed) -> Weights:
         return {n: torch.zeros_like(t) for n, t in fed.net.weights().items() if fed.net.of_head(n)}

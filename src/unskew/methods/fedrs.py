@@ -1,11 +1,12 @@
-"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): scales down the logits of classes that a client lacks.
+"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): scales down the logits of classes that a client
+lacks.
 
 Client: CE(s z, y)    s_c = 1 for a class the client has, alpha for one it lacks
         soft form:    s_c = (1 - alpha) n_c / max_j n_j + alpha
 Test:   plain logits.
 A negative logit gains probability when it is scaled by alpha.
-Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form, clips gradients, and
-applies its scale more than once.
+Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form, clips
+gradients, and applies its scale more than once.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from unskew.methods.bsm import MIXTURES
 
 MASKS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls")
 _MASKED = (
-    "the other masks the classes a client lacks, the only ones that this would scale; fedrs(soft=True) scales more"
+    "the other masks the classes a client lacks, the only ones that this would scale; fedrs(soft=True) scales"
+    " more"
 )
 
 
@@ -28,8 +30,12 @@ _MASKED = (
 class FedRS(Part):
     """Scales the logits of classes that a client lacks."""
 
-    alpha: Annotated[float, Ge(0), Le(1), "factor on the logit of a class that the client lacks; 1 is FedAvg"] = 0.5
-    soft: Annotated[bool, "scale rare classes down too, in proportion to the client's samples of them"] = False
+    alpha: Annotated[
+        float, Ge(0), Le(1), "factor on the logit of a class that the client lacks; 1 is FedAvg"
+    ] = 0.5
+    soft: Annotated[bool, "scale rare classes down too, in proportion to the client's samples of them"] = (
+        False
+    )
     name = "fedrs"
     family = "classifier"
     against = ("labels",)
@@ -48,4 +54,6 @@ class FedRS(Part):
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         have_C = c.counts / c.counts.max().clamp(min=1) if self.soft else (c.counts > 0).to(z.dtype)
         scale_C = (1 - self.alpha) * have_C + self.alpha
-        return torch.where(z == -torch.inf, z, z * scale_C)  # what another Part masked stays so, also for alpha = 0
+        return torch.where(
+            z == -torch.inf, z, z * scale_C
+        )  # what another Part masked stays so, also for alpha = 0

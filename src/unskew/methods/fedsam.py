@@ -3,9 +3,10 @@
 Client, at every step:  g = grad L(w),   e = rho T^2 g / |T g|,   w <- w - lr grad L(w + e)
 T = 1 (SAM); with `adaptive`, T = |w| + eta for every tensor of two or more axes, and 1 for others (ASAM)
 |.| is over all trained weights. L holds the terms of every Part; weight decay is taken at w.
-Differs from the paper: clients are weighted by size, in Qu's equally, and the server's step size is 1. `fedasam` has the
-settings of Caldarola's runs; its code takes T = |w| + eta for the weights of normalisation, too. Running statistics of
-batch normalisation are updated by the pass at w alone (official codes: by both). FL-Simulator clips gradients at norm 10.
+Differs from the paper: clients are weighted by size, in Qu's equally, and the server's step size is 1.
+`fedasam` has the settings of Caldarola's runs; its code takes T = |w| + eta for the weights of normalisation,
+too. Running statistics of batch normalisation are updated by the pass at w alone (official codes: by both).
+FL-Simulator clips gradients at norm 10.
 """
 
 from collections.abc import Mapping
@@ -23,11 +24,15 @@ from unskew.formats.arguments import With
 class FedSAM(Part):
     """Takes every step's gradient where the loss is highest nearby, so that flat minima are found."""
 
-    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = 0.05
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = (
+        0.05
+    )
     adaptive: Annotated[bool, "ASAM: measure that distance relative to the size of each weight"] = False
     eta: Annotated[float, Ge(0), Le(1000), With("adaptive"), "what is added to the size of each weight"] = 0.2
     name = "fedsam"
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedasam": {"adaptive": True, "rho": 0.7, "eta": 0.2}}
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "fedasam": {"adaptive": True, "rho": 0.7, "eta": 0.2}
+    }
     neutral = {"rho": 0.0}
     family = "steps"
     against = ("labels",)
@@ -35,7 +40,10 @@ class FedSAM(Part):
     climbs = 1
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
-        T = {n: t.abs() + self.eta if self.adaptive and t.dim() > 1 else torch.ones_like(t) for n, t in w.items()}
+        T = {
+            n: t.abs() + self.eta if self.adaptive and t.dim() > 1 else torch.ones_like(t)
+            for n, t in w.items()
+        }
         step = scale_to_norm({n: T[n] * g_n for n, g_n in g.items()}, self.rho)
         return w | {n: w[n] + T[n] * e for n, e in step.items()}
 

@@ -1,12 +1,16 @@
-"""FedSMOO (Sun et al., ICML 2023, arXiv 2305.11584): FedDyn on ground that is flat for all clients, not for each.
+"""FedSMOO (Sun et al., ICML 2023, arXiv 2305.11584): FedDyn on ground that is flat for all clients, not for
+each.
 
 Client, at every step:  e = rho (g_1 - m_k - s) / |g_1 - m_k - s|,   g_1 = grad L(w)
         w <- w - lr (grad L(w + e) + mu (w - w_t + h_k)),   m_k <- m_k + e - s
-        then  h_k <- h_k + w_S - w_t     S local steps; m_k and h_k begin at 0 and stay with the client;   it sends w_S and m_k
-Server: s <- rho mean_k m_k / |mean_k m_k|,   w_{t+1} = mean_k w_S + H,   H: the mean of h_k over all clients, absent ones too
-|.| is over all shared weights. mu is 1 / beta of the paper. Statistics of batch normalisation take the plain mean.
-Differs from the paper: it takes each client's last e into the mean at the server, too; the official code leaves it out, and
-so does ours. Its code clips gradients at norm 10.
+        then  h_k <- h_k + w_S - w_t     S local steps; m_k and h_k begin at 0 and stay with the client;   it
+        sends w_S and m_k
+Server: s <- rho mean_k m_k / |mean_k m_k|,   w_{t+1} = mean_k w_S + H,   H: the mean of h_k over all clients,
+absent ones too
+|.| is over all shared weights. mu is 1 / beta of the paper. Statistics of batch normalisation take the plain
+mean.
+Differs from the paper: it takes each client's last e into the mean at the server, too; the official code
+leaves it out, and so does ours. Its code clips gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -24,12 +28,17 @@ from unskew.methods.fedsam import scale_to_norm
 class FedSMOO(Part):
     """Moves each client's optimum to that of all, and its search for flat ground to the common direction."""
 
-    mu: Annotated[float, Gt(0), Le(1_000_000), "strength of the pull towards the corrected received model"] = 0.1
+    mu: Annotated[
+        float, Gt(0), Le(1_000_000), "strength of the pull towards the corrected received model"
+    ] = 0.1
     rho: Annotated[float, Gt(0), Le(1000), "how far the gradient is taken from the weights"] = 0.1
     name = "fedsmoo"
     family = "steps"
     against = ("labels",)
-    use_when = "As FedDyn and FedSAM together: many local steps on skewed labels, clients that come back, two gradients a step."
+    use_when = (
+        "As FedDyn and FedSAM together: many local steps on skewed labels, clients that come back, two"
+        " gradients a step."
+    )
     merges = True
     weighting = "equal"
     climbs = 1
@@ -44,7 +53,10 @@ class FedSMOO(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         w, what = fed.net.weights(), "dual variable of the ascent"
-        return {f"m/{n}": Share(tuple(w[n].shape), what=what, kind="weights", samples="client") for n in fed.shared}
+        return {
+            f"m/{n}": Share(tuple(w[n].shape), what=what, kind="weights", samples="client")
+            for n in fed.shared
+        }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {which: {n: torch.zeros_like(w[n]) for n in fed.shared} for which in ("s", "H")}
@@ -59,7 +71,8 @@ class FedSMOO(Part):
         return w | {n: w[n] + e for n, e in self.ascent(c).items()}
 
     def ascent(self, c: Client) -> dict[str, Tensor]:
-        """e, from the step's first gradients; in the order of `fed.shared`, because a stored tree comes back sorted."""
+        """e, from the step's first gradients; in the order of `fed.shared`, because a stored tree comes back
+        sorted."""
         g, m, s = c.seen["0"], c.round["m"], c.down["s"]
         return scale_to_norm({n: g[n] - m[n] - s[n] for n in c.fed.shared}, self.rho)
 

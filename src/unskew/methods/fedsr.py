@@ -1,13 +1,15 @@
 """FedSR (Nguyen, Torr & Lim, NeurIPS 2022): simple representations, which differ little where domains do.
 
-Client: h: what the head would receive, the mean of  z = h + s e,   e ~ N(0, 1),   s = softplus(A h + a)     of each sample
+Client: h: what the head would receive, the mean of  z = h + s e,   e ~ N(0, 1),   s = softplus(A h + a)
+of each sample
         descends  CE(head(z)) + l2r mean_i |z_i| + cmi mean_i KL_i
-        KL_i = sum_d  ln r - ln q + (q^2 + (c h_d - m)^2) / (2 r^2) - 1/2,   q = |c| s_d,  m = m_yd,  r = softplus(r_yd)
-        A and a are sent and merged; m, which begins at 0, r at 1 and c at 1 are trained and stay
+        KL_i = sum_d  ln r - ln q + (q^2 + (c h_d - m)^2) / (2 r^2) - 1/2,   q = |c| s_d,  m = m_yd,  r =
+        softplus(r_yd) A and a are sent and merged; m, which begins at 0, r at 1 and c at 1 are trained and
+        stay
 Test:   the model on h, without noise.
-Differs from the paper: s is computed from h, where its network has s as further outputs of the layer of h. Public code scores
-the mean of the probabilities of twenty z; its term is |z|, as here. FL-bench merges m, r and c, too (`merged=True`), and
-scores one z.
+Differs from the paper: s is computed from h, where its network has s as further outputs of the layer of h.
+Public code scores the mean of the probabilities of twenty z; its term is |z|, as here. FL-bench merges m, r
+and c, too (`merged=True`), and scores one z.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,9 @@ class FedSR(Part):
     """Adds noise to features, keeps them short, and keeps them near a distribution of their class."""
 
     l2r: Annotated[float, Ge(0), Le(1_000_000), "weight of the features' length"] = 0.01
-    cmi: Annotated[float, Ge(0), Le(1_000_000), "weight of what features tell of a sample beyond its class"] = 0.001
+    cmi: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of what features tell of a sample beyond its class"
+    ] = 0.001
     merged: Annotated[bool, "merge the distributions of classes, too; False: each client has its own"] = False
     name = "fedsr"
     alone = True

@@ -1,11 +1,14 @@
-"""FedVLS (Guo et al., AAAI 2025, arXiv 2401.02329): keeps what the global model knows of absent classes, and lowers wrong logits.
+"""FedVLS (Guo et al., AAAI 2025, arXiv 2401.02329): keeps what the global model knows of absent classes, and
+lowers wrong logits.
 
-Client: CE(z + log p, y) + lam L_vacant + mu L_logit     p: the client's label shares; a class it lacks is masked out of CE
-        L_vacant = mean_i KL(q_g || q), both softmax over the classes that the client lacks; 0 where it has all
-        L_logit = sum_c p_c log mean_i exp([y_i != c] (z_ic - log p_c - log C))
+Client: CE(z + log p, y) + lam L_vacant + mu L_logit     p: the client's label shares; a class it lacks is
+masked out of CE
+        L_vacant = mean_i KL(q_g || q), both softmax over the classes that the client lacks; 0 where it has
+        all L_logit = sum_c p_c log mean_i exp([y_i != c] (z_ic - log p_c - log C))
 q_g is of the received model in evaluation mode, a constant. Test: z. With lam = mu = 0 it is bsm.
-Differs from the paper: the terms are those of the official code, whose weight of L_logit is 0.005; it masks by log(p + 1e-9),
-ours exactly, and its q_g comes of a model in training mode. The command of its page has lam = 0.1, the code's default is 1.
+Differs from the paper: the terms are those of the official code, whose weight of L_logit is 0.005; it masks
+by log(p + 1e-9), ours exactly, and its q_g comes of a model in training mode. The command of its page has lam
+= 0.1, the code's default is 1.
 """
 
 from dataclasses import dataclass
@@ -23,14 +26,17 @@ NEVER = -1e9
 
 @dataclass(frozen=True)
 class FedVLS(Part):
-    """Distils the received model's view of the classes a client lacks, and lowers the logits of wrong classes."""
+    """Distils the received model's view of the classes a client lacks, and lowers the logits of wrong
+    classes."""
 
     lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation of absent classes"] = 0.1
     mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the lowering of wrong classes' logits"] = 0.005
     name = "fedvls"
     family = "classifier"
     against = ("labels",)
-    use_when = "Clients lack many classes and forget them while they train; a step costs one more forward pass."
+    use_when = (
+        "Clients lack many classes and forget them while they train; a step costs one more forward pass."
+    )
     tasks = ("classification",)
     needs = "class counts"
     clashes = conflicts_of_prior(name)

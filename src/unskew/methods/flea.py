@@ -1,30 +1,32 @@
-"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share activations of a tenth of their samples and train on mixtures.
+"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share activations of a tenth of their samples and
+train on mixtures.
 
-At the cut, with activations f of the batch x, a batch (fF, yF) from the buffer of last round's clients and beta ~
-Beta(a, a) per sample,
+At the cut, with activations f of the batch x, a batch (fF, yF) from the buffer of last round's clients and
+beta ~ Beta(a, a) per sample,
     f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
-z: logits from the cut on; p: their softmax; p_t: that of the received model, in evaluation mode and without gradient.
-dcor: distance correlation of the batch's inputs and activations, which training lowers. Above the cut only the mixture
-passes in training mode, so only it updates running statistics there.
-After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model
-(`fused`: with their update, under the model that the round began with).
-Of several inputs dcor(x, f)^2 is the mean over the inputs x; two words or codes that a model looks up are as far apart as
-any two others, whatever their numbers.
+z: logits from the cut on; p: their softmax; p_t: that of the received model, in evaluation mode and without
+gradient.
+dcor: distance correlation of the batch's inputs and activations, which training lowers. Above the cut only
+the mixture passes in training mode, so only it updates running statistics there.
+After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new
+model (`fused`: with their update, under the model that the round began with).
+Of several inputs dcor(x, f)^2 is the mean over the inputs x; two words or codes that a model looks up are as
+far apart as any two others, whatever their numbers.
 An empty buffer (round 1): no mixture; the other two terms as they are.
-Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f), nu being distance covariance; Eq. 8 is meant. A client whose tenth is
-less than one sample still shares one.
+Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f), nu being distance covariance;
+Eq. 8 is meant. A client whose tenth is less than one sample still shares one.
 `variant="official"` is a step of the public code:
     L = CE(z(f)) + CE(z(f~), y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 dcor(x, f)
-all in training mode but p_t: layers up to the cut update their running statistics by the batch twice, those after it by
-the batch, the mixture and the buffer's activations in turn. lambda2 falls by `fall` a round down to 1, which it reaches
-in round 21. In round 1 (an empty buffer):
+all in training mode but p_t: layers up to the cut update their running statistics by the batch twice, those
+after it by the batch, the mixture and the buffer's activations in turn. lambda2 falls by `fall` a round down
+to 1, which it reaches in round 21. In round 1 (an empty buffer):
     L = CE(z(f)) + 0.5 lambda1 KL(p_t(x) || p(x)) + lambda2 dcor(x, f)
-The tenth is drawn with replacement, and may be nothing. What else the code does is settings of a run: `optimiser=sign`,
-`lr_min` and `lr_rounds`, and `first_epochs`, three times `epochs`; the experiment flea-official-har has them. Unlike the
-code it takes ceil(n / B) steps an epoch (code: floor(n / B) + 1), draws the buffer's rows with replacement where there are
-fewer than in a batch (code: cuts the batch to their number), adds no 1e-7 under the roots of dcor, and drops out the same
-units in all passes of a step.
+The tenth is drawn with replacement, and may be nothing. What else the code does is settings of a run:
+`optimiser=sign`, `lr_min` and `lr_rounds`, and `first_epochs`, three times `epochs`; the experiment
+flea-official-har has them. Unlike the code it takes ceil(n / B) steps an epoch (code: floor(n / B) + 1),
+draws the buffer's rows with replacement where there are fewer than in a batch (code: cuts the batch to their
+number), adds no 1e-7 under the roots of dcor, and drops out the same units in all passes of a step.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +36,21 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Le
 
-from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, each_input
+from unskew.core import (
+    Batch,
+    Client,
+    Fed,
+    Noise,
+    Out,
+    Part,
+    Share,
+    Tensor,
+    Tree,
+    Trip,
+    Ups,
+    Weights,
+    each_input,
+)
 
 
 @dataclass(frozen=True)
@@ -42,27 +58,41 @@ class FLea(Part):
     """Shares activations of some samples and trains on mixtures with other clients' activations."""
 
     alpha: Annotated[
-        float, Ge(0), Le(1), "share of a client's samples whose activations leave it, at least one sample; 0: none"
+        float,
+        Ge(0),
+        Le(1),
+        "share of a client's samples whose activations leave it, at least one sample; 0: none",
     ] = 0.1
-    lambda1: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation from the received model"] = 1.0
+    lambda1: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation from the received model"] = (
+        1.0
+    )
     lambda2: Annotated[
         float, Ge(0), Le(1_000_000), "weight of the distance correlation between inputs and activations"
     ] = 3.0
-    a: Annotated[float, Ge(0.01), Le(10_000), "parameter of Beta(a, a), from which mixing weights are drawn"] = 2.0
+    a: Annotated[
+        float, Ge(0.01), Le(10_000), "parameter of Beta(a, a), from which mixing weights are drawn"
+    ] = 2.0
     cut: Annotated[
-        str, 'block whose output is shared ("cut": the one the model names, or the first where several inputs meet)'
+        str,
+        'block whose output is shared ("cut": the one the model names, or the first where several inputs'
+        " meet)",
     ] = "cut"
     variant: Annotated[Literal["paper", "official"], "the paper's loss, or the public code's"] = "paper"
-    fall: Annotated[float, Ge(0), Le(1_000_000), "with variant=official: what lambda2 loses a round, down to 1"] = 0.1
+    fall: Annotated[
+        float, Ge(0), Le(1_000_000), "with variant=official: what lambda2 loses a round, down to 1"
+    ] = 0.1
     fused: Annotated[
         bool,
-        "send activations of the model the round began with, together with the update: one exchange a round, not two",
+        "send activations of the model the round began with, together with the update: one exchange a round,"
+        " not two",
     ] = False
     name = "flea"
     read_by_row = ("features", "labels")
     family = "data"
     against = ("labels", "scarcity")
-    use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
+    use_when = (
+        "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
+    )
     untuned = {
         "alpha": "it decides how much leaves a client",
         "lambda2": "it hides inputs in the activations that leave a client",
@@ -76,12 +106,15 @@ class FLea(Part):
             return f"it mixes samples at '{fed.net.check_cut(self.cut)}', and {by}"
         if self.variant == "official" and fed.net.norms and not fed.net.skips_to_cuts:
             return (
-                "with variant=official the layers after the cut train on their own; the model must be an nn.Sequential"
+                "with variant=official the layers after the cut train on their own; the model must be an"
+                " nn.Sequential"
             )
         return None
 
     def paced(self, whole: int, rounds: int) -> Self:
-        return replace(self, fall=self.fall * (whole - 1) / (rounds - 1)) if self.variant == "official" else self
+        return (
+            replace(self, fall=self.fall * (whole - 1) / (rounds - 1)) if self.variant == "official" else self
+        )
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -135,12 +168,16 @@ class FLea(Part):
         return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
 
     def _dependence(self, b: Batch, h: Tensor, c: Client) -> Tensor:
-        """dcor(x, f)^2 of the batch; of several inputs the mean over them, so that none counts by the size of its numbers."""
-        by_input = [squared_distance_correlation(x, h, b.weight, kinds) for x, kinds in each_input(c.net, b.x)]
+        """dcor(x, f)^2 of the batch; of several inputs the mean over them, so that none counts by the size of
+        its numbers."""
+        by_input = [
+            squared_distance_correlation(x, h, b.weight, kinds) for x, kinds in each_input(c.net, b.x)
+        ]
         return torch.stack(by_input).mean()
 
     def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:
-        """What the public code adds to the cross-entropy of the batch itself, which is the step's own pass."""
+        """What the public code adds to the cross-entropy of the batch itself, which is the step's own
+        pass."""
         h = out.before[cut]
         if c.net.norms:  # the public code computes f in another pass; only running statistics notice
             with torch.no_grad():
@@ -211,4 +248,6 @@ def _centred(distance_BB: Tensor, weight_B: Tensor) -> Tensor:
     n = weight_B.sum().clamp(min=1)
     row_B = distance_BB @ weight_B / n
     grand_mean = row_B @ weight_B / n
-    return (distance_BB - row_B[:, None] - row_B[None, :] + grand_mean) * weight_B[:, None] * weight_B[None, :]
+    return (
+        (distance_BB - row_B[:, None] - row_B[None, :] + grand_mean) * weight_B[:, None] * weight_B[None, :]
+    )

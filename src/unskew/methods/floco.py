@@ -1,17 +1,21 @@
-"""FLOCO (Grinwald, Wiesner & Nakajima, NeurIPS 2024): heads span a simplex, and each client trains near its own point in it.
+"""FLOCO (Grinwald, Wiesner & Nakajima, NeurIPS 2024): heads span a simplex, and each client trains near its
+own point in it.
 
 Head:   theta(a) = sum_m a_m theta_m,   theta_m: `endpoints` heads, which are trained and sent in place of one
 Client: at every step draws a, and descends CE with the head theta(a), body and all theta_m together
-        a: uniform on the simplex up to round tau, and for clients without a point;   then a_k + r u, r uniform on [0, rho],
-        u = v / |v|_1 with v uniform on [-1, 1]
-Server: means of body and endpoints; it keeps how each client that replied last moved its endpoints. After round tau:
-        kappa_k: the first `endpoints` principal components of these moves;   of z = 0.0001 ... 1 the one at which the nearest
-        points a_k >= 0 of sum z to the kappa_k, divided by z, are furthest apart: least sum_{k<j} |a_k - a_j|^-2
-Test:   client k is sent, and scored by, the head theta(a_k); the global model's is that of the simplex's centre.
-Differs from the paper: its code has all clients train once more to find their moves, and ends of the weights only, with one
-bias; ours takes the moves of those that replied by round tau, and ends of the whole head. The signs of principal
-components, on which points depend, are arbitrary: here the largest number of each is positive. FLOCO+ is not here
-(`floco+ditto` is near it). tau counts rounds; 0: half of the run's.
+        a: uniform on the simplex up to round tau, and for clients without a point;   then a_k + r u, r
+        uniform on [0, rho], u = v / |v|_1 with v uniform on [-1, 1]
+Server: means of body and endpoints; it keeps how each client that replied last moved its endpoints. After
+round tau:
+        kappa_k: the first `endpoints` principal components of these moves;   of z = 0.0001 ... 1 the one at
+        which the nearest points a_k >= 0 of sum z to the kappa_k, divided by z, are furthest apart: least
+        sum_{k<j} |a_k - a_j|^-2
+Test:   client k is sent, and scored by, the head theta(a_k); the global model's is that of the simplex's
+centre.
+Differs from the paper: its code has all clients train once more to find their moves, and ends of the weights
+only, with one bias; ours takes the moves of those that replied by round tau, and ends of the whole head. The
+signs of principal components, on which points depend, are arbitrary: here the largest number of each is
+positive. FLOCO+ is not here (`floco+ditto` is near it). tau counts rounds; 0: half of the run's.
 """
 
 import math
@@ -31,15 +35,19 @@ class Floco(Part):
     """Trains a simplex of heads, and gives each client the head at a point of its own."""
 
     endpoints: Annotated[int, Ge(2), Le(100), "how many heads span the simplex"] = 10
-    rho: Annotated[float, Ge(0), Le(2), "how far from its point a client trains, as a sum of absolute values"] = 0.1
-    tau: Annotated[float, Ge(0), Le(1_000_000), "rounds after which clients get their points; 0: half of the run's"] = (
-        0.0
-    )
+    rho: Annotated[
+        float, Ge(0), Le(2), "how far from its point a client trains, as a sum of absolute values"
+    ] = 0.1
+    tau: Annotated[
+        float, Ge(0), Le(1_000_000), "rounds after which clients get their points; 0: half of the run's"
+    ] = 0.0
     name = "floco"
     own_logits = True
     family = "personalised"
     against = ("labels",)
-    use_when = "Labels differ by client, and both a common head and one of each client's own count; heads are small."
+    use_when = (
+        "Labels differ by client, and both a common head and one of each client's own count; heads are small."
+    )
     tasks = ("classification",)
     needs = "a head for each class"
     divides = True
@@ -60,7 +68,8 @@ class Floco(Part):
     def weights(self, fed: Fed) -> Weights:
         heads = {n: t for n, t in fed.net.weights().items() if fed.net.of_head(n) and n in fed.net.trainable}
         return {
-            f"{m}.{n}": (2 * torch.rand(t.shape, generator=key(fed.seed, self.name, m, n)) - 1) / fed.features**0.5
+            f"{m}.{n}": (2 * torch.rand(t.shape, generator=key(fed.seed, self.name, m, n)) - 1)
+            / fed.features**0.5
             for m in range(self.endpoints)
             for n, t in heads.items()
         }
@@ -68,7 +77,13 @@ class Floco(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         at, K = self.flat(w), fed.clients
         a = torch.full((K, self.endpoints), 1 / self.endpoints)
-        return {"at": at, "moves": torch.zeros(K, len(at)), "known": torch.zeros(K), "a": a, "on": torch.zeros(K)}
+        return {
+            "at": at,
+            "moves": torch.zeros(K, len(at)),
+            "known": torch.zeros(K),
+            "a": a,
+            "on": torch.zeros(K),
+        }
 
     def flat(self, w: Weights) -> Tensor:
         """[N]: all endpoints."""

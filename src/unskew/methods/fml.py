@@ -1,12 +1,14 @@
-"""FML, federated mutual learning (Shen et al. 2020, arXiv 2006.16765): a client's own model and the common one teach each other.
+"""FML, federated mutual learning (Shen et al. 2020, arXiv 2006.16765): a client's own model and the common
+one teach each other.
 
 Client: the common model w descends     beta CE(z, y)  + (1 - beta) KL(p_own || p)
-        the client's own model descends alpha CE(z_own, y) + (1 - alpha) KL(p || p_own)      p: softmax outputs
-        Teachers are constants. Both take their step at once; w is merged, the own model stays.
+        the client's own model descends alpha CE(z_own, y) + (1 - alpha) KL(p || p_own)      p: softmax
+        outputs Teachers are constants. Both take their step at once; w is merged, the own model stays.
 Test:   a client's own score is its own model's; the other scores are the common model's.
-Differs from the paper: both models have one architecture and begin alike, there a client's own may be any. The merge weighs
-clients by size, there equally. PFLlib divides KL by the number of classes, lets it act on the teacher, too, and clips
-gradients at norm 10; its alpha and beta are 1 and 0 unless they are set: the common model then sees no labels.
+Differs from the paper: both models have one architecture and begin alike, there a client's own may be any.
+The merge weighs clients by size, there equally. PFLlib divides KL by the number of classes, lets it act on
+the teacher, too, and clips gradients at norm 10; its alpha and beta are 1 and 0 unless they are set: the
+common model then sees no labels.
 """
 
 from dataclasses import dataclass
@@ -21,10 +23,12 @@ from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
 class FML(OwnModel):
     """Trains a model of the client's own beside the common one, each with the other as a teacher."""
 
-    alpha: Annotated[float, Ge(0), Le(1), "weight of the labels for the own model; the rest is the common model's"] = (
-        0.5
-    )
-    beta: Annotated[float, Ge(0), Le(1), "weight of the labels for the common model; the rest is the own model's"] = 0.5
+    alpha: Annotated[
+        float, Ge(0), Le(1), "weight of the labels for the own model; the rest is the common model's"
+    ] = 0.5
+    beta: Annotated[
+        float, Ge(0), Le(1), "weight of the labels for the common model; the rest is the own model's"
+    ] = 0.5
     name = "fml"
     family = "personalised"
     against = ("labels",)
@@ -38,7 +42,9 @@ class FML(OwnModel):
         common = (self.beta - 1) * c.fed.task.loss(out.logits, b.y) + (1 - self.beta) * kl_divergence(
             z_own.detach(), out.raw
         )
-        own = self.alpha * c.fed.task.loss(z_own, out.own.y) + (1 - self.alpha) * kl_divergence(out.raw.detach(), z_own)
+        own = self.alpha * c.fed.task.loss(z_own, out.own.y) + (1 - self.alpha) * kl_divergence(
+            out.raw.detach(), z_own
+        )
         return b.mean(common + own)
 
 

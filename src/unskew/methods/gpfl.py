@@ -1,13 +1,17 @@
-"""GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279): features for everybody's classes and for the client's own, of one body.
+"""GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279): features for everybody's classes and for the client's
+own, of one body.
 
-V(f, u) = relu(f (gamma(u) + 1) + beta(u)),   gamma(u), beta(u): LayerNorm(relu(linear map of u)), of D numbers each
-E_c: an embedding of class c;   with the received E:  g = mean_c E_c,   p_k = sum_c (n_kc / n_k) E_c;   0 in round 1
+V(f, u) = relu(f (gamma(u) + 1) + beta(u)),   gamma(u), beta(u): LayerNorm(relu(linear map of u)), of D
+numbers each
+E_c: an embedding of class c;   with the received E:  g = mean_c E_c,   p_k = sum_c (n_kc / n_k) E_c;   0 in
+round 1
 Client: descends  CE(head_k(V(f, p_k))) + CE(cos(V(f, g), E)) + lam |V(f, g) - E_y|,   the last E as received
-        |.| over the batch's features together;   f: the body's features.   It sends the body, V and E; its head stays
+        |.| over the batch's features together;   f: the body's features.   It sends the body, V and E; its
+        head stays
 Server: the mean of bodies, V and E
 Test:   clients are scored by their head on V(f, p_k), with the received body, V and E.
-Differs from the paper: V and E have the optimiser's weight decay, there mu of their own, and its momentum. Public code
-computes g and p_k from the E that the client trained last in place of the received one.
+Differs from the paper: V and E have the optimiser's weight decay, there mu of their own, and its momentum.
+Public code computes g and p_k from the E that the client trained last in place of the received one.
 """
 
 from dataclasses import dataclass
@@ -24,14 +28,18 @@ _EPS = 1e-12
 
 @dataclass(frozen=True)
 class GPFL(Part):
-    """Keeps heads at the clients, which read features under a condition of each client's own; classes are embedded for all."""
+    """Keeps heads at the clients, which read features under a condition of each client's own; classes are
+    embedded for all."""
 
-    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's embedding"] = 0.01
+    lam: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's embedding"
+    ] = 0.01
     name = "gpfl"
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Labels differ by client, and a common body is to serve what they have in common as well as each by itself."
+        "Labels differ by client, and a common body is to serve what they have in common as well as each by"
+        " itself."
     )
     tasks = ("classification",)
     needs = "embeddings of classes"

@@ -1,12 +1,15 @@
-"""IFCA (Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, arXiv 2006.04088, model averaging): each client joins one of k models.
+"""IFCA (Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, arXiv 2006.04088, model averaging): each client joins
+one of k models.
 
-Client: j = argmin_j F_k(th_j), its mean loss over all its samples;   trains from th_j, sends the result and which j it took
+Client: j = argmin_j F_k(th_j), its mean loss over all its samples;   trains from th_j, sends the result and
+which j it took
 Server: th_j <- mean of w_k over the clients that took j;   where nobody did, th_j stays
 Test:   a client's own score is that of the model which it would take then.
-The k models begin as the model and k - 1 others with its numbers in another order, tensor by tensor: drawn as it was. The
-global model w is the mean of all replies; nobody trains it, and its scores say little.
-Differs from the paper: it has no term for clients that share a part of their layers (a Part that divides the model, such as
-`fedper`, does that). The official code starts anew with other models where clusters come out badly; ours takes another seed.
+The k models begin as the model and k - 1 others with its numbers in another order, tensor by tensor: drawn as
+it was. The global model w is the mean of all replies; nobody trains it, and its scores say little.
+Differs from the paper: it has no term for clients that share a part of their layers (a Part that divides the
+model, such as `fedper`, does that). The official code starts anew with other models where clusters come out
+badly; ours takes another seed.
 """
 
 from dataclasses import dataclass
@@ -29,7 +32,10 @@ class IFCA(Part):
     name = "ifca"
     family = "clusters"
     against = ("labels", "features")
-    use_when = "Clients are of a few kinds, nobody knows which is of which, and links carry all models to every client."
+    use_when = (
+        "Clients are of a few kinds, nobody knows which is of which, and links carry all models to every"
+        " client."
+    )
     merges = True
     weights_read = "each"
     weighting = "equal"
@@ -37,18 +43,26 @@ class IFCA(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         if [n for n in fed.net.buffers if n not in fed.net.constants]:
-            return "running statistics of batch normalisation would be those of all clusters; take a model without"
+            return (
+                "running statistics of batch normalisation would be those of all clusters; take a model"
+                " without"
+            )
         return None
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {
-            "models": {n: torch.stack([self._drawn(w[n], n, j, fed) for j in range(self.clusters)]) for n in fed.shared}
+            "models": {
+                n: torch.stack([self._drawn(w[n], n, j, fed) for j in range(self.clusters)])
+                for n in fed.shared
+            }
         }
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         shape = (self.clusters,)
         return {
-            "took": Share(shape, low=0, high=1, reads="each", what="its cluster", kind="statistics", samples="client")
+            "took": Share(
+                shape, low=0, high=1, reads="each", what="its cluster", kind="statistics", samples="client"
+            )
         }
 
     def begin(self, w: Weights, c: Client) -> Tree:

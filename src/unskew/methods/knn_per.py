@@ -1,12 +1,15 @@
-"""kNN-Per (Marfoq, Neglia, Kameni & Vidal, ICML 2022, arXiv 2111.09360): the global model and a memory of each client's own.
+"""kNN-Per (Marfoq, Neglia, Kameni & Vidal, ICML 2022, arXiv 2111.09360): the global model and a memory of
+each client's own.
 
 Train:  as the other Parts say; FedAvg alone.
 Test:   a client's own score: p(c) = share q_c + (1 - share) softmax(z)_c,
-        q_c = sum over its k training samples whose features are nearest to h of e^(-d_i / scale) 1[y_i = c], made to
-        sum to 1;   d_i = |h - h_i|; with kernel=gaussian, |h - h_i|^2 / D, as in its code    D: the features' number
+        q_c = sum over its k training samples whose features are nearest to h of e^(-d_i / scale) 1[y_i = c],
+        made to sum to 1;   d_i = |h - h_i|; with kernel=gaussian, |h - h_i|^2 / D, as in its code    D: the
+        features' number
         features: what the head receives, of the global model. Nothing of it leaves the client.
-Differs from the paper: `share` and `scale` are the same for all clients; the paper chooses each client's share on data of its
-own that it holds out. Neighbours are searched for exactly. FL-bench mixes q with logits, not with probabilities.
+Differs from the paper: `share` and `scale` are the same for all clients; the paper chooses each client's
+share on data of its own that it holds out. Neighbours are searched for exactly. FL-bench mixes q with logits,
+not with probabilities.
 """
 
 from dataclasses import dataclass
@@ -26,15 +29,23 @@ class KNNPer(Part):
     """Mixes the global model's predictions with the labels of a client's most similar training samples."""
 
     k: Annotated[int, Ge(1), Le(100_000), "how many of a client's training samples are asked"] = 10
-    share: Annotated[float, Ge(0), Le(1), "share of the neighbours in a client's own predictions; 0: none"] = 0.5
-    scale: Annotated[float, Gt(0), Le(1_000_000), "distance of features at which a neighbour counts 1/e"] = 1.0
+    share: Annotated[
+        float, Ge(0), Le(1), "share of the neighbours in a client's own predictions; 0: none"
+    ] = 0.5
+    scale: Annotated[float, Gt(0), Le(1_000_000), "distance of features at which a neighbour counts 1/e"] = (
+        1.0
+    )
     kernel: Annotated[
-        Literal["exponential", "gaussian"], "how a neighbour's weight falls with distance: as in the paper, or its code"
+        Literal["exponential", "gaussian"],
+        "how a neighbour's weight falls with distance: as in the paper, or its code",
     ] = "exponential"
     name = "knn_per"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients want predictions of their own without any more training; their training samples are at hand when they predict."
+    use_when = (
+        "Clients want predictions of their own without any more training; their training samples are at hand"
+        " when they predict."
+    )
     tasks = ("classification",)
     needs = "probabilities of classes"
     personal = True
@@ -42,7 +53,10 @@ class KNNPer(Part):
 
     def personalise(self, w: Weights, c: Client) -> Weights:
         memory = [(c.features(w, b.x), b.y) for b in c.batches()]
-        return w | {"knn_per.h": torch.cat([h for h, _ in memory]), "knn_per.y": torch.cat([y for _, y in memory])}
+        return w | {
+            "knn_per.h": torch.cat([h for h, _ in memory]),
+            "knn_per.y": torch.cat([y for _, y in memory]),
+        }
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
         if "knn_per.h" not in c.start:  # not this client's own score

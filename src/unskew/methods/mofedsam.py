@@ -1,10 +1,12 @@
-"""MoFedSAM (Qu et al., ICML 2022, arXiv 2206.02618, algorithm 2): FedSAM with the global step as momentum of every local one.
+"""MoFedSAM (Qu et al., ICML 2022, arXiv 2206.02618, algorithm 2): FedSAM with the global step as momentum of
+every local one.
 
 Client, at every step:  g = grad L(w),   e = rho g / |g|,   w <- w - lr (beta grad L(w + e) + (1 - beta) m)
 Server:   m <- (w_t - w_{t+1}) / mean_k(S_k lr)    S_k: client k's local steps; m = 0 in round 1
 The merge weighs clients equally. Weights of which nothing is shared take plain steps.
-Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum of their own, a step
-counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code clips gradients at norm 10.
+Differs from the paper: it takes S to be the same for all clients, ours takes their mean. With momentum of
+their own, a step counts as often as it acts, as in SCAFFOLD. The server's step size is 1. Official code clips
+gradients at norm 10.
 """
 
 from dataclasses import dataclass
@@ -22,27 +24,39 @@ from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 class MoFedSAM(Part):
     """Takes gradients where the loss is highest nearby, and mixes the last global step into each."""
 
-    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedCM"] = 0.05
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedCM"] = (
+        0.05
+    )
     beta: Annotated[
         float, Gt(0), Le(1), "share of the client's own gradient in a step; the rest is the last global step"
     ] = 0.1
     name = "mofedsam"
     family = "steps"
     against = ("labels", "absence")
-    use_when = "As FedSAM, where few of many clients answer in a round, so that each must know where the others went."
+    use_when = (
+        "As FedSAM, where few of many clients answer in a round, so that each must know where the others"
+        " went."
+    )
     climbs = 1
     weighting = "equal"
     keeps_at_server = ("w", "length")
     by_steps = "server"
     clashes = dict.fromkeys(
-        HEAD_FIRST_PARTS, "it divides the last move by all local steps, and with the other the body rests in some"
+        HEAD_FIRST_PARTS,
+        "it divides the last move by all local steps, and with the other the body rests in some",
     )
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if fed.optimiser == "sgd" else "its momentum is in units of SGD's steps; set optimiser=sgd"
+        return (
+            None if fed.optimiser == "sgd" else "its momentum is in units of SGD's steps; set optimiser=sgd"
+        )
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        return {"length": Share((), low=0, what="local steps times learning rate", kind="statistics", samples="client")}
+        return {
+            "length": Share(
+                (), low=0, what="local steps times learning rate", kind="statistics", samples="client"
+            )
+        }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         zeros = {n: torch.zeros_like(w[n]) for n in fed.shared}

@@ -1,11 +1,12 @@
-"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): features near the global model's and far from the client's last own.
+"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): features near the global model's and far from the
+client's last own.
 
 Model:  a projection Linear-ReLU-Linear between body and head; r is its output, and the head reads it
 Client: loss + mu mean_i -log( e^(cos(r, r_g)/T) / (e^(cos(r, r_g)/T) + e^(cos(r, r_p)/T)) )
-r_g, r_p: of the received model and of this client's model at the end of its last round, both constants in evaluation
-mode. After an absence, the client's last model is as old as the absence.
-Differs from the paper: the paper does not say what r_p is when a client first takes part; then the term is left out, as
-in its code.
+r_g, r_p: of the received model and of this client's model at the end of its last round, both constants in
+evaluation mode. After an absence, the client's last model is as old as the absence.
+Differs from the paper: the paper does not say what r_p is when a client first takes part; then the term is
+left out, as in its code.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ class MOON(Part):
 
     mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 1.0
     temperature: Annotated[float, Ge(1e-3), Le(1000), "T, which divides the cosines"] = 0.5
-    width: Annotated[int, Ge(0), Le(65_536), "units of the projection; 0: none, and r is what the head receives"] = 256
+    width: Annotated[
+        int, Ge(0), Le(65_536), "units of the projection; 0: none, and r is what the head receives"
+    ] = 256
     name = "moon"
     family = "representation"
     against = ("labels",)

@@ -1,8 +1,9 @@
 """NaiveMix (Yoon et al., ICLR 2021, arXiv 2107.00233): inputs are mixed with other clients' averages.
 
 Like FedMix, but the input is (1 - lam) x + lam x-, the label likewise, and there is no derivative.
-`per_batch=True` is what FLea's comparison calls FedMix (groups of 10, a = 2): it draws lam ~ Beta(a, a) for each batch
-and mixes another average into every sample, as FLea's public code does; a pass over the averages uses each once.
+`per_batch=True` is what FLea's comparison calls FedMix (groups of 10, a = 2): it draws lam ~ Beta(a, a) for
+each batch and mixes another average into every sample, as FLea's public code does; a pass over the averages
+uses each once.
 Differs from the paper: a client's last group may be smaller (in FLea's code such a group is left out).
 """
 
@@ -27,10 +28,12 @@ class NaiveMix(FedMix):
     ] = 0.1
     per_batch: Annotated[
         bool,
-        "draw the strength of the mixture from Beta(a, a) for every batch, instead of `lam`, and another average for "
-        "every sample",
+        "draw the strength of the mixture from Beta(a, a) for every batch, instead of `lam`, and another"
+        " average for every sample",
     ] = False
-    a: Annotated[float, Ge(0.01), Le(10_000), With("per_batch"), "parameter of Beta(a, a), with `per_batch`"] = 2.0
+    a: Annotated[
+        float, Ge(0.01), Le(10_000), With("per_batch"), "parameter of Beta(a, a), with `per_batch`"
+    ] = 2.0
     name = "naivemix"
     family = "data"
     against = ("labels",)
@@ -42,7 +45,10 @@ class NaiveMix(FedMix):
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         drawn = super().noise(fed, down)
         if drawn and self.per_batch:
-            return {"row": Noise("cycle", (len(down["y"]),)), "lam": Noise("beta", (self.a, self.a), per_sample=False)}
+            return {
+                "row": Noise("cycle", (len(down["y"]),)),
+                "lam": Noise("beta", (self.a, self.a), per_sample=False),
+            }
         return drawn
 
     def batch(self, b: Batch, c: Client) -> Batch:

@@ -1,7 +1,7 @@
 """Conventional normalisation, the baseline "norm" of FedRDN's paper.
 
-x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test. Of a sample with several inputs
-every image is normalised, and the rest stays as it is.
+x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test. Of a sample with
+several inputs every image is normalised, and the rest stays as it is.
 Differs from the paper: nothing; it names no constants, its code uses ImageNet's.
 """
 
@@ -45,7 +45,8 @@ class Norm(Part):
         super().__post_init__()
         if len(self.mean) != len(self.std):
             raise UsageError(
-                "E102", f"Norm: mean has {len(self.mean)} numbers and std {len(self.std)}; give one a channel."
+                "E102",
+                f"Norm: mean has {len(self.mean)} numbers and std {len(self.std)}; give one a channel.",
             )
 
     def refuse(self, fed: Fed) -> str | None:
@@ -54,7 +55,10 @@ class Norm(Part):
             return sample_images.image_refusal(fed)
         for channels in of_images if fed.net.layout else fed.shape[:1]:
             if channels != len(self.mean):
-                return f"it has {len(self.mean)} channel constants and the data have {channels}; set norm.mean and norm.std"
+                return (
+                    f"it has {len(self.mean)} channel constants and the data have {channels}; set norm.mean"
+                    " and norm.std"
+                )
         return None
 
     def batch(self, b: Batch, c: Client) -> Batch:

@@ -1,13 +1,18 @@
-"""Per-FedAvg (Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, arXiv 2002.07948, algorithm 1): a model that one step makes a client's.
+"""Per-FedAvg (Fallah, Mokhtari & Ozdaglar, NeurIPS 2020, arXiv 2002.07948, algorithm 1): a model that one
+step makes a client's.
 
-Client, at every step, with the parts D, D', D'' of the batch:   u = w - alpha grad f(w; D),   v = grad f(u; D')
+Client, at every step, with the parts D, D', D'' of the batch:   u = w - alpha grad f(w; D),   v = grad f(u;
+D')
     fo:  w <- w - lr v                                             the batch in two parts
-    hf:  w <- w - lr (v - alpha d),   d = (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta)      in three
-Test:   a client's own score is that of w - alpha grad f(w; a batch of its own), `steps` such steps; the global score w's.
-Differs from the paper: clients are weighted by size, there equally. D, D' and D'' are parts of one batch, not batches; a batch
-with fewer samples than parts stands for those it has no sample for. Normalisation sees the whole batch, and its
-statistics follow the pass at w. The exact Hessian is left out. Public code (the paper has none) takes whole batches for
-the parts, so that an epoch has half or a third of the steps, and adapts by an epoch of fine-tuning in FL-bench.
+    hf:  w <- w - lr (v - alpha d),   d = (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta)
+    in three
+Test:   a client's own score is that of w - alpha grad f(w; a batch of its own), `steps` such steps; the
+global score w's.
+Differs from the paper: clients are weighted by size, there equally. D, D' and D'' are parts of one batch, not
+batches; a batch with fewer samples than parts stands for those it has no sample for. Normalisation sees the
+whole batch, and its statistics follow the pass at w. The exact Hessian is left out. Public code (the paper
+has none) takes whole batches for the parts, so that an epoch has half or a third of the steps, and adapts by
+an epoch of fine-tuning in FL-bench.
 """
 
 from dataclasses import dataclass
@@ -22,16 +27,26 @@ from unskew.methods.shared.weights import test_gradients
 
 @dataclass(frozen=True)
 class PerFedAvg(Part):
-    """Trains the global model so that one gradient step at a client makes it a good model of that client's."""
+    """Trains the global model so that one gradient step at a client makes it a good model of that
+    client's."""
 
-    alpha: Annotated[float, Ge(0), Le(1000), "step size with which a client adapts the model; 0: it does not"] = 0.01
-    form: Annotated[Literal["fo", "hf"], "fo: first order, two gradients a step; hf: Hessian-free, four"] = "fo"
+    alpha: Annotated[
+        float, Ge(0), Le(1000), "step size with which a client adapts the model; 0: it does not"
+    ] = 0.01
+    form: Annotated[Literal["fo", "hf"], "fo: first order, two gradients a step; hf: Hessian-free, four"] = (
+        "fo"
+    )
     delta: Annotated[float, Gt(0), Le(1000), "how far from the weights hf takes its differences"] = 0.001
-    steps: Annotated[int, Ge(0), Le(10_000), "steps that adapt the model before a client's own score is taken"] = 1
+    steps: Annotated[
+        int, Ge(0), Le(10_000), "steps that adapt the model before a client's own score is taken"
+    ] = 1
     name = "per_fedavg"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients are scored, or newcomers served, by a model that a step on a few samples of theirs has adapted."
+    use_when = (
+        "Clients are scored, or newcomers served, by a model that a step on a few samples of theirs has"
+        " adapted."
+    )
     personal = True
 
     @property

@@ -1,13 +1,16 @@
-"""pFedHN (Shamsian, Navon, Fetaya & Chechik, ICML 2021, arXiv 2103.04628): a network at the server makes each client's weights.
+"""pFedHN (Shamsian, Navon, Fetaya & Chechik, ICML 2021, arXiv 2103.04628): a network at the server makes each
+client's weights.
 
-Server: sends client k  w_k0 = h(e_k; phi)     e_k: its embedding, E numbers;   h: layers of `hidden` units, then one for each tensor
-        d_k = w_k0 - w_k,   (g, g_e) = the mean over replies of  (dh/d phi, dh/d e_k) d_k,   scaled to norm `clip` if longer
-        v <- momentum v + g + decay phi,   phi <- phi - rate v,   and the embeddings likewise
+Server: sends client k  w_k0 = h(e_k; phi)     e_k: its embedding, E numbers;   h: layers of `hidden` units,
+then one for each tensor
+        d_k = w_k0 - w_k,   (g, g_e) = the mean over replies of  (dh/d phi, dh/d e_k) d_k,   scaled to norm
+        `clip` if longer v <- momentum v + g + decay phi,   phi <- phi - rate v,   and the embeddings likewise
 Client: trains what it was sent, and sends it back.   Clients are scored by what they are sent.
-The network stays at the server, and is `hidden` times as large as the model. What clients keep (`fedper`: pFedHN-PC) it does
-not make. The global model is the mean of replies, which nobody is sent; statistics of normalisation are its.
-Differs from the paper: it takes a step for one client's reply at a time, ours one for a round's, by their mean. The
-model's own start is not used, as there. Its code clips clients' gradients at norm 50, too.
+The network stays at the server, and is `hidden` times as large as the model. What clients keep (`fedper`:
+pFedHN-PC) it does not make. The global model is the mean of replies, which nobody is sent; statistics of
+normalisation are its.
+Differs from the paper: it takes a step for one client's reply at a time, ours one for a round's, by their
+mean. The model's own start is not used, as there. Its code clips clients' gradients at norm 50, too.
 """
 
 from dataclasses import dataclass
@@ -23,9 +26,12 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class PFedHN(Part):
-    """Makes each client's weights from an embedding of it, by a network that learns from what clients trained."""
+    """Makes each client's weights from an embedding of it, by a network that learns from what clients
+    trained."""
 
-    embed: Annotated[int, Ge(0), Le(10_000), "numbers in a client's embedding; 0: one, and one for every 4 clients"] = 0
+    embed: Annotated[
+        int, Ge(0), Le(10_000), "numbers in a client's embedding; 0: one, and one for every 4 clients"
+    ] = 0
     hidden: Annotated[int, Ge(1), Le(10_000), "units in each of the network's layers"] = 100
     layers: Annotated[int, Ge(0), Le(10), "further layers before those that make weights"] = 3
     rate: Annotated[float, Gt(0), Le(1000), "the network's learning rate"] = 0.01
@@ -36,7 +42,8 @@ class PFedHN(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Many clients differ in labels, rounds are many, and the server may train a network larger than the model."
+        "Many clients differ in labels, rounds are many, and the server may train a network larger than the"
+        " model."
     )
     merges = True
     weights_read = "each"
@@ -45,7 +52,11 @@ class PFedHN(Part):
     hands_on = "weights that a network makes for it, which learnt from the models of single clients"
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if fed.shared else "its network makes the weights that clients are sent, and they keep every weight"
+        return (
+            None
+            if fed.shared
+            else "its network makes the weights that clients are sent, and they keep every weight"
+        )
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         draw, E, H = key(fed.seed, self.name, "network"), self.embed or 1 + fed.clients // 4, self.hidden

@@ -1,14 +1,17 @@
-"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, arXiv 2006.08848, algorithm 1): personal models by Moreau envelopes.
+"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, arXiv 2006.08848, algorithm 1): personal models by Moreau
+envelopes.
 
-Client, at every step, from theta = w:  K times  theta <- theta - rate (grad f(theta; batch) + lam (theta - w))
+Client, at every step, from theta = w:  K times  theta <- theta - rate (grad f(theta; batch) + lam (theta -
+w))
         then  w <- w - lr lam (w - theta)
 Server: w <- (1 - beta) w + beta mean_k w_k
-Test:   a client's own score is theta's, found from the received w in one pass over the client's batches, K steps on each,
+Test:   a client's own score is theta's, found from the received w in one pass over the client's batches, K
+steps on each,
         theta going on from batch to batch;   the global score is w's.
-Differs from the paper: clients are weighted by size, as in its code, there equally. All clients train in every round there,
-and some are heard; ours train when they are asked. theta begins at w in every step and is found anew at test time, so
-that clients that were absent have one, too; its code goes on with the last batch's, keeps it, and adds 0.001 theta to
-its gradients. Normalisation's statistics follow the pass at w.
+Differs from the paper: clients are weighted by size, as in its code, there equally. All clients train in
+every round there, and some are heard; ours train when they are asked. theta begins at w in every step and is
+found anew at test time, so that clients that were absent have one, too; its code goes on with the last
+batch's, keeps it, and adds 0.001 theta to its gradients. Normalisation's statistics follow the pass at w.
 """
 
 from collections.abc import Sequence
@@ -33,7 +36,9 @@ class PFedMe(Part):
     name = "pfedme"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients differ a lot and each is to have a model near the global one; a step costs K gradients."
+    use_when = (
+        "Clients differ a lot and each is to have a model near the global one; a step costs K gradients."
+    )
     personal = True
 
     @property

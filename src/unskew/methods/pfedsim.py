@@ -3,11 +3,13 @@
 Rounds up to warm T: as ever.   Then the global model stays, and each client has a model theta_k of its own:
 Client: trains what it receives, body and head, and sends it: theta_k
 Server: sends client k its own head and the body  sum_j phi_kj theta_j,    phi_kj = s_kj / sum_i s_ki,
-        s_kj = -ln(1 - max(0, a_kj)),   a_kj the mean over classes of the cosine of their rows of the heads' weights, at
-        most 0.9999, as which a client counts to itself;   a client with no such theta_k yet is sent the global model
-Test:   a client's own score is that of the model it trained last; the other scores are those of what clients are sent.
-Differs from the paper: nothing that we know of; its code compares only clients that trained in the same round, and sets
-no bound below 1 to a_kj, so that equal heads give no number.
+        s_kj = -ln(1 - max(0, a_kj)),   a_kj the mean over classes of the cosine of their rows of the heads'
+        weights, at most 0.9999, as which a client counts to itself;   a client with no such theta_k yet is
+        sent the global model
+Test:   a client's own score is that of the model it trained last; the other scores are those of what clients
+are sent.
+Differs from the paper: nothing that we know of; its code compares only clients that trained in the same
+round, and sets no bound below 1 to a_kj, so that equal heads give no number.
 """
 
 from dataclasses import dataclass
@@ -32,7 +34,10 @@ class PFedSim(Remembered):
     first_stage = "warm"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients have different labels in groups; a head says which labels a client has, so whose body helps it."
+    use_when = (
+        "Clients have different labels in groups; a head says which labels a client has, so whose body"
+        " helps it."
+    )
     tasks = ("classification",)
     needs = "a row of the head for each class"
     merges = True
@@ -63,7 +68,11 @@ class PFedSim(Remembered):
         if not s["has"][k]:
             return w, {}
         phi_K = s["phi"][k]
-        body = {n: torch.einsum("j,j...->...", phi_K.to(t), t) for n, t in s["theta"].items() if not fed.net.of_head(n)}
+        body = {
+            n: torch.einsum("j,j...->...", phi_K.to(t), t)
+            for n, t in s["theta"].items()
+            if not fed.net.of_head(n)
+        }
         return w | {n: t[k] for n, t in s["theta"].items()} | body, {}
 
     def personalise(self, w: Weights, c: Client) -> Weights:

@@ -1,13 +1,15 @@
-"""PowerSGD (Vogels, Karimireddy & Jaggi, NeurIPS 2019, arXiv 1905.13727): changes of matrices travel as two thin ones.
+"""PowerSGD (Vogels, Karimireddy & Jaggi, NeurIPS 2019, arXiv 1905.13727): changes of matrices travel as two
+thin ones.
 
-Client: M = (w_S - w_t) + e_k, a matrix [m, n] of each weight of two or more axes;   P = orthonormal(M Q_k), Q_k' = M^T P
+Client: M = (w_S - w_t) + e_k, a matrix [m, n] of each weight of two or more axes;   P = orthonormal(M Q_k),
+Q_k' = M^T P
         sends P [m, r] and Q_k' [n, r];   e_k' = M - P Q_k'^T
-Server: as ever, with w_t + P Q_k'^T for the client's weights.    e_k begins at 0, Q_k with normal numbers, equal for all
-Biases, other vectors, and matrices which two thin ones would not make smaller travel whole.
-Differs from the paper: M is a round's change after local steps, and each client sends a P of its own, where the paper
-averages P over all before they compute Q, which takes a second exchange in every round; so the merged change may have rank
-K r. Orthonormal by QR, not by Gram-Schmidt. Statistics of batch normalisation and what other Parts share travel whole, and
-so does what the server sends.
+Server: as ever, with w_t + P Q_k'^T for the client's weights.    e_k begins at 0, Q_k with normal numbers,
+equal for all Biases, other vectors, and matrices which two thin ones would not make smaller travel whole.
+Differs from the paper: M is a round's change after local steps, and each client sends a P of its own, where
+the paper averages P over all before they compute Q, which takes a second exchange in every round; so the
+merged change may have rank K r. Orthonormal by QR, not by Gram-Schmidt. Statistics of batch normalisation and
+what other Parts share travel whole, and so does what the server sends.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from unskew.core import Client, Fed, Keys, Part, Share, Tree, Weights, key
 
 @dataclass(frozen=True)
 class PowerSGD(Part):
-    """Sends the change of every matrix by the few directions in which it is largest, and remembers the rest."""
+    """Sends the change of every matrix by the few directions in which it is largest, and remembers the
+    rest."""
 
     rank: Annotated[int, Ge(1), Le(1024), "r, columns of the two matrices that stand for a change"] = 2
     name = "powersgd"
@@ -45,7 +48,9 @@ class PowerSGD(Part):
         shapes |= {f"whole/{n}": tuple(w[n].shape) for n in fed.shared if n not in thin}
         what = {"p": "directions, orthonormal", "q": "change along them", "whole": "change of vectors"}
         return {
-            path: Share(shape, reads="each", what=what[path.partition("/")[0]], kind="weights", samples="client")
+            path: Share(
+                shape, reads="each", what=what[path.partition("/")[0]], kind="weights", samples="client"
+            )
             for path, shape in shapes.items()
         }
 

@@ -2,9 +2,10 @@
 
 Client: the loss L of a batch becomes  -log_eps(M - L)    M - L: the utility; M is `baseline`
         log_eps(u) = log u  for u >= eps,  else  u / eps - 1 + log eps, which goes on with the same slope
-So a step is 1 / (M - L) times as long, and no more than 1 / eps times: clients with a larger loss take longer ones.
-Differs from the paper: other Parts' terms of the loss stay outside the logarithm. The official code goes on with the
-slope 1 / M unless its option huber is set: `huber=False` does, with  log M - L / M  for u < eps.
+So a step is 1 / (M - L) times as long, and no more than 1 / eps times: clients with a larger loss take longer
+ones.
+Differs from the paper: other Parts' terms of the loss stay outside the logarithm. The official code goes on
+with the slope 1 / M unless its option huber is set: `huber=False` does, with  log M - L / M  for u < eps.
 """
 
 import math
@@ -22,12 +23,17 @@ class PropFair(Part):
     """Trains on the logarithm of a utility, so that clients with a larger loss take longer steps."""
 
     baseline: Annotated[float, Gt(0), Le(1_000_000), "M, a loss that no client should reach"] = 5.0
-    eps: Annotated[float, Gt(0), Le(1000), "utility below which the logarithm goes on as a straight line"] = 0.2
-    huber: Annotated[bool, "go on with the slope 1 / eps, as in the paper; False: 1 / M, as its code by default"] = True
+    eps: Annotated[float, Gt(0), Le(1000), "utility below which the logarithm goes on as a straight line"] = (
+        0.2
+    )
+    huber: Annotated[
+        bool, "go on with the slope 1 / eps, as in the paper; False: 1 / M, as its code by default"
+    ] = True
     name = "propfair"
     family = "fairness"
     use_when = (
-        "Clients that fare worse shall gain more than others lose, and the server shall read nothing more for it."
+        "Clients that fare worse shall gain more than others lose, and the server shall read nothing more"
+        " for it."
     )
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:

@@ -1,14 +1,17 @@
-"""q-FFL (Li et al., ICLR 2020, arXiv 1905.10497, algorithm 2, q-FedAvg): clients with a larger loss pull harder.
+"""q-FFL (Li et al., ICLR 2020, arXiv 1905.10497, algorithm 2, q-FedAvg): clients with a larger loss pull
+harder.
 
 Client: sends F_k, the mean loss of w_t over its training samples
 Server: D_k = L F_k^q (w_t - w_k),   h_k = q L^2 F_k^(q-1) ||w_t - w_k||^2 + L F_k^q
-        w_{t+1} = w_t - sum_k p_k D_k / sum_k p_k h_k    L: a bound of the gradient's slope; 1 / lr of round 1 unless set
-w_t - w_k adds up S local steps and enters h_k by its square, so with L = 1 / lr a round's step is the shorter the more steps
-clients take; L = 1 / (lr S) counts them as one. At q = 0 L cancels.
-Both sums are divided by L max_k F_k^q, so that no power overflows. Statistics of batch normalisation take the plain mean.
-Differs from the paper: it asks clients with probability p_k and then weighs them equally, ours are asked as the
-availability says and weighted by p_k, their share of the samples. As in the official code, 1e-10 is added to F_k, and
-L is 1 / lr by default.
+        w_{t+1} = w_t - sum_k p_k D_k / sum_k p_k h_k    L: a bound of the gradient's slope; 1 / lr of round 1
+        unless set
+w_t - w_k adds up S local steps and enters h_k by its square, so with L = 1 / lr a round's step is the shorter
+the more steps clients take; L = 1 / (lr S) counts them as one. At q = 0 L cancels.
+Both sums are divided by L max_k F_k^q, so that no power overflows. Statistics of batch normalisation take the
+plain mean.
+Differs from the paper: it asks clients with probability p_k and then weighs them equally, ours are asked as
+the availability says and weighted by p_k, their share of the samples. As in the official code, 1e-10 is added
+to F_k, and L is 1 / lr by default.
 """
 
 from dataclasses import dataclass
@@ -26,11 +29,14 @@ class QFFL(Part):
     """Weighs clients by a power of their loss, for scores that differ less between clients."""
 
     q: Annotated[float, Ge(0), Le(1000), "how much clients with a large loss count for; 0 is FedAvg"] = 1.0
-    L: Annotated[float, Ge(0), Le(1_000_000), "bound of the gradient's slope; less gives longer steps; 0: 1 / lr"] = 0.0
+    L: Annotated[
+        float, Ge(0), Le(1_000_000), "bound of the gradient's slope; less gives longer steps; 0: 1 / lr"
+    ] = 0.0
     name = "qffl"
     family = "fairness"
     use_when = (
-        "The clients that fare worst matter: scores shall differ less between clients, at little cost to their mean."
+        "The clients that fare worst matter: scores shall differ less between clients, at little cost to"
+        " their mean."
     )
     neutral = {"q": 0.0}
     merges = True
@@ -45,12 +51,17 @@ class QFFL(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         p_K, F_K = torch.tensor(ups.shares_of_weight()), ups["loss"].double().cpu() + 1e-10
         moved_K = torch.tensor(
-            [sum(float((w[n] - r.weights[n]).double().square().sum()) for n in fed.shared) for r in ups.replies]
+            [
+                sum(float((w[n] - r.weights[n]).double().square().sum()) for n in fed.shared)
+                for r in ups.replies
+            ]
         )
         weight_K = p_K * (F_K / F_K.max()).pow(self.q)
         h = (weight_K * (1 + self.q * (self.L or 1 / fed.lr) * moved_K / F_K)).sum()
         scale_K = (weight_K / h).tolist()
-        stepped = {n: w[n] - sum(a * (w[n] - r.weights[n]) for a, r in zip(scale_K, ups.replies)) for n in fed.shared}
+        stepped = {
+            n: w[n] - sum(a * (w[n] - r.weights[n]) for a, r in zip(scale_K, ups.replies)) for n in fed.shared
+        }
         return weighted_mean(w, ups) | stepped, s
 
 

@@ -1,13 +1,14 @@
-"""QSGD (Alistarh et al., NeurIPS 2017, arXiv 1610.02132): every change is rounded to one of a few levels, at random.
+"""QSGD (Alistarh et al., NeurIPS 2017, arXiv 1610.02132): every change is rounded to one of a few levels, at
+random.
 
 Client: v = w_S - w_t, in buckets;   sends |v| of each bucket, and of each number its sign and level l_i,
         l_i = floor(s |v_i| / |v| + u_i),   u_i uniform on [0, 1);   so E[sign(v_i) |v| l_i / s] = v_i
 Server: as ever, with w_t + sign(v_i) |v| l_i / s for the client's weights.    s = 2**(bits - 1) - 1 levels
 As `fedpaq` it is FedPAQ (Reisizadeh et al., AISTATS 2020, arXiv 1909.13014): one norm for all weights.
-Differs from the paper: v is a round's change after local steps, as in FedPAQ, not a gradient; levels have a fixed number of
-bits, where the paper codes them by Elias' codes; buckets run over all weights together. Norms are Euclidean (`norm=l2`) or,
-as in the paper's experiments, the largest |v_i| (`max`). Statistics of batch normalisation and what other Parts share
-travel whole, and so does what the server sends.
+Differs from the paper: v is a round's change after local steps, as in FedPAQ, not a gradient; levels have a
+fixed number of bits, where the paper codes them by Elias' codes; buckets run over all weights together. Norms
+are Euclidean (`norm=l2`) or, as in the paper's experiments, the largest |v_i| (`max`). Statistics of batch
+normalisation and what other Parts share travel whole, and so does what the server sends.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,9 @@ class QSGD(Part):
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
         D = count_numbers(fed)
-        norms = Share((-(-D // self._bucket(D)),), low=0, reads="each", what="norms", kind="weights", samples="client")
+        norms = Share(
+            (-(-D // self._bucket(D)),), low=0, reads="each", what="norms", kind="weights", samples="client"
+        )
         levels = Share(
             (packed_size(D, self.bits),),
             torch.uint8,

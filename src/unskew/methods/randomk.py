@@ -1,11 +1,14 @@
-"""Random-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): a random part of the changes travels.
+"""Random-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): a random part of
+the changes travels.
 
-Client: v = (w_S - w_t) + e_k;   sends v at k indices drawn at random, s_k = v there and 0 elsewhere;   e_k' = v - s_k
+Client: v = (w_S - w_t) + e_k;   sends v at k indices drawn at random, s_k = v there and 0 elsewhere;   e_k' =
+v - s_k
 Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
-Both ends draw the indices from the run's seed, the round and the client, so only values travel: 4 bytes for each of k.
-Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate. Without memory
-s_k is D / k times as large, which makes it unbiased. Statistics of batch normalisation and what other Parts share travel
-whole, and so does what the server sends.
+Both ends draw the indices from the run's seed, the round and the client, so only values travel: 4 bytes for
+each of k.
+Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate.
+Without memory s_k is D / k times as large, which makes it unbiased. Statistics of batch normalisation and
+what other Parts share travel whole, and so does what the server sends.
 """
 
 from dataclasses import dataclass
@@ -28,13 +31,16 @@ class RandomK(Part):
     name = "randomk"
     family = "compression"
     use_when = (
-        "As `topk` where no message may say which weights changed most; it needs more rounds, and half the bytes."
+        "As `topk` where no message may say which weights changed most; it needs more rounds, and half the"
+        " bytes."
     )
     untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+        return (
+            {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+        )
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
         k = kept(self.share, count_numbers(fed))
@@ -48,7 +54,9 @@ class RandomK(Part):
     def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
         D, values = count_numbers(fed), tree["values"]
         at_k, scale = self._drawn(D, keys).to(values.device), 1.0 if self.memory else D / len(values)
-        return unflatten_change(torch.zeros(D, device=values.device).index_copy(0, at_k, scale * values), w, fed)
+        return unflatten_change(
+            torch.zeros(D, device=values.device).index_copy(0, at_k, scale * values), w, fed
+        )
 
     def _drawn(self, D: int, keys: Keys) -> Tensor:
         return torch.randperm(D, generator=keys("indices"))[: kept(self.share, D)]

@@ -7,10 +7,11 @@ F-Aug:  h'_i = c_{k_i} + h_i - c_{y_i},  k_i running through the classes with a 
 Up:     per class, the sum of features of the trained model and their number (Eq. 21)
 Server: c_c = sum_k sums_kc / sum_k n_kc over those who replied (Eq. 23)
 eps = 1 is plain cross-entropy, eps = 0 the balanced softmax; mu = 0 leaves F-Aug out, and nothing is shared.
-Differs from the paper: Eq. 10 is printed for an added coefficient (`form="additive"`); its code smooths labels, our
-default. That h is a constant in L1 is the code's choice, of which the text says nothing; so is that a client with one
-class trains without F-Aug. Sums leave a client instead of means, so that the server needs only their totals. A client
-completes missing prototypes with those of the received body (Eq. 18), which the public code computes and never uses.
+Differs from the paper: Eq. 10 is printed for an added coefficient (`form="additive"`); its code smooths
+labels, our default. That h is a constant in L1 is the code's choice, of which the text says nothing; so is
+that a client with one class trains without F-Aug. Sums leave a client instead of means, so that the server
+needs only their totals. A client completes missing prototypes with those of the received body (Eq. 18), which
+the public code computes and never uses.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,8 @@ class ReBaFL(Part):
         float,
         Ge(0),
         Le(1),
-        'smoothing of the label shares; 1 is plain cross-entropy, 0 the balanced softmax (`form="smoothing"`)',
+        "smoothing of the label shares; 1 is plain cross-entropy, 0 the balanced softmax"
+        ' (`form="smoothing"`)',
     ] = 0.01
     mu: Annotated[
         float, Ge(0), Le(1_000_000), "weight of the augmented loss; 0: no augmentation, and nothing is shared"
@@ -43,7 +45,9 @@ class ReBaFL(Part):
         Literal["smoothing", "additive"], "mix the label shares with the uniform ones, or add `eps` to each"
     ] = "smoothing"
     aug_grad: Annotated[bool, With("mu"), "let the augmented loss train the body too"] = False
-    keep_stale: Annotated[bool, With("mu"), "keep the old prototype of a class that nobody reported in a round"] = False
+    keep_stale: Annotated[
+        bool, With("mu"), "keep the old prototype of a class that nobody reported in a round"
+    ] = False
     name = "rebafl"
     family = "classifier"
     against = ("labels",)
@@ -74,7 +78,9 @@ class ReBaFL(Part):
             return {}
         kind = fed.kind_at("features", "sums")
         return {
-            "sums": Share((fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"),
+            "sums": Share(
+                (fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"
+            ),
             "counts": Share(
                 (fed.classes,),
                 low=0,
@@ -97,7 +103,9 @@ class ReBaFL(Part):
         mine_CD, n_C = c.class_sums(w)
         received_C = c.down["known"]
         own_C = (n_C > 0).to(mine_CD.dtype) * (1 - received_C)
-        table_CD = received_C[:, None] * c.down["prototypes"] + own_C[:, None] * mine_CD / n_C.clamp(min=1)[:, None]
+        table_CD = (
+            received_C[:, None] * c.down["prototypes"] + own_C[:, None] * mine_CD / n_C.clamp(min=1)[:, None]
+        )
         use = (received_C.sum() > 0).to(mine_CD.dtype) * ((c.counts > 0).sum() > 1)
         return {"prototypes": table_CD, "known": received_C + own_C, "use": use}
 

@@ -1,7 +1,7 @@
 """Methods by name: this package's, their presets, those of installed packages, and users' own files.
 
-A method is written `fedprox(mu=0.01)+fedrdn`. A Part in a user's own file is written `file.py`, or `file.py:Class` where the file
-defines several.
+A method is written `fedprox(mu=0.01)+fedrdn`. A Part in a user's own file is written `file.py`, or
+`file.py:Class` where the file defines several.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from unskew.system import python_files
 
 
 def user_part(file: str, name: str = "") -> type[Part]:
-    """The file's class of this name, or its only Part. Raises UsageError: E111 for the file, E121 for what it defines."""
+    """The file's class of this name, or its only Part. Raises UsageError: E111 for the file, E121 for what it
+    defines."""
     parts = {k.__name__: k for k in user_parts(file)}
     if name and name not in parts:
         raise UsageError("E121", f"{file} defines no Part '{name}'.{suggestion(name, parts)}")
@@ -45,7 +46,9 @@ def _read_user_parts(file: str, digest: str) -> tuple[type[Part], ...]:
     parts = [k for k in vars(loaded).values() if inspect.isclass(k) and issubclass(k, Part)]
     own_parts = tuple(k for k in parts if k.__module__ == loaded.__name__ and k.name)
     if not own_parts:
-        raise UsageError("E121", f"{file} defines no subclass of unskew.Part with a name, like name = 'mine'.")
+        raise UsageError(
+            "E121", f"{file} defines no subclass of unskew.Part with a name, like name = 'mine'."
+        )
     for k in own_parts:
         if not dataclasses.is_dataclass(k):
             raise UsageError("E121", f"{file}: write @dataclass(frozen=True) above class {k.__name__}.")
@@ -59,10 +62,12 @@ FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clien
 
 
 def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> Method:
-    """The Method that a text names: `fedprox(mu=0.01)+fedrdn`, or a user's own Part as `file.py` or `file.py:Class`.
+    """The Method that a text names: `fedprox(mu=0.01)+fedrdn`, or a user's own Part as `file.py` or
+    `file.py:Class`.
 
     set_: further arguments by Part, as `--set part.key=value` gives them.
-    Raises UsageError (E102) for a text, name or argument that cannot be used, E111 and E121 for a user's file.
+    Raises UsageError (E102) for a text, name or argument that cannot be used, E111 and E121 for a user's
+    file.
     """
     further = {name: dict(arguments) for name, arguments in (set_ or {}).items()}
     parts = []
@@ -83,7 +88,8 @@ def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> 
 
 
 def arguments_of_method(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
-    """The arguments of those Parts that this method has, by the Part's name or the name it is written with."""
+    """The arguments of those Parts that this method has, by the Part's name or the name it is written
+    with."""
     written = {_normalise(call.name) for call in calls.parse_sum(text, "method", "E102") if not call.file}
     names = written | {part.name for part in parse(text).parts}
     return {part: dict(arguments) for part, arguments in set_.items() if part in names}
@@ -110,8 +116,12 @@ def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
     name: what the user calls the Part.
     """
     converted = arguments.check(kind, values, f"method '{name}'", "E102")
-    if missing := [a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in converted]:
-        raise UsageError("E102", f"method '{name}' needs {' and '.join(missing)}; write {name}({missing[0]}=...).")
+    if missing := [
+        a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in converted
+    ]:
+        raise UsageError(
+            "E102", f"method '{name}' needs {' and '.join(missing)}; write {name}({missing[0]}=...)."
+        )
     try:
         return kind(**converted)
     except ValueError as error:
@@ -120,7 +130,9 @@ def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
         raise
     except Exception as error:
         text = f"class {kind.__name__} cannot be made: {python_files.one_line(error)}"
-        raise UsageError("E121", f"{text}; write its settings as fields, mu: float = 0.1, and no __init__.") from error
+        raise UsageError(
+            "E121", f"{text}; write its settings as fields, mu: float = 0.1, and no __init__."
+        ) from error
 
 
 def _normalise(name: str) -> str:
@@ -128,9 +140,13 @@ def _normalise(name: str) -> str:
 
 
 def names() -> dict[str, str]:
-    """Every name of a method and a line that describes it: FedAvg, this package's methods and presets, installed ones."""
+    """Every name of a method and a line that describes it: FedAvg, this package's methods and presets,
+    installed ones."""
     ours = {name: entry.summary for name, entry in catalogue.entries().items()}
-    short = {name: f"short for {calls.call_text(entry.name, s)}" for name, (entry, s) in catalogue.presets().items()}
+    short = {
+        name: f"short for {calls.call_text(entry.name, s)}"
+        for name, (entry, s) in catalogue.presets().items()
+    }
     theirs = {name: _first_line(name, place) for name, place in installed().items()}
     return {"fedavg": FEDAVG, **dict(sorted((ours | short | theirs).items()))}
 
@@ -142,7 +158,8 @@ def installed() -> dict[str, str]:
 
 
 def _near_names(name: str, known: Sequence[str]) -> str:
-    """What somebody may have meant by a name that no method has, as a sentence with a space before it; "" if nothing is near."""
+    """What somebody may have meant by a name that no method has, as a sentence with a space before it; "" if
+    nothing is near."""
     pieces = [piece.strip() for piece in re.split(r"[,;&/ ]", name)]
     if len(pieces) > 1 and all(piece in known for piece in pieces if piece):
         return f" Parts are joined by '+': {'+'.join(filter(None, pieces))}."
@@ -157,7 +174,9 @@ def _class_and_settings(name: str) -> tuple[type[Part], dict[str, object]]:
     if place := installed().get(name):
         kind = getattr(_module(name, place), place.partition(":")[2], None)
         if not (isinstance(kind, type) and issubclass(kind, Part)):
-            raise UsageError("E102", f"the installed method '{name}' is '{place}', which is no Part; mend its package.")
+            raise UsageError(
+                "E102", f"the installed method '{name}' is '{place}', which is no Part; mend its package."
+            )
         return kind, {}
     ours, presets = catalogue.entries(), catalogue.presets()
     if name not in ours and name not in presets:
@@ -170,7 +189,8 @@ def _class_and_settings(name: str) -> tuple[type[Part], dict[str, object]]:
 
 
 def _module(name: str, place: str) -> ModuleType:
-    """The module of an installed package that brings this method. Raises UsageError (E111) if it fails while it is imported."""
+    """The module of an installed package that brings this method. Raises UsageError (E111) if it fails while
+    it is imported."""
     try:
         return importlib.import_module(place.partition(":")[0])
     except UnskewError:

@@ -2,9 +2,9 @@
 
 Client k: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local steps, a = S for plain SGD
 Server:   c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally, K: all clients
-The control variates of server and client are c, `c.down["c"]` in the hooks, and c_k, `c.mine["c"]`; a is `c.pull`.
-With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the sum of the weights of all steps' gradients.
-Where the learning rate has fallen to 0, c_k stays.
+The control variates of server and client are c, `c.down["c"]` in the hooks, and c_k, `c.mine["c"]`; a is
+`c.pull`. With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the sum of the weights of all
+steps' gradients. Where the learning rate has fallen to 0, c_k stays.
 Differs from the paper: the server's step size eta_g is fixed at 1.
 """
 
@@ -23,7 +23,10 @@ class Scaffold(Part):
     name = "scaffold"
     family = "steps"
     against = ("labels",)
-    use_when = "Clients drift over many local steps; they are few and come back often, for control variates must be fresh to help."
+    use_when = (
+        "Clients drift over many local steps; they are few and come back often, for control variates must be"
+        " fresh to help."
+    )
     weighting = "equal"
     by_steps = "client"
     clashes = dict.fromkeys(
@@ -37,7 +40,10 @@ class Scaffold(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         w = fed.net.weights()
         what = "change of the control variate"
-        return {f"delta/{n}": Share(tuple(w[n].shape), what=what, kind="weights", samples="client") for n in fed.shared}
+        return {
+            f"delta/{n}": Share(tuple(w[n].shape), what=what, kind="weights", samples="client")
+            for n in fed.shared
+        }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}
@@ -49,7 +55,9 @@ class Scaffold(Part):
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         rate = c.pull * c.lr
-        moves = rate > 0  # else the learning rate is 0, or too small for float32, and w_S says nothing of the gradients
+        moves = (
+            rate > 0
+        )  # else the learning rate is 0, or too small for float32, and w_S says nothing of the gradients
         seen = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / rate for n, c_k in c.mine["c"].items()}
         new = {n: torch.where(moves, seen[n], c_k) for n, c_k in c.mine["c"].items()}
         return {"delta": {n: new[n] - c_k for n, c_k in c.mine["c"].items()}}, {"c": new}

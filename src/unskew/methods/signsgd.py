@@ -1,10 +1,13 @@
-"""signSGD with majority vote (Bernstein et al., ICML 2018, arXiv 1802.04434, and ICLR 2019, arXiv 1810.05291).
+"""signSGD with majority vote (Bernstein et al., ICML 2018, arXiv 1802.04434, and ICLR 2019, arXiv
+1810.05291).
 
 Client: sends sign(w_S - w_t), one bit for each number
-Server: w_{t+1} = w_t + lr sign(sum_k sign(w_k - w_t)): every client has one vote, and where votes are even nothing moves
-Differs from the paper: the sign is that of a round's change after local steps, not of a gradient. A change of 0 (an input
-that is 0 everywhere) votes by a coin from the run's seed, because one bit has no third value. Statistics of batch
-normalisation take the plain mean; they and what other Parts share travel whole, and so does what the server sends. The mean
+Server: w_{t+1} = w_t + lr sign(sum_k sign(w_k - w_t)): every client has one vote, and where votes are even
+nothing moves
+Differs from the paper: the sign is that of a round's change after local steps, not of a gradient. A change of
+0 (an input that is 0 everywhere) votes by a coin from the run's seed, because one bit has no third value.
+Statistics of batch normalisation take the plain mean; they and what other Parts share travel whole, and so
+does what the server sends. The mean
 size of a change travels, too: 4 bytes by which the server sees that training has diverged.
 """
 
@@ -49,7 +52,9 @@ class SignSGD(Part):
             kind="weights",
             samples="client",
         )
-        size = Share((1,), low=0, reads="each", what="mean size of a change", kind="weights", samples="client")
+        size = Share(
+            (1,), low=0, reads="each", what="mean size of a change", kind="weights", samples="client"
+        )
         return {"signs": bits, "size": size}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
@@ -66,4 +71,6 @@ class SignSGD(Part):
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         votes = {n: sum(torch.sign(r.weights[n] - w[n]) for r in ups.replies) for n in fed.shared}
-        return weighted_mean(w, ups) | {n: w[n] + self.lr * torch.sign(torch.as_tensor(v)) for n, v in votes.items()}, s
+        return weighted_mean(w, ups) | {
+            n: w[n] + self.lr * torch.sign(torch.as_tensor(v)) for n, v in votes.items()
+        }, s

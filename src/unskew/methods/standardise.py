@@ -1,12 +1,14 @@
-"""Standardise (no paper): every channel less its mean over all clients' samples, divided by their standard deviation.
+"""Standardise (no paper): every channel less its mean over all clients' samples, divided by their standard
+deviation.
 
 Once, before round 1, client k sends of its n_k samples, per channel
     mu_k = mean x,    sigma_k = std x              (population std; pixels of images count like samples)
 and with p_k = n_k / sum_j n_j, as the merge weighs clients, everybody scales, at training and test, by
     mu = sum_k p_k mu_k,    sigma^2 = sum_k p_k (sigma_k^2 + (mu_k - mu)^2),    x <- (x - mu) / sigma
-A channel that is the same number everywhere is not divided. Each of several inputs has channels of its own, and whole numbers
-and truth values stay as they are: of them mu = 0 and sigma = 1 are sent. Where everybody answers these are the constants of
-`normalise=dataset`, which sees all samples in one place.
+A channel that is the same number everywhere is not divided. Each of several inputs has channels of its own,
+and whole numbers
+and truth values stay as they are: of them mu = 0 and sigma = 1 are sent. Where everybody answers these are
+the constants of `normalise=dataset`, which sees all samples in one place.
 Differs from the paper: there is none.
 """
 
@@ -24,7 +26,8 @@ from unskew.methods.shared.sample_images import per_channel
 
 @dataclass(frozen=True)
 class Standardise(Part):
-    """Scales every channel by one pair of constants, which the clients' own means and deviations amount to."""
+    """Scales every channel by one pair of constants, which the clients' own means and deviations amount
+    to."""
 
     images: Annotated[
         bool, "of several inputs scale images, too; off beside fedrdn or norm, which scale images themselves"
@@ -32,7 +35,10 @@ class Standardise(Part):
     name = "standardise"
     family = "data"
     against = ("features",)
-    use_when = "Columns of a table, or sites' images, are on scales of their own and no site may see another's samples."
+    use_when = (
+        "Columns of a table, or sites' images, are on scales of their own and no site may see another's"
+        " samples."
+    )
     normalises = True
     alone = True
 
@@ -42,13 +48,20 @@ class Standardise(Part):
 
     @property
     def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
-        why = "both normalise the input; beside several inputs standardise(images=False) scales the others alone"
+        why = (
+            "both normalise the input; beside several inputs standardise(images=False) scales the others"
+            " alone"
+        )
         return dict.fromkeys(("norm", "fedrdn"), why) if self.images else {}
 
     def refuse(self, fed: Fed) -> str | None:
         layout = fed.net.layout
         if not layout:
-            return None if self.images else "images=False leaves out one of several inputs, and a sample here is one"
+            return (
+                None
+                if self.images
+                else "images=False leaves out one of several inputs, and a sample here is one"
+            )
         if not self._scaled(layout).any():
             which = "floats" if self.images else "floats that are no image"
             return f"none of a sample's inputs are {which} ({layout})"

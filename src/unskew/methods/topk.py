@@ -1,12 +1,14 @@
-"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): only the largest changes travel.
+"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): only the largest
+changes travel.
 
-Client: v = (w_S - w_t) + e_k;   sends s_k = v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v - s_k
+Client: v = (w_S - w_t) + e_k;   sends s_k = v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v -
+s_k
 Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
 A message has 8 bytes for each of the k numbers, an index and a value, in place of 4 for each of D.
-Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate, as in
-Qsparse-local-SGD (Basu et al., NeurIPS 2019); the k largest are found over all weights together. Statistics of batch
-normalisation and what other Parts share travel whole, and so does what the server sends. `memory=False` forgets what was
-not sent.
+Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate, as
+in Qsparse-local-SGD (Basu et al., NeurIPS 2019); the k largest are found over all weights together.
+Statistics of batch normalisation and what other Parts share travel whole, and so does what the server sends.
+`memory=False` forgets what was not sent.
 """
 
 from dataclasses import dataclass
@@ -27,17 +29,24 @@ class TopK(Part):
     memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
     name = "topk"
     family = "compression"
-    use_when = "Links are slow, clients come back often, and a model may be learnt from few of its weights at a time."
+    use_when = (
+        "Links are slow, clients come back often, and a model may be learnt from few of its weights at a"
+        " time."
+    )
     untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+        return (
+            {"error": torch.zeros(count_numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+        )
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
         D, k = count_numbers(fed), kept(self.share, count_numbers(fed))
         return {
-            "indices": Share((k,), torch.int32, 0, D - 1, reads="each", what="which", kind="weights", samples="client"),
+            "indices": Share(
+                (k,), torch.int32, 0, D - 1, reads="each", what="which", kind="weights", samples="client"
+            ),
             "values": Share((k,), reads="each", what="their change", kind="weights", samples="client"),
         }
 

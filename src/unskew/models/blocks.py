@@ -1,4 +1,5 @@
-"""What our models share: named blocks in sequence, the last of which is the head, and initial weights from a given generator.
+"""What our models share: named blocks in sequence, the last of which is the head, and initial weights from a
+given generator.
 
 The global generator of torch is never used.
 """
@@ -36,12 +37,13 @@ class Example:
 class Blocks(nn.Sequential):
     """Named blocks; the block before `head` gives the feature vector that the head receives.
 
-    cut: the block whose output methods share by default. folds: whether it pays on a CPU to train several clients side
-    by side in the channels, which it does for small convolutions and dense layers. initialise: the model's own rule for
-    initial weights, applied after PyTorch's, or None.
+    cut: the block whose output methods share by default. folds: whether it pays on a CPU to train several
+    clients side by side in the channels, which it does for small convolutions and dense layers. initialise:
+    the model's own rule for initial weights, applied after PyTorch's, or None.
 
-    In our blocks, pooling stands before a ReLU or LeakyReLU. Both are monotone, so values and gradients are the same,
-    and the activation works on a quarter of the numbers. Nothing is computed in place, so that vmap can run every block.
+    In our blocks, pooling stands before a ReLU or LeakyReLU. Both are monotone, so values and gradients are
+    the same, and the activation works on a quarter of the numbers. Nothing is computed in place, so that vmap
+    can run every block.
     """
 
     initialise: Callable[[nn.Module, torch.Generator], None] | None = None
@@ -52,16 +54,19 @@ class Blocks(nn.Sequential):
 
 
 def require(model: str, shape: tuple[int, ...], fits: bool, expected: str) -> None:
-    """Raises UsageError (E122) unless samples of this shape fit the model. expected: the shapes that do, in words."""
+    """Raises UsageError (E122) unless samples of this shape fit the model. expected: the shapes that do, in
+    words."""
     if not fits:
         raise UsageError(
             "E122",
-            f"model '{model}' needs samples of {expected}, got {list(shape)}. `unskew list models` shows what fits.",
+            f"model '{model}' needs samples of {expected}, got {list(shape)}. `unskew list models` shows what"
+            " fits.",
         )
 
 
 def outputs(shape: tuple[int, ...], classes: int, pixels: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of what a model says of one sample: (classes, *pixels), or (tokens, classes) of labels at every token.
+    """The shape of what a model says of one sample: (classes, *pixels), or (tokens, classes) of labels at
+    every token.
 
     shape: of the sample. pixels: of its label, () where it has one.
     """
@@ -81,9 +86,10 @@ def seq(*layers: nn.Module) -> nn.Sequential:
 def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
     """Set the weights of every known layer, in place, by PyTorch's default rules.
 
-    A model with a rule of its own has it in `module.initialise`, which is applied afterwards. One that brings weights names
-    in `module.fresh` how the names of those layers begin that it has none for; only these are set.
-    Returns the names of the layers with parameters that are of no known kind; these are left as they are.
+    A model with a rule of its own has it in `module.initialise`, which is applied afterwards. One that brings
+    weights names in `module.fresh` how the names of those layers begin that it has none for; only these are
+    set. Returns the names of the layers with parameters that are of no known kind; these are left as they
+    are.
     """
     unknown = []
     fresh = getattr(module, "fresh", None)

@@ -1,4 +1,5 @@
-"""The models that this package has (one for each file in `networks/`, whose source says what it is), and the one for `model=auto`.
+"""The models that this package has (one for each file in `networks/`, whose source says what it is), and the
+one for `model=auto`.
 
 No file is imported, so that models can be listed before torch is loaded.
 """
@@ -23,7 +24,9 @@ def files() -> dict[str, Path]:
 @cache
 def aliases() -> dict[str, str]:
     """The own name of each model that has another name, by that other name."""
-    return {alias: name for name, path in files().items() for alias in python_files.constant(path, "ALIASES", ())}
+    return {
+        alias: name for name, path in files().items() for alias in python_files.constant(path, "ALIASES", ())
+    }
 
 
 def names() -> tuple[str, ...]:
@@ -45,10 +48,14 @@ def _described(name: str, path: Path) -> str:
 def default_for(shape: tuple[int, ...], pixels: tuple[int, ...] = ()) -> str:
     """The text of a model that fits samples of this shape.
 
-    pixels: the shape of a sample's mask, () where a sample has one label. Raises UsageError (E122) for labels of tokens.
+    pixels: the shape of a sample's mask, () where a sample has one label. Raises UsageError (E122) for labels
+    of tokens.
     """
     if pixels and len(shape) == 1:
-        text = "no model that comes with unskew answers at every token; give a module of your own that returns logits"
+        text = (
+            "no model that comes with unskew answers at every token; give a module of your own that returns"
+            " logits"
+        )
         raise UsageError("E122", f"{text} [samples, tokens, classes], or model='hf(path=FOLDER)'.")
     if pixels:
         return "unet"

@@ -17,7 +17,8 @@ def parameters(module: nn.Module) -> int:
 
 
 def parameters_until(module: nn.Sequential, cut: str) -> int:
-    """The number of parameters of all blocks up to this one, itself included. Raises KeyError if there is none."""
+    """The number of parameters of all blocks up to this one, itself included. Raises KeyError if there is
+    none."""
     total = 0
     for name, block in children(module):
         total += parameters(block)
@@ -44,7 +45,9 @@ def multiply_adds(module: nn.Module, shape: tuple[int, ...]) -> int:
 
     def count(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         nonlocal total
-        each = inputs[0] if isinstance(layer, _TRANSPOSED) else output  # a transposed convolution spreads every input
+        each = (
+            inputs[0] if isinstance(layer, _TRANSPOSED) else output
+        )  # a transposed convolution spreads every input
         weight = layer.weight
         assert isinstance(weight, torch.Tensor)
         total += each[0].numel() * weight[0].numel()

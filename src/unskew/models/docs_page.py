@@ -1,4 +1,5 @@
-"""docs/models.md: every model with its size, what it computes, what leaves it at its cut, and its arguments."""
+"""docs/models.md: every model with its size, what it computes, what leaves it at its cut, and its
+arguments."""
 
 from __future__ import annotations
 
@@ -108,7 +109,10 @@ def figures() -> list[Figures]:
 
 def page() -> str:
     """docs/models.md as Markdown."""
-    return f"# Models\n\n{_INTRODUCTION}\n\n{_sizes()}\n\n## Arguments\n\n{arguments_table('model', {name: maker_of(name) for name in files()})}\n"
+    return (
+        f"# Models\n\n{_INTRODUCTION}\n\n{_sizes()}\n\n##"
+        f" Arguments\n\n{arguments_table('model', {name: maker_of(name) for name in files()})}\n"
+    )
 
 
 def _figures(name: str, example: Example) -> Figures:

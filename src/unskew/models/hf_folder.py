@@ -1,8 +1,9 @@
-"""A folder with a model of Hugging Face: which files of it are read, and what is refused before any library sees them.
+"""A folder with a model of Hugging Face: which files of it are read, and what is refused before any library
+sees them.
 
-A folder may be a stranger's, so only two kinds of files count: config.json, which is JSON, and *.safetensors with its index,
-which hold nothing but tensors. Pickles, Python files and adapters of others are never opened, and what config.json says
-about code of its own is left out. No torch is imported here.
+A folder may be a stranger's, so only two kinds of files count: config.json, which is JSON, and *.safetensors
+with its index, which hold nothing but tensors. Pickles, Python files and adapters of others are never opened,
+and what config.json says about code of its own is left out. No torch is imported here.
 """
 
 from __future__ import annotations
@@ -21,12 +22,22 @@ NAME = "hf"
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 MOST_BYTES = 1 << 22
 """Bytes of a JSON file at most."""
-IGNORED_KEYS = ("auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal", "_name_or_path", "dtype", "torch_dtype", "peft_type")  # fmt: skip
+IGNORED_KEYS = (
+    "auto_map",
+    "attn_implementation",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "_name_or_path",
+    "dtype",
+    "torch_dtype",
+    "peft_type",
+)
 """Keys of config.json that could name code, kernels or places elsewhere; they are left out."""
 
 
 def folder_in(text: str) -> str:
-    """The folder that a model's text names, `hf(path='models/tiny')` -> "models/tiny"; "" where it names none."""
+    """The folder that a model's text names, `hf(path='models/tiny')` -> "models/tiny"; "" where it names
+    none."""
     if not text.lstrip().startswith(NAME):
         return ""
     call = calls.parse(text, "model", "E104")
@@ -39,12 +50,14 @@ def is_folder_model(text: str) -> bool:
 
 
 def is_on_disk(text: str) -> bool:
-    """Whether a model's text names a file or a folder of somebody's own. Raises UsageError (E104) for none of a model."""
+    """Whether a model's text names a file or a folder of somebody's own. Raises UsageError (E104) for none of
+    a model."""
     return bool(calls.parse(text, "model", "E104").file) or is_folder_model(text)
 
 
 def digests(text: str) -> dict[str, str]:
-    """A digest of the files that count in the folder that a model's text names, by the folder; {} where there are none."""
+    """A digest of the files that count in the folder that a model's text names, by the folder; {} where there
+    are none."""
     path = folder_in(text)
     files = [file for file in _model_files(Path(path)) if file.is_file()] if path else []
     seen = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
@@ -52,7 +65,8 @@ def digests(text: str) -> dict[str, str]:
 
 
 def config(path: str) -> dict[str, Any]:
-    """What config.json says, without the keys of `NEVER`. Raises UsageError (E137) where the folder is no model's."""
+    """What config.json says, without the keys of `NEVER`. Raises UsageError (E137) where the folder is no
+    model's."""
     folder = Path(path)
     if not path or not folder.is_dir():
         raise UsageError("E137", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
@@ -63,15 +77,20 @@ def config(path: str) -> dict[str, Any]:
     facts = _json(folder / CONFIG, path)
     if "quantization_config" in facts:
         raise UsageError(
-            "E137", f"{path} holds a quantised model, which cannot be trained here; give the folder of the whole one."
+            "E137",
+            f"{path} holds a quantised model, which cannot be trained here; give the folder of the whole"
+            " one.",
         )
     if facts.get("is_encoder_decoder"):
-        raise UsageError("E137", f"{path} holds a model with encoder and decoder; give one that has only either.")
+        raise UsageError(
+            "E137", f"{path} holds a model with encoder and decoder; give one that has only either."
+        )
     return {key: value for key, value in facts.items() if key not in IGNORED_KEYS}
 
 
 def weights(path: str) -> list[Path]:
-    """The files with the weights. Raises UsageError (E137) where there are none, or the index names other places."""
+    """The files with the weights. Raises UsageError (E137) where there are none, or the index names other
+    places."""
     folder = Path(path)
     if (folder / INDEX).exists():
         shards = _json(folder / INDEX, path).get("weight_map")
@@ -80,15 +99,21 @@ def weights(path: str) -> list[Path]:
         names = ["model.safetensors"]
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise UsageError("E137", f"{path}: {INDEX} names '{name}', which is no .safetensors file of the folder.")
+            raise UsageError(
+                "E137", f"{path}: {INDEX} names '{name}', which is no .safetensors file of the folder."
+            )
     files = [folder / name for name in names]
     missing = [file.name for file in files if not file.is_file()]
     if not files or missing:
-        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern))
+        pickled = sorted(
+            file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in folder.glob(pattern)
+        )
         text = f"{path} has no {missing[0] if missing else 'model.safetensors'}"
         if pickled:
             text += f"; {pickled[0]} is a pickle, which could run code and is never opened"
-        raise UsageError("E137", f"{text}; save the model with save_pretrained(..., safe_serialization=True).")
+        raise UsageError(
+            "E137", f"{text}; save the model with save_pretrained(..., safe_serialization=True)."
+        )
     return files
 
 
@@ -98,7 +123,8 @@ def _model_files(folder: Path) -> list[Path]:
 
 @lru_cache(maxsize=16)
 def _digest(seen: tuple[tuple[str, int, int], ...]) -> str:
-    """16 hexadecimal digits of the SHA-256 of names and contents. seen: (file, size, time of change) of each."""
+    """16 hexadecimal digits of the SHA-256 of names and contents. seen: (file, size, time of change) of
+    each."""
     sha = hashlib.sha256()
     for file, size, _ in seen:
         sha.update(f"\n{Path(file).name} {size}\n".encode())
@@ -117,7 +143,11 @@ def _json(file: Path, path: str) -> dict[str, Any]:
         if not isinstance(facts, dict):
             raise ValueError("it holds no keys")
     except FileNotFoundError:
-        raise UsageError("E137", f"{path} has no {file.name}, so it is no folder of a Hugging Face model.") from None
+        raise UsageError(
+            "E137", f"{path} has no {file.name}, so it is no folder of a Hugging Face model."
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError("E137", f"{file} cannot be read as JSON ({type(error).__name__}: {error}).") from None
+        raise UsageError(
+            "E137", f"{file} cannot be read as JSON ({type(error).__name__}: {error})."
+        ) from None
     return facts

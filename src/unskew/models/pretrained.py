@@ -1,9 +1,11 @@
-"""Language models of Hugging Face from a folder, as unskew trains them, with low-rank adapters (LoRA, Hu et al., ICLR 2022).
+"""Language models of Hugging Face from a folder, as unskew trains them, with low-rank adapters (LoRA, Hu et
+al., ICLR 2022).
 
-Token ids go in, and one answer a sequence or one a token comes out. Attention is told which tokens each may see as a mask
-[B, 1, T, T] of numbers that are added to its scores, because most architectures take that form as it is, also where clients
-train side by side. The library transformers is handed a folder of our own that holds a cleaned config.json and links to the
-.safetensors files, so it finds no code, pickle or adapter even if it looked for one; nothing is fetched from anywhere.
+Token ids go in, and one answer a sequence or one a token comes out. Attention is told which tokens each may
+see as a mask [B, 1, T, T] of numbers that are added to its scores, because most architectures take that form
+as it is, also where clients train side by side. The library transformers is handed a folder of our own that
+holds a cleaned config.json and links to the .safetensors files, so it finds no code, pickle or adapter even
+if it looked for one; nothing is fetched from anywhere.
 
 Letters: B batch, T tokens, D features, C classes or words of the vocabulary.
 """
@@ -51,12 +53,15 @@ class LocalAttention:
 class Transformer(nn.Module):
     """A transformer and how its tokens see each other. padding: the id of tokens that do not count, or None.
 
-    causal: a token sees only those before it, and itself. window: of layers that see only near tokens, if there are any.
+    causal: a token sees only those before it, and itself. window: of layers that see only near tokens, if
+    there are any.
     """
 
     buffers_stay = True
 
-    def __init__(self, model: nn.Module, padding: int | None, causal: bool, window: LocalAttention | None = None):
+    def __init__(
+        self, model: nn.Module, padding: int | None, causal: bool, window: LocalAttention | None = None
+    ):
         super().__init__()
         self.model, self.padding, self.causal, self.window = model, padding, causal, window
 
@@ -103,7 +108,8 @@ class EveryToken(Transformer):
 class SequenceModel(nn.Sequential):
     """A body that reads tokens and a dense head, one answer a sequence or one a token.
 
-    vocabulary: how many tokens it knows. fresh: beginnings of names of layers whose weights come from no folder.
+    vocabulary: how many tokens it knows. fresh: beginnings of names of layers whose weights come from no
+    folder.
     """
 
     dense, cut, folds = False, "body", False
@@ -135,7 +141,8 @@ def to_token_ids(x: Tensor) -> Tensor:
 
 
 def fresh_adapter_weights(module: nn.Module, *others: str) -> tuple[str, ...]:
-    """The names of adapters' first layers, which are drawn anew (the second begin at zero), and these others."""
+    """The names of adapters' first layers, which are drawn anew (the second begin at zero), and these
+    others."""
     return (*others, *(n for n, _ in module.named_modules() if ".lora_A." in n))
 
 
@@ -160,19 +167,25 @@ def libraries() -> tuple[Any, Any]:
 
 
 def load_model(path: str, causal: bool) -> Any:
-    """The model in a folder in float32: with a head for the next token (`causal`), or the body without a head.
+    """The model in a folder in float32: with a head for the next token (`causal`), or the body without a
+    head.
 
-    Raises UsageError: E136 without the libraries, E137 for a folder that holds no such model or one without all weights.
+    Raises UsageError: E136 without the libraries, E137 for a folder that holds no such model or one without
+    all weights.
     """
     facts, files = hf_folder.config(path), hf_folder.weights(path)
     transformers, _ = libraries()
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     if str(facts.get("model_type")) not in transformers.CONFIG_MAPPING:
-        text = f"{path}: transformers {transformers.__version__} knows no model_type {facts.get('model_type')!r}"
+        text = (
+            f"{path}: transformers {transformers.__version__} knows no model_type {facts.get('model_type')!r}"
+        )
         raise UsageError("E137", f"{text}, and code that comes with a model is never run.")
     if causal and fills_in(facts):
         text = f"{path} holds a {facts['model_type']} model, which fills in words within a text"
-        raise UsageError("E137", f"{text}; answers=next needs one that goes on writing, such as GPT-2 or Llama.")
+        raise UsageError(
+            "E137", f"{text}; answers=next needs one that goes on writing, such as GPT-2 or Llama."
+        )
     with _silence_libraries(), _clean_folder(facts, files) as clean:
         try:
             options = {"local_files_only": True, "trust_remote_code": False}
@@ -185,13 +198,19 @@ def load_model(path: str, causal: bool) -> Any:
         except UsageError:
             raise
         except Exception as error:
-            raise UsageError("E137", f"{path} cannot be read as a model: {python_files.one_line(error)}.") from error
+            raise UsageError(
+                "E137", f"{path} cannot be read as a model: {python_files.one_line(error)}."
+            ) from error
     lacks = [
-        n for n in (*report["missing_keys"], *map(str, report["mismatched_keys"])) if not n.startswith(UNUSED_WEIGHTS)
+        n
+        for n in (*report["missing_keys"], *map(str, report["mismatched_keys"]))
+        if not n.startswith(UNUSED_WEIGHTS)
     ]
     if lacks:
         what = "a head for the next token" if causal and all("head" in n for n in lacks) else f"'{lacks[0]}'"
-        raise UsageError("E137", f"{path} has no weights of {what} for a {facts['model_type']} model; give all of it.")
+        raise UsageError(
+            "E137", f"{path} has no weights of {what} for a {facts['model_type']} model; give all of it."
+        )
     model.config.use_cache = False
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
@@ -218,7 +237,8 @@ def local_attention(config: Any, causal: bool) -> LocalAttention | None:
 
 
 def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> None:
-    """Raises UsageError (E137) unless the model says the same of T tokens and padding behind them as by masks of its own.
+    """Raises UsageError (E137) unless the model says the same of T tokens and padding behind them as by masks
+    of its own.
 
     Architectures differ in what they make of a mask that says for each token which others it may see.
     """
@@ -233,7 +253,10 @@ def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> No
             theirs = body.model(input_ids=ids, attention_mask=known.long()).last_hidden_state[known]
         same = torch.allclose(ours, theirs, atol=1e-4 * float(theirs.abs().max()), rtol=1e-4)
     except Exception as error:
-        text = f"the model in {path} cannot be told which tokens each of {T} may see ({python_files.one_line(error)})"
+        text = (
+            f"the model in {path} cannot be told which tokens each of {T} may see"
+            f" ({python_files.one_line(error)})"
+        )
         raise UsageError("E137", f"{text}; give another architecture.") from error
     if not same:
         text = f"the model in {path} answers otherwise when it is told which tokens each of {T} may see"
@@ -241,13 +264,17 @@ def check_attention(body: Transformer, path: str, T: int, vocabulary: int) -> No
 
 
 def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:
-    """(the body, the head) of a model for the next token; of the head, a copy of the words that stand for the classes.
+    """(the body, the head) of a model for the next token; of the head, a copy of the words that stand for the
+    classes.
 
-    Raises UsageError: E137 where the model does more to its answers than a dense layer, E122 where classes are more than words.
+    Raises UsageError: E137 where the model does more to its answers than a dense layer, E122 where classes
+    are more than words.
     """
     body, words = model.base_model, model.get_output_embeddings()
     if classes > words.weight.shape[0]:
-        text = f"the labels have {classes} classes, and the model in {path} knows {words.weight.shape[0]} words"
+        text = (
+            f"the labels have {classes} classes, and the model in {path} knows {words.weight.shape[0]} words"
+        )
         raise UsageError("E122", f"{text}; a label is the id of the token that follows.")
     model.eval()
     with torch.no_grad():
@@ -265,10 +292,13 @@ def split_head(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linea
     return body, head
 
 
-def add_adapters(model: nn.Module, rank: int, alpha: float, dropout: float, targets: tuple[str, ...]) -> nn.Module:
+def add_adapters(
+    model: nn.Module, rank: int, alpha: float, dropout: float, targets: tuple[str, ...]
+) -> nn.Module:
     """The model with adapters of this rank beside the layers of these names, which alone learn.
 
-    targets: ends of the names of dense layers; () for all of them but a head. Raises UsageError (E104) where none has such a name.
+    targets: ends of the names of dense layers; () for all of them but a head. Raises UsageError (E104) where
+    none has such a name.
     """
     _, peft = libraries()
     config = peft.LoraConfig(
@@ -280,7 +310,9 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, dropout: float, targ
     except ValueError as error:
         dense = sorted({n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
         text = f"no layer for an adapter is called {' or '.join(targets) or '(any)'}"
-        raise UsageError("E104", f"model 'hf': {text}; dense layers are: {', '.join(dense) or 'none'}.") from error
+        raise UsageError(
+            "E104", f"model 'hf': {text}; dense layers are: {', '.join(dense) or 'none'}."
+        ) from error
 
 
 def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
@@ -291,8 +323,8 @@ def _check_size(path: str, kind: Any, config: Any, files: list[Path]) -> None:
     if described > 4 * held + SIZE_MARGIN:
         raise UsageError(
             "E137",
-            f"{path}: config.json describes a model of {described:,} bytes, and the files hold {held:,}; they are not of "
-            "one model.",
+            f"{path}: config.json describes a model of {described:,} bytes, and the files hold {held:,}; they"
+            " are not of one model.",
         )
 
 

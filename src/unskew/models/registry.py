@@ -18,12 +18,15 @@ from unskew.models.catalogue import aliases, default_for, names
 def module_of(name: str) -> ModuleType:
     """The file that defines this model. Raises UsageError (E104) if no model has that name."""
     if name not in names():
-        raise UsageError("E104", f"unknown model '{name}'.{suggestion(name, names())} `unskew list models` shows all.")
+        raise UsageError(
+            "E104", f"unknown model '{name}'.{suggestion(name, names())} `unskew list models` shows all."
+        )
     return importlib.import_module(f"unskew.models.networks.{aliases().get(name, name)}")
 
 
 def maker_of(name: str) -> Callable[..., nn.Module]:
-    """The function `(shape, classes, **arguments)` that makes this model. Raises UsageError (E104) as `module_of` does."""
+    """The function `(shape, classes, **arguments)` that makes this model. Raises UsageError (E104) as
+    `module_of` does."""
     return getattr(module_of(name), aliases().get(name, name))
 
 
@@ -43,9 +46,11 @@ def build(
 ) -> nn.Module:
     """The model that a text names, for samples of this shape; its weights are not initialised yet.
 
-    pixels: the shape of a sample's mask, () where a sample has one label. options: further arguments of the model, which
-    take precedence over those in the text. layout: of samples with several inputs, which no model with a name takes.
-    Raises UsageError: E104 for a name or argument that does not exist or does not fit, E122 for samples that do not fit.
+    pixels: the shape of a sample's mask, () where a sample has one label. options: further arguments of the
+    model, which take precedence over those in the text. layout: of samples with several inputs, which no
+    model with a name takes.
+    Raises UsageError: E104 for a name or argument that does not exist or does not fit, E122 for samples that
+    do not fit.
     """
     if layout:
         whose = f"samples have several inputs ({layout}), and the model '{text}' takes one"
@@ -62,7 +67,11 @@ def build(
         return module.at_every_token()  # type: ignore[operator]
     if getattr(module, "dense", False) != bool(pixels):
         answer, label = (
-            ("sample", "mask" if len(shape) > 1 else "label for each token") if pixels else ("pixel", "single label")
+            ("sample", "mask" if len(shape) > 1 else "label for each token")
+            if pixels
+            else ("pixel", "single label")
         )
-        raise UsageError("E122", f"model '{call.name}' gives one answer per {answer}, but each sample has a {label}.")
+        raise UsageError(
+            "E122", f"model '{call.name}' gives one answer per {answer}, but each sample has a {label}."
+        )
     return module

@@ -1,9 +1,12 @@
 """A convolution over time that pads columns, without computing the padding once per sample.
 
-HARNet's kernels are one column wide, but pad a column of zeros on either side. Every layer so adds two columns that do not
-depend on the input: they are the same for every sample, and the left one mirrors the right one. Here an activation
-[B, C, H, W] is stored in two parts: the columns that depend on the sample, [B, C, H, w], and the k columns beside them,
-once for the whole batch. Function, weights and batch statistics are the same as without the split.
+HARNet's kernels are one column wide, but pad a column of zeros on either side. Every layer so adds two
+columns that do not
+depend on the input: they are the same for every sample, and the left one mirrors the right one. Here an
+activation
+[B, C, H, W] is stored in two parts: the columns that depend on the sample, [B, C, H, w], and the k columns
+beside them, once for the whole batch. Function, weights and batch statistics are the same as without the
+split.
 
 Letters: B batch, C channels, H height (time), W = w + 2 k width, V values of a channel.
 """
@@ -35,7 +38,8 @@ class Columns:
 
 
 class TimeConv(nn.Sequential):
-    """Convolution over time, batch normalisation, ReLU; `narrow` computes the same on an activation in two parts."""
+    """Convolution over time, batch normalisation, ReLU; `narrow` computes the same on an activation in two
+    parts."""
 
     def __init__(self, i: int, o: int, kernel: int, stride: int):
         super().__init__(nn.Conv2d(i, o, (kernel, 1), (stride, 1), 1), nn.BatchNorm2d(o), nn.ReLU())
@@ -65,12 +69,15 @@ class TimeConv(nn.Sequential):
         return Columns(inside, edge)
 
 
-def edged_norm_relu(inside, edge, mean, var, w, b, training, momentum, eps, weight_B=None, fast=False, record=True):
+def edged_norm_relu(
+    inside, edge, mean, var, w, b, training, momentum, eps, weight_B=None, fast=False, record=True
+):
     """ReLU of the batch normalisation of an activation in two parts, as of the whole one: (inside, edge).
 
     mean, var: running statistics [C], which are used unless `training`. w, b: scale and shift [C].
     weight_B: 1 for a sample, 0 for padding. fast: one fused step, which works only outside vmap and cannot be
-    differentiated twice. record: update the running statistics in place. The engine's function mode sets the last three.
+    differentiated twice. record: update the running statistics in place. The engine's function mode sets the
+    last three.
     """
     given = (inside, edge, mean, var, w, b)
     if has_torch_function_variadic(*given):
@@ -98,7 +105,8 @@ def _affine_relu(inside, edge, mean, var, w, b, eps):
 
 
 class _Fused(torch.autograd.Function):
-    """Normalisation and ReLU, forward and backward, in as few passes over memory as possible, on values [V, C]."""
+    """Normalisation and ReLU, forward and backward, in as few passes over memory as possible, on values [V,
+    C]."""
 
     @staticmethod
     def forward(ctx, inside, edge, w, b, eps):

@@ -1,7 +1,8 @@
 """A user's own model: made by a function in a file, and checked for what every model must do.
 
-Before anything trains, weights are refused (E123) that no pass can train or replace: in lists, in functions, or anywhere but in a
-layer's own slot. A plain loop of torch leaves layers in a list untrained in silence, too; runs also would not save or send them.
+Before anything trains, weights are refused (E123) that no pass can train or replace: in lists, in functions,
+or anywhere but in a layer's own slot. A plain loop of torch leaves layers in a list untrained in silence,
+too; runs also would not save or send them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _RECURRENT_ATTRIBUTES = "_flat_weights"
 def check_slots(module: nn.Module) -> None:
     """Raises UsageError (E123) for a weight that an attribute holds beside its layer's own slot.
 
-    A pass puts weights into the layers' slots. What a list or a function still holds would be read as it was at first: trained by
-    a usual loop, and not here. Functions are searched for what they close over: tensors, and layers with weights.
+    A pass puts weights into the layers' slots. What a list or a function still holds would be read as it was
+    at first: trained by a usual loop, and not here. Functions are searched for what they close over: tensors,
+    and layers with weights.
     """
     names = {id(p): name for name, p in module.named_parameters()}
     places = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if p.numel()}
@@ -48,8 +50,13 @@ def check_slots(module: nn.Module) -> None:
                 name = names.get(id(held)) or places.get(_slot_text(held))
                 if name:
                     place = f"{path}.{key}".lstrip(".")
-                    text = f"the model holds its weight '{name}' in '{place}', too, where it stays as it is while clients train"
-                    raise UsageError("E123", f"{text} others; read it from its layer, or list layers (nn.ModuleList).")
+                    text = (
+                        f"the model holds its weight '{name}' in '{place}', too, where it stays as it is"
+                        " while clients train"
+                    )
+                    raise UsageError(
+                        "E123", f"{text} others; read it from its layer, or list layers (nn.ModuleList)."
+                    )
 
 
 def _slot_text(t: Tensor) -> int:
@@ -60,8 +67,9 @@ def _slot_text(t: Tensor) -> int:
 
 
 def _tensors(value: Any, inside: set[int], depth: int = 0) -> Iterator[Tensor]:
-    """The tensors in an attribute: itself, in lists and dictionaries, and in what functions close over. inside: the model's own
-    layers, by identity; an attribute that is a list of them is no matter, a function that closes over one is."""
+    """The tensors in an attribute: itself, in lists and dictionaries, and in what functions close over.
+    inside: the model's own layers, by identity; an attribute that is a list of them is no matter, a function
+    that closes over one is."""
     if depth > 4:
         return
     if isinstance(value, Tensor):
@@ -105,12 +113,14 @@ _LAYERS = "layers with weights"
 
 
 def check_trainable(module: nn.Module) -> None:
-    """Raises UsageError (E123) for weights that no pass can train, or whose gradients a hook of torch should change."""
+    """Raises UsageError (E123) for weights that no pass can train, or whose gradients a hook of torch should
+    change."""
     known = {id(layer) for layer in module.modules()} | {id(p) for p in module.parameters()}
     for path, layer in module.named_modules():
         if hasattr(layer, "_orig_mod") and path:
             _refuse(
-                f"its layer '{path}' is compiled, and holds its weights where no pass can put others; compile nothing"
+                f"its layer '{path}' is compiled, and holds its weights where no pass can put others; compile"
+                " nothing"
             )
         for key, value in vars(layer).items():
             place = f"{path}.{key}".lstrip(".")
@@ -121,7 +131,8 @@ def check_trainable(module: nn.Module) -> None:
     for name, p in module.named_parameters():
         if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):  # pyright: ignore[reportPrivateUsage]
             _refuse(
-                f"its weight '{name}' has a hook on its gradient (register_hook), which clients' own copies have not"
+                f"its weight '{name}' has a hook on its gradient (register_hook), which clients' own copies"
+                " have not"
             )
 
 
@@ -133,25 +144,31 @@ def shape_lazy_layers(module: nn.Module, x: Tensor) -> None:
 
 @contextmanager
 def forbid_changes(module: nn.Module) -> Iterator[None]:
-    """Within it the module answers in evaluation mode. Raises UsageError (E123) for a buffer that it changes there, with which
-    scoring a model would train it; the buffer is put back."""
+    """Within it the module answers in evaluation mode. Raises UsageError (E123) for a buffer that it changes
+    there, with which scoring a model would train it; the buffer is put back."""
     before = {name: b.clone() for name, b in module.named_buffers() if not b.is_meta}
     yield
     now = dict(module.named_buffers())
-    changed = [n for n, b in before.items() if n in now and not torch.equal(b.nan_to_num(), now[n].nan_to_num())]
+    changed = [
+        n for n, b in before.items() if n in now and not torch.equal(b.nan_to_num(), now[n].nan_to_num())
+    ]
     if changed:
         with torch.no_grad():
             for name in changed:
                 now[name].copy_(before[name])
         _refuse(
-            f"it changes its buffer '{changed[0]}' in evaluation mode, so that scoring would change the model; update it where "
-            "self.training is True"
+            f"it changes its buffer '{changed[0]}' in evaluation mode, so that scoring would change the"
+            " model; update it where self.training is True"
         )
 
 
 def training_problem(module: nn.Module) -> str:
     """Why clients cannot train this module together, "" if they can."""
-    for name in (*dict(module.named_modules()), *dict(module.named_parameters()), *dict(module.named_buffers())):
+    for name in (
+        *dict(module.named_modules()),
+        *dict(module.named_parameters()),
+        *dict(module.named_buffers()),
+    ):
         if "/" in name:
             return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
     fixed = tensor_roles(module).fixed
@@ -160,17 +177,20 @@ def training_problem(module: nn.Module) -> str:
             return f"'{name}' is nn.SyncBatchNorm, which waits for other processes; use nn.BatchNorm2d"
         if layer.running_mean is None:
             return (
-                f"'{name}' keeps no running statistics (track_running_stats=False), so the answer for a sample would "
-                "depend on the samples beside it; leave track_running_stats on, or use nn.GroupNorm"
+                f"'{name}' keeps no running statistics (track_running_stats=False), so the answer for a"
+                " sample would depend on the samples beside it; leave track_running_stats on, or use"
+                " nn.GroupNorm"
             )
         if layer.momentum is None and name not in fixed:
             return (
-                f"'{name}' averages over all batches it has seen (momentum=None), whose number is lost when clients' "
-                "statistics are averaged; give it a momentum, such as 0.1"
+                f"'{name}' averages over all batches it has seen (momentum=None), whose number is lost when"
+                " clients' statistics are averaged; give it a momentum, such as 0.1"
             )
     for name, layer in module.named_modules():
         if isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats:
-            return f"'{name}' is instance normalisation with running statistics; set track_running_stats=False"
+            return (
+                f"'{name}' is instance normalisation with running statistics; set track_running_stats=False"
+            )
     return ""
 
 
@@ -184,7 +204,13 @@ def _trainable_in(value: Any, known: set[int]) -> str:
             if id(value) not in known and value.is_leaf and value.requires_grad
             else ""
         )
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple | set) else ()
+    inside = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple | set)
+        else ()
+    )
     return next((what for one in inside if (what := _trainable_in(one, known))), "")
 
 
@@ -196,16 +222,25 @@ _MODEL_ATTRIBUTES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def from_file(
-    text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), layout: Layout | None = None
+    text: str,
+    shape: tuple[int, ...],
+    classes: int,
+    pixels: tuple[int, ...] = (),
+    layout: Layout | None = None,
 ) -> nn.Module:
-    """The model that `path/to/file.py:function` makes when it is called with a sample's shape and the number of classes.
+    """The model that `path/to/file.py:function` makes when it is called with a sample's shape and the number
+    of classes.
 
-    layout: of samples with several inputs; the function is then called with the shape of each, by name or in a tuple. The text may hold further arguments of the function: `file.py:function(width=64)`.
-    Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if it or its model fails.
+    layout: of samples with several inputs; the function is then called with the shape of each, by name or in
+    a tuple. The text may hold further arguments of the function: `file.py:function(width=64)`.
+    Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if it or
+    its model fails.
     """
     call = calls.parse(text, "model", "E104")
     if not call.file:
-        raise UsageError("E111", f"there is no file for the model '{text}'; a model is a name or file.py:function.")
+        raise UsageError(
+            "E111", f"there is no file for the model '{text}'; a model is a name or file.py:function."
+        )
     if not call.member:
         raise UsageError("E104", f"the model '{text}' names no function; write {call.file}:function.")
     defined = python_files.import_file(call.file)
@@ -227,13 +262,18 @@ def from_file(
 
 
 def check_module(
-    module: object, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), layout: Layout | None = None
+    module: object,
+    shape: tuple[int, ...],
+    classes: int,
+    pixels: tuple[int, ...] = (),
+    layout: Layout | None = None,
 ) -> nn.Module:
     """The module itself, if it turns two samples of this shape into logits [2, classes, *pixels], or
     [2, tokens, classes].
 
-    pixels: the shape of a sample's mask or tokens, () where a sample has one label. layout: of samples with several inputs. Weights, statistics and modes stay as they are.
-    Raises UsageError (E123) otherwise, and for layers and names with which nobody can train it among clients.
+    pixels: the shape of a sample's mask or tokens, () where a sample has one label. layout: of samples with
+    several inputs. Weights, statistics and modes stay as they are. Raises UsageError (E123) otherwise, and
+    for layers and names with which nobody can train it among clients.
     """
     module = unwrapped(module)
     check_trainable(module)
@@ -241,7 +281,13 @@ def check_module(
     expected = [2, *outputs(shape, classes, pixels)]
     if not isinstance(logits, torch.Tensor) or list(logits.shape) != expected:
         returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        each = "a row of logits" if not pixels else "a row of logits a token" if len(shape) == 1 else "a map of logits"
+        each = (
+            "a row of logits"
+            if not pixels
+            else "a row of logits a token"
+            if len(shape) == 1
+            else "a map of logits"
+        )
         raise UsageError(
             "E123",
             f"the model gives {returned} for two samples; expected {expected}, {each} for each: the labels "
@@ -259,23 +305,28 @@ def check_module(
     if layer := _changed_input_layer(copied, shape, layout):
         raise UsageError(
             "E123",
-            f"the model's '{layer}' changes its input in place (inplace=True) and the model goes on with that input as it "
-            "then is; clients train with inplace=False, and would train another model: set that, and use what the layer "
-            "returns.",
+            f"the model's '{layer}' changes its input in place (inplace=True) and the model goes on with that"
+            " input as it then is; clients train with inplace=False, and would train another model: set"
+            " that, and use what the layer returns.",
         )
     if changed := _in_place_child(copied, shape, layout):
-        raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
+        raise UsageError(
+            "E123", f"{changed} changes its input in place, which others still read; return a new tensor."
+        )
     _mark_head(module, shape, layout, logits.shape[-1 if pixels and len(shape) == 1 else 1])
     return module
 
 
 def unwrapped(model: object) -> nn.Module:
-    """The module itself, out of torch's wrappers for several GPUs and for compilation, which cannot hold other weights.
+    """The module itself, out of torch's wrappers for several GPUs and for compilation, which cannot hold
+    other weights.
 
     Raises UsageError (E123) for what is no module, and for one of torch.jit.
     """
     if isinstance(model, type) and issubclass(model, nn.Module):
-        raise UsageError("E123", f"{model.__name__} is a class, not a module; create it first: {model.__name__}(...).")
+        raise UsageError(
+            "E123", f"{model.__name__} is a class, not a module; create it first: {model.__name__}(...)."
+        )
     if not isinstance(model, nn.Module):
         raise UsageError("E123", f"a model must be a torch.nn.Module, got {type(model).__name__}.")
     if isinstance(model, torch.jit.ScriptModule):
@@ -305,12 +356,21 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
     except UnskewError:
         raise
     except Exception as error:
-        others = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32}
-        why = f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
+        others = {
+            str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32
+        }
+        why = (
+            f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
+        )
         if layout and layout.whole:
-            why += " Whole numbers come as int64 and truth values as bool; give what is to be computed with as floats."
+            why += (
+                " Whole numbers come as int64 and truth values as bool; give what is to be computed with as"
+                " floats."
+            )
         raise UsageError(
-            "E123", f"the model fails on two samples of {layout or list(shape)}: {python_files.one_line(error)}.{why}"
+            "E123",
+            f"the model fails on two samples of {layout or list(shape)}:"
+            f" {python_files.one_line(error)}.{why}",
         ) from error
     finally:
         module_inputs.detach_lookup(module)
@@ -318,8 +378,9 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
     if draws:
         raise UsageError(
             "E123",
-            "the model draws random numbers in evaluation mode, so that it would answer and score otherwise each time; write "
-            "F.dropout(h, p, training=self.training), and draw nothing where self.training is False.",
+            "the model draws random numbers in evaluation mode, so that it would answer and score otherwise"
+            " each time; write F.dropout(h, p, training=self.training), and draw nothing where self.training"
+            " is False.",
         )
     return logits
 
@@ -327,14 +388,16 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
 def _check_takes_one(module: nn.Module) -> None:
     """Raises UsageError (E123) for a module whose forward asks for several inputs."""
     required = [
-        p for p in signature(module.forward).parameters.values() if p.default is p.empty and p.kind in _MODEL_ATTRIBUTES
+        p
+        for p in signature(module.forward).parameters.values()
+        if p.default is p.empty and p.kind in _MODEL_ATTRIBUTES
     ]
     if len(required) > 1:
         names = ", ".join(f"'{p.name}'" for p in required)
         raise UsageError(
             "E123",
-            f"the model takes {len(required)} inputs ({names}), but a sample is one array; give samples whose x is a "
-            "dictionary or a tuple of as many.",
+            f"the model takes {len(required)} inputs ({names}), but a sample is one array; give samples whose"
+            " x is a dictionary or a tuple of as many.",
         )
 
 
@@ -344,7 +407,9 @@ def _in_place_child(module: nn.Module, shape: tuple[int, ...], layout: Layout | 
     changed: list[str] = []
 
     def note(name: str) -> Callable[..., None]:
-        return lambda _layer, args: before.update({name: args[0]._version}) if _first(args) is not None else None
+        return lambda _layer, args: (
+            before.update({name: args[0]._version}) if _first(args) is not None else None
+        )
 
     def compare(name: str) -> Callable[..., None]:
         def hook(_layer: nn.Module, args: tuple[object, ...], _output: object) -> None:
@@ -383,10 +448,12 @@ def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None,
 
 
 def _changed_input_layer(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """The layer whose change of its input in place counts for the model's answers or gradients, "" if there is none.
+    """The layer whose change of its input in place counts for the model's answers or gradients, "" if there
+    is none.
 
-    Asked away from the initial weights, where ones and zeros hide what counts later: what a normalisation's scale is
-    multiplied with, what a last layer of zeros is given. The module's weights are changed, and all such layers turned off.
+    Asked away from the initial weights, where ones and zeros hide what counts later: what a normalisation's
+    scale is multiplied with, what a last layer of zeros is given. The module's weights are changed, and all
+    such layers turned off.
     """
     layers = {n: layer for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True}
     if not layers:
@@ -436,7 +503,9 @@ def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
     learnt = [p for p in module.parameters() if p.requires_grad]
     try:
         gradients = torch.autograd.grad((z * weights).sum(), learnt, allow_unused=True)
-    except RuntimeError:  # autograd needs what was changed in place, so nobody can train the model as it is written
+    except (
+        RuntimeError
+    ):  # autograd needs what was changed in place, so nobody can train the model as it is written
         gradients = ()
     return [z.detach(), *gradients]
 

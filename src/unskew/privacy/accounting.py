@@ -1,19 +1,21 @@
-"""What noise amounts to as differential privacy: Gaussian mechanisms, sums over Poisson samples, and noisy means of latents.
+"""What noise amounts to as differential privacy: Gaussian mechanisms, sums over Poisson samples, and noisy
+means of latents.
 
-Gaussian differential privacy (Dong, Roth & Su, JRSS-B 2022, arXiv 1905.02383). A Gaussian mechanism of L2 sensitivity D and noise s
-is mu-GDP with mu = D / s; k of them together are sqrt(k) mu-GDP;
+Gaussian differential privacy (Dong, Roth & Su, JRSS-B 2022, arXiv 1905.02383). A Gaussian mechanism of L2
+sensitivity D and noise s is mu-GDP with mu = D / s; k of them together are sqrt(k) mu-GDP;
     delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)
 Both are exact. Renyi bounds, which are looser, are here to check them against.
 
-Sums over Poisson samples, by the privacy loss distributions of dp-accounting. One release: every record is taken with probability q,
-independently of the others; the vectors of those taken, each of L2 norm at most C, are added up; every coordinate gets noise
-N(0, (sigma C)^2). T releases about the same records compose. Neighbours are two sets of records of which one has one record more (Abadi
-et al., CCS 2016; Koskela et al., AISTATS 2020). All figures are upper bounds: losses are rounded up to multiples of a step.
+Sums over Poisson samples, by the privacy loss distributions of dp-accounting. One release: every record is
+taken with probability q, independently of the others; the vectors of those taken, each of L2 norm at most C,
+are added up; every coordinate gets noise N(0, (sigma C)^2). T releases about the same records compose.
+Neighbours are two sets of records of which one has one record more (Abadi et al., CCS 2016; Koskela et al.,
+AISTATS 2020). All figures are upper bounds: losses are rounded up to multiples of a step.
 
-FedDPMS's release of noisy latent means, as published and by honest readings. A mean of m vectors in [0, 1]^l has L2 sensitivity
-sqrt(l) / m; with noise sigma that is mu-GDP, mu = sqrt(l) / (m sigma). That holds for a given encoder and for given sizes of the
-classes and lists of those that are shared: a record more or less can change which classes are shared, and so the shape of what leaves
-the client, which no noise covers.
+FedDPMS's release of noisy latent means, as published and by honest readings. A mean of m vectors in [0, 1]^l
+has L2 sensitivity sqrt(l) / m; with noise sigma that is mu-GDP, mu = sqrt(l) / (m sigma). That holds for a
+given encoder and for given sizes of the classes and lists of those that are shared: a record more or less can
+change which classes are shared, and so the shape of what leaves the client, which no noise covers.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -44,7 +46,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon for which mu-GDP implies (epsilon, delta)-DP; inf where mu is. Raises ValueError for a delta outside (0, 1)."""
+    """The smallest epsilon for which mu-GDP implies (epsilon, delta)-DP; inf where mu is. Raises ValueError
+    for a delta outside (0, 1)."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, got {delta}")
     if math.isinf(mu):
@@ -63,7 +66,8 @@ def compose_gaussian(mu: float, times: float) -> float:
 
 
 def renyi_epsilon(mu: float, delta: float) -> float:
-    """An upper bound on `epsilon_of`, by Renyi divergences (order a: a mu^2 / 2) and their best conversion."""
+    """An upper bound on `epsilon_of`, by Renyi divergences (order a: a mu^2 / 2) and their best
+    conversion."""
     orders = np.concatenate([np.linspace(1.01, 64, 6400), np.arange(64, 4096)])
     bounds = orders * mu**2 / 2 + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
     return float(max(0.0, bounds.min()))
@@ -72,8 +76,8 @@ def renyi_epsilon(mu: float, delta: float) -> float:
 INTERVAL = 1e-3
 """The largest step of the privacy losses, unless one release has far larger ones."""
 FINE_STEP = 10
-"""Steps that a deviation of one release's loss has at least: each release is rounded up by itself, and thousands of small
-losses with large steps would add up to several times the epsilon that there is."""
+"""Steps that a deviation of one release's loss has at least: each release is rounded up by itself, and
+thousands of small losses with large steps would add up to several times the epsilon that there is."""
 STEPS = 1e4
 """About how many steps the losses of one release take at most."""
 MOST_STEPS = 1e6
@@ -95,8 +99,8 @@ def epsilon_after(releases: int, q: float, sigma: float, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def sampled_epsilon(kinds: tuple[tuple[int, float, float], ...], delta: float) -> float:
-    """Epsilon at `delta` of releases of several kinds about the same records, all together: of each kind how many, q and
-    sigma. Raises UsageError (E133) without dp-accounting."""
+    """Epsilon at `delta` of releases of several kinds about the same records, all together: of each kind how
+    many, q and sigma. Raises UsageError (E133) without dp-accounting."""
     occurring = [kind for kind in kinds if kind[0]]
     if len(occurring) < 2:
         return epsilon_after(*occurring[0], delta) if occurring else 0.0
@@ -112,7 +116,8 @@ def sampled_epsilon(kinds: tuple[tuple[int, float, float], ...], delta: float) -
 
 @lru_cache(maxsize=256)
 def noise_for(epsilon: float, releases: int, q: float, delta: float) -> float:
-    """The sigma with which so many releases cost at most `epsilon`, the least but for TOLERANCE. Raises UsageError (E133)."""
+    """The sigma with which so many releases cost at most `epsilon`, the least but for TOLERANCE. Raises
+    UsageError (E133)."""
     enough, too_little = 1.0, 0.0
     while epsilon_after(releases, q, enough, delta) > epsilon:
         enough, too_little = 2 * enough, enough
@@ -120,7 +125,9 @@ def noise_for(epsilon: float, releases: int, q: float, delta: float) -> float:
         half = enough / 2
         if half < LEAST_NOISE:
             return enough
-        enough, too_little = (half, 0.0) if epsilon_after(releases, q, half, delta) <= epsilon else (enough, half)
+        enough, too_little = (
+            (half, 0.0) if epsilon_after(releases, q, half, delta) <= epsilon else (enough, half)
+        )
     while enough > (1 + TOLERANCE) * too_little:
         middle = math.sqrt(enough * too_little)
         fits = epsilon_after(releases, q, middle, delta) <= epsilon
@@ -148,10 +155,15 @@ def _one_release(q: float, sigma: float, step: float | None = None) -> Any:
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError:
-        text = "differential privacy is accounted with dp-accounting, which is not installed: pip install 'unskew[dp]'."
+        text = (
+            "differential privacy is accounted with dp-accounting, which is not installed: pip install"
+            " 'unskew[dp]'."
+        )
         raise UsageError("E133", text) from None
     step = step or step_of(q, sigma)
-    return privacy_loss_distribution.from_gaussian_mechanism(sigma, value_discretization_interval=step, sampling_prob=q)
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, value_discretization_interval=step, sampling_prob=q
+    )
 
 
 def step_of(q: float, sigma: float) -> float:
@@ -175,8 +187,8 @@ def round_up(epsilon: float) -> float:
 class LatentMean:
     """The release of one class's mean by one client.
 
-    m: samples in the mean. width: l, the coordinates of a latent. sigma: standard deviation of the noise. copies: noisy
-    vectors that are released of this mean. classes: means that the client releases.
+    m: samples in the mean. width: l, the coordinates of a latent. sigma: standard deviation of the noise.
+    copies: noisy vectors that are released of this mean. classes: means that the client releases.
     """
 
     m: int
@@ -191,7 +203,8 @@ class LatentMean:
         return math.sqrt(self.width) / (self.m * self.sigma)
 
     def paper(self, delta: float) -> float:
-        """Epsilon as published: one coordinate, one release, by the classical bound, which holds below 1 only."""
+        """Epsilon as published: one coordinate, one release, by the classical bound, which holds below 1
+        only."""
         return math.sqrt(2 * math.log(1.25 / delta)) / (self.m * self.sigma)
 
     def added(self, delta: float) -> float:
@@ -203,7 +216,8 @@ class LatentMean:
         return gaussian_epsilon(compose_gaussian(self.mu, 2 * self.copies), delta)
 
     def worst(self, delta: float) -> float:
-        """Epsilon where it is not certain that classes are disjoint: all means of the client change, or two, if it has one."""
+        """Epsilon where it is not certain that classes are disjoint: all means of the client change, or two,
+        if it has one."""
         return gaussian_epsilon(compose_gaussian(self.mu, self.copies * max(2, self.classes)), delta)
 
     @property
@@ -216,8 +230,9 @@ class LatentMean:
 class LatentRelease:
     """The rule by which every client releases latents.
 
-    width, sigma, copies: as in Latents. top: the largest classes of a client are shared, at most so many. least: samples
-    that a class needs to be shared. filtered: whether only vectors leave that passed a filter which saw the data.
+    width, sigma, copies: as in Latents. top: the largest classes of a client are shared, at most so many.
+    least: samples that a class needs to be shared. filtered: whether only vectors leave that passed a filter
+    which saw the data.
     """
 
     width: int
@@ -228,7 +243,8 @@ class LatentRelease:
     filtered: bool
 
     def account(self, counts_KC: np.ndarray[Any, Any]) -> Account:
-        """What can be said of each shared class of each client, and of the smallest one, from samples per class."""
+        """What can be said of each shared class of each client, and of the smallest one, from samples per
+        class."""
         order_KC = np.argsort(-counts_KC, axis=1, kind="stable")[:, : self.top]
         shared = [
             (i, int(c), int(counts_KC[i, c]))
@@ -238,13 +254,15 @@ class LatentRelease:
         ]
         if not shared:
             return Account("no client has a class large enough to share")
-        means = {m: LatentMean(m, self.width, self.sigma, self.copies, self.top) for m in {m for _, _, m in shared}}
+        means = {
+            m: LatentMean(m, self.width, self.sigma, self.copies, self.top) for m in {m for _, _, m in shared}
+        }
         least = means[min(means)]
         delta = least.delta
         figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in means.items()}
         return Account(
-            f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n = {least.classes}, "
-            f"delta = {delta:.1e}",
+            f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n ="
+            f" {least.classes}, delta = {delta:.1e}",
             self._readings(least),
             tuple((i, c, m, *figures[m]) for i, c, m in shared),
             delta,

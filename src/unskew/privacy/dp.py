@@ -1,16 +1,22 @@
-"""Client-level differential privacy (DP-FedAvg: McMahan et al., ICLR 2018; adaptive clip: Andrew et al., NeurIPS 2021).
+"""Client-level differential privacy (DP-FedAvg: McMahan et al., ICLR 2018; adaptive clip: Andrew et al.,
+NeurIPS 2021).
 
-Cohort: client k is asked with probability q in every round, whatever becomes of the others (`availability=poisson:q`)
+Cohort: client k is asked with probability q in every round, whatever becomes of the others
+(`availability=poisson:q`)
 Client: x_k = (w_k - w, a u_k)      all its weights and all it shares, u_k, as one vector
-Server: y = (sum_k x_k min(1, C / |x_k|) + N(0, (s C)^2)) / m,   m = q K, rounded;   w <- w + y_w;   sum_k u_k: m y_u / a
-        C <- C exp(-rate (b - quantile)),  b = 1/2 + (sum_k ([|x_k| <= C] - 1/2) + N(0, s_b^2)) / m     with `adaptive`
-        then s is z / sqrt(1 - r) and s_b is z / (2 sqrt(r)): together they cost what noise z costs, r: `clip_budget`
-With `noise_multiplier` z is given, else it is the least with which all rounds cost `epsilon` at `delta`. All merges and
-hooks of the server read y alone, as if m clients had replied alike; also where nobody was asked. Clients count equally.
-Guarantee: of the model and all else that is broadcast, in every round, for one client more or less, against whoever reads
-it. The server reads every update, so it is trusted; scores and losses in the run's own files carry no noise.
-Differs from the paper: m is rounded to a whole number of clients; the clip's budget is a share of 1 / z^2 instead of
-s_b = m / 20, which some noise leaves nothing for.
+Server: y = (sum_k x_k min(1, C / |x_k|) + N(0, (s C)^2)) / m,   m = q K, rounded;   w <- w + y_w;   sum_k
+u_k: m y_u / a
+        C <- C exp(-rate (b - quantile)),  b = 1/2 + (sum_k ([|x_k| <= C] - 1/2) + N(0, s_b^2)) / m     with
+        `adaptive` then s is z / sqrt(1 - r) and s_b is z / (2 sqrt(r)): together they cost what noise z
+        costs, r: `clip_budget`
+With `noise_multiplier` z is given, else it is the least with which all rounds cost `epsilon` at `delta`. All
+merges and hooks of the server read y alone, as if m clients had replied alike; also where nobody was asked.
+Clients count equally.
+Guarantee: of the model and all else that is broadcast, in every round, for one client more or less, against
+whoever reads it. The server reads every update, so it is trusted; scores and losses in the run's own files
+carry no noise.
+Differs from the paper: m is rounded to a whole number of clients; the clip's budget is a share of 1 / z^2
+instead of s_b = m / 20, which some noise leaves nothing for.
 """
 
 from __future__ import annotations
@@ -35,30 +41,50 @@ from unskew.privacy.accounting import LEAST_NOISE, epsilon_after, most_releases,
 
 @dataclass(frozen=True)
 class DP(Part):
-    """Clips every client's update and adds noise to their sum, so that no model tells much of any one client."""
+    """Clips every client's update and adds noise to their sum, so that no model tells much of any one
+    client."""
 
     epsilon: Annotated[
-        float, Ge(0), Le(1000), "budget: noise is solved for it, or the run stops before it is exceeded; 0: none"
+        float,
+        Ge(0),
+        Le(1000),
+        "budget: noise is solved for it, or the run stops before it is exceeded; 0: none",
     ] = 8.0
     delta: Annotated[
         float, Gt(0), Lt(1), "chance with which more may leak; well below one in the number of clients"
     ] = 1e-5
     noise_multiplier: Annotated[
-        float, Ge(0), Le(1_000_000), "z, the deviation of the noise in units of the clip; 0: solved for from `epsilon`"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "z, the deviation of the noise in units of the clip; 0: solved for from `epsilon`",
     ] = 0.0
     clip: Annotated[
-        float, Ge(1e-6), Le(1_000_000), "C, the largest L2 norm of a client's update; where it begins with `adaptive`"
+        float,
+        Ge(1e-6),
+        Le(1_000_000),
+        "C, the largest L2 norm of a client's update; where it begins with `adaptive`",
     ] = 1.0
     scale: Annotated[
-        float, Ge(1e-9), Le(1_000_000), "a, what a unit of a Share counts beside a unit of the weights in the norm"
+        float,
+        Ge(1e-9),
+        Le(1_000_000),
+        "a, what a unit of a Share counts beside a unit of the weights in the norm",
     ] = 1.0
     adaptive: Annotated[bool, "let the clip follow a quantile of the updates' norms"] = False
-    quantile: Annotated[float, Gt(0), Lt(1), With("adaptive"), "part of the updates that the clip leaves whole"] = 0.5
+    quantile: Annotated[
+        float, Gt(0), Lt(1), With("adaptive"), "part of the updates that the clip leaves whole"
+    ] = 0.5
     rate: Annotated[float, Gt(0), Le(10), With("adaptive"), "how fast the clip follows"] = 0.2
-    clip_budget: Annotated[float, Gt(0), Le(0.5), With("adaptive"), "r, part of the budget for finding the clip"] = 0.05
+    clip_budget: Annotated[
+        float, Gt(0), Le(0.5), With("adaptive"), "r, part of the budget for finding the clip"
+    ] = 0.05
     name = "dp"
     family = "privacy"
-    use_when = "Nobody who sees the model may learn whether a client took part; hundreds of clients are needed for use."
+    use_when = (
+        "Nobody who sees the model may learn whether a client took part; hundreds of clients are needed for"
+        " use."
+    )
     protects = True
     weights_read = "each"
     weighting = "equal"
@@ -68,7 +94,10 @@ class DP(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.epsilon and not self.noise_multiplier:
-            text = "DP: give epsilon, noise_multiplier or both; without either nothing says how much noise to add."
+            text = (
+                "DP: give epsilon, noise_multiplier or both; without either nothing says how much noise to"
+                " add."
+            )
             raise UsageError("E102", text)
         if 0 < self.noise_multiplier < LEAST_NOISE:
             text = f"DP: noise_multiplier must be 0 or at least {LEAST_NOISE:g}; less protects nobody."
@@ -80,11 +109,15 @@ class DP(Part):
             return f"its accounting holds where clients are drawn independently of each other; {how}"
         if self.delta >= 1 / fed.clients:
             return (
-                f"delta={self.delta:g} is no less than one in {fed.clients} clients, so one could leak whole; lower it"
+                f"delta={self.delta:g} is no less than one in {fed.clients} clients, so one could leak whole;"
+                " lower it"
             )
         if not self.rounds_within(fed):
             cost = epsilon_after(1, fed.sampled, self.multiplier(fed), self.delta)
-            return f"its first round would cost epsilon {epsilon_text(cost)}, above {epsilon_text(self.epsilon)}; raise noise_multiplier"
+            return (
+                f"its first round would cost epsilon {epsilon_text(cost)}, above"
+                f" {epsilon_text(self.epsilon)}; raise noise_multiplier"
+            )
         return None
 
     def multiplier(self, fed: Fed) -> float:
@@ -121,7 +154,9 @@ class DP(Part):
         if not self.adaptive:
             return replies, s
         below = 0.5 + float(add_noise(torch.tensor(inside), z / (2 * math.sqrt(r)), normal((), "clip"))) / m
-        return replies, {"clip": s["clip"] * math.exp(-self.rate * (min(1.0, max(0.0, below)) - self.quantile))}
+        return replies, {
+            "clip": s["clip"] * math.exp(-self.rate * (min(1.0, max(0.0, below)) - self.quantile))
+        }
 
     def _vector(
         self, w: Weights, sent: Weights, ups: Ups, fed: Fed, shares: Mapping[str, Tree] | None = None
@@ -140,7 +175,9 @@ class DP(Part):
         mean = {path: t / m for path, t in sums.items()}
         weights = {n: (w[n].double() + mean[f"w/{n}"]).to(w[n].dtype) for n in w if f"w/{n}" in mean}
         shares = {
-            part: nested_tree({leaf: self._shared(mean[f"{part}/{leaf}"], share) for leaf, share in declared.items()})
+            part: nested_tree(
+                {leaf: self._shared(mean[f"{part}/{leaf}"], share) for leaf, share in declared.items()}
+            )
             for part, declared in ups.declared.items()
         }
         return Reply(NO_CLIENTS, 1.0, weights, shares)
@@ -151,19 +188,30 @@ class DP(Part):
         return (unscaled.clamp(min=0) if share.low >= 0 else unscaled).to(share.dtype)
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
-        epsilon, rounds, z = self.spent(fed, self.rounds_within(fed)), self.rounds_within(fed), self.multiplier(fed)
+        epsilon, rounds, z = (
+            self.spent(fed, self.rounds_within(fed)),
+            self.rounds_within(fed),
+            self.multiplier(fed),
+        )
         few = f"; the budget of {epsilon_text(self.epsilon)} allows no more" if rounds < fed.rounds else ""
         return Account(
-            f"noise {z:.4g} x clip {self.clip:g}{' to begin with' * self.adaptive}, q = {_sampled(fed):g}, "
-            f"{rounds} of {fed.rounds} rounds{few}, {expected_clients(fed)} clients expected in each, delta = {self.delta:.1e}",
+            f"noise {z:.4g} x clip {self.clip:g}{' to begin with' * self.adaptive}, q = {_sampled(fed):g},"
+            f" {rounds} of {fed.rounds} rounds{few}, {expected_clients(fed)} clients expected in each, delta"
+            f" = {self.delta:.1e}",
             (
                 (
                     epsilon,
-                    f"of every model and broadcast, one client more or less, against whoever reads them{epsilon_caution(epsilon)}",
+                    (
+                        "of every model and broadcast, one client more or less, against whoever reads"
+                        f" them{epsilon_caution(epsilon)}"
+                    ),
                 ),
                 (
                     math.inf,
-                    "against the server, which reads every update, and of the scores and losses in the run's files",
+                    (
+                        "against the server, which reads every update, and of the scores and losses in the"
+                        " run's files"
+                    ),
                 ),
             ),
             delta=self.delta,
@@ -171,9 +219,11 @@ class DP(Part):
 
 
 def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """What to know of `dp` in this method before round 1, with its code (E325): it clips sums that nobody has scaled.
+    """What to know of `dp` in this method before round 1, with its code (E325): it clips sums that nobody has
+    scaled.
 
-    Shares in the unit of weights, such as SCAFFOLD's, need no scale of their own where rate times steps is near one.
+    Shares in the unit of weights, such as SCAFFOLD's, need no scale of their own where rate times steps is
+    near one.
     """
     part = method.protector
     if not isinstance(part, DP) or part.scale != UNSCALED:
@@ -187,8 +237,9 @@ def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     if not sums:
         return ()
     text = (
-        f"'{part.name}' clips the weights and {', '.join(sums)} as one vector, and with scale=1 a unit of either counts "
-        "alike; such sums are often 100 times as long as an update and leave next to nothing of it: try scale=0.001."
+        f"'{part.name}' clips the weights and {', '.join(sums)} as one vector, and with scale=1 a unit of"
+        " either counts alike; such sums are often 100 times as long as an update and leave next to nothing"
+        " of it: try scale=0.001."
     )
     return (("E325", text),)
 
@@ -201,7 +252,8 @@ NO_CLIENTS = -1
 
 
 def expected_clients(fed: Fed) -> int:
-    """m, the number of clients that are expected in a round, at least one; it does not depend on who is there."""
+    """m, the number of clients that are expected in a round, at least one; it does not depend on who is
+    there."""
     return max(1, round(_sampled(fed) * fed.clients))
 
 

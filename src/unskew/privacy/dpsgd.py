@@ -1,13 +1,18 @@
 """Sample-level differential privacy (DP-SGD: Abadi et al., CCS 2016), at every client.
 
-Step:   each of the client's n samples is drawn with probability q = B / n (all if n < B), whatever becomes of the others
-        g = (sum_i g_i min(1, C / |g_i|) + N(0, (z C)^2)) / (q n)       g_i: the gradient of sample i's loss, as one vector
+Step:   each of the client's n samples is drawn with probability q = B / n (all if n < B), whatever becomes of
+the others
+        g = (sum_i g_i min(1, C / |g_i|) + N(0, (z C)^2)) / (q n)       g_i: the gradient of sample i's loss,
+        as one vector
 An epoch takes n / B steps, rounded up.
-Sums:   where another Part shares sums over samples (FedRDN's statistics, FedProto's class sums), all that sample i adds is
-        one vector v_i, counts included, and   sum_i v_i min(1, S / |v_i|) + N(0, (y S)^2)   stands for sum_i v_i
-Guarantee: of all that a client sends in the run, for one of its samples more or less, against whoever reads it, the server
-included; its number of samples is taken as known. Scores on test samples and, in a simulation, losses carry no noise.
-Steps and sums are one composition, with one epsilon. Noise is added in float64 and rounded to multiples of 2^-20 deviations.
+Sums:   where another Part shares sums over samples (FedRDN's statistics, FedProto's class sums), all that
+sample i adds is
+        one vector v_i, counts included, and   sum_i v_i min(1, S / |v_i|) + N(0, (y S)^2)   stands for sum_i
+        v_i
+Guarantee: of all that a client sends in the run, for one of its samples more or less, against whoever reads
+it, the server included; its number of samples is taken as known. Scores on test samples and, in a simulation,
+losses carry no noise. Steps and sums are one composition, with one epsilon. Noise is added in float64 and
+rounded to multiples of 2^-20 deviations.
 Differs from the paper: every client accounts for itself, at its own q and number of steps; the sums are ours.
 """
 
@@ -29,12 +34,14 @@ from unskew.privacy import dp
 from unskew.privacy.accounting import LEAST_NOISE, round_up, sampled_epsilon
 
 SHORTER = 1 - 2.0**-22
-"""Vectors that are clipped are shorter than the bound by this factor, so that rounding them to float32 does not exceed it."""
+"""Vectors that are clipped are shorter than the bound by this factor, so that rounding them to float32 does
+not exceed it."""
 
 
 @dataclass(frozen=True)
 class DPSGD(Part):
-    """Clips the gradient of every sample and adds noise to their sum, so that no update tells much of any one sample."""
+    """Clips the gradient of every sample and adds noise to their sum, so that no update tells much of any one
+    sample."""
 
     clip: Annotated[float, Gt(0), Le(1_000_000), "C, the largest L2 norm of one sample's gradient"] = 1.0
     noise_multiplier: Annotated[
@@ -53,18 +60,24 @@ class DPSGD(Part):
         "y, the deviation of the noise on each number of such a sum, in units of its clip",
     ] = 10.0
     delta: Annotated[
-        float, Ge(1e-12), Lt(1), "chance with which more may leak; well below one in a client's number of samples"
+        float,
+        Ge(1e-12),
+        Lt(1),
+        "chance with which more may leak; well below one in a client's number of samples",
     ] = 1e-5
     name = "dpsgd"
     family = "privacy"
     use_when = (
-        "Nobody, the server included, may learn whether one sample was in a client's data; clients need many samples."
+        "Nobody, the server included, may learn whether one sample was in a client's data; clients need many"
+        " samples."
     )
     samples_apart = True
 
     def refuse(self, fed: Fed) -> str | None:
         if self.delta * float(fed.sizes.max(initial=0)) >= 1:
-            return f"delta={self.delta:g} is no less than one in a client's number of samples; lower it"  # which none tells
+            return (  # which none tells
+                f"delta={self.delta:g} is no less than one in a client's number of samples; lower it"
+            )
         return None
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:
@@ -89,12 +102,16 @@ class DPSGD(Part):
         many = f"{fed.sums:,} sums over its samples, each" if fed.sums > 1 else "a sum over its samples"
         sums = f", {many} with noise {self.sums_noise:g} x clip {self.sums_clip:g}"
         return Account(
-            f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,} samples: q = {q:.4g}, "
-            f"{steps:,} steps{sums if fed.sums else ''} if it is asked in every round, delta = {self.delta:.1e}",
+            f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,}"
+            f" samples: q = {q:.4g}, {steps:,} steps{sums if fed.sums else ''} if it is asked in every round,"
+            f" delta = {self.delta:.1e}",
             (
                 (
                     worst,
-                    f"of all a client sends, one sample more or less, against whoever reads it{epsilon_caution(worst)}",
+                    (
+                        "of all a client sends, one sample more or less, against whoever reads"
+                        f" it{epsilon_caution(worst)}"
+                    ),
                 ),
                 (math.inf, "of test scores, and of training losses in a simulation, which carry no noise"),
             ),
@@ -102,20 +119,23 @@ class DPSGD(Part):
         )
 
     def of_client(self, n: int, fed: Fed) -> float:
-        """Epsilon of a client with n samples that is asked in every round, of its updates and all other sums together."""
+        """Epsilon of a client with n samples that is asked in every round, of its updates and all other sums
+        together."""
         steps = (fed.passes * -(-n // fed.batch), min(1.0, fed.batch / n), self.noise_multiplier)
         return round_up(sampled_epsilon((steps, (fed.sums, 1.0, self.sums_noise)), self.delta))
 
 
 def clip_vector(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
-    """What one sample adds to a sum, as one vector of L2 norm at most `most`; zeros for one that is not finite."""
+    """What one sample adds to a sum, as one vector of L2 norm at most `most`; zeros for one that is not
+    finite."""
     norm = torch.stack([t.double().pow(2).sum() for t in v.values()]).sum().sqrt()
     keep = torch.where(norm > most, most * SHORTER / norm, 1.0)
     return {n: torch.where(norm.isfinite(), t.double() * keep, 0.0).to(torch.float32) for n, t in v.items()}
 
 
 def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """What to know of sums over samples before round 1, with its code (E326): counts so small that they pass for noise."""
+    """What to know of sums over samples before round 1, with its code (E326): counts so small that they pass
+    for noise."""
     part, sizes = method.samples_apart, fed.sizes[fed.sizes > 0]
     if part is None or not fed.sums or not len(sizes):
         return ()
@@ -124,15 +144,16 @@ def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     if not few:
         return ()
     text = (
-        f"{few:,} of {len(sizes):,} clients have no more than {floor:,.0f} samples, three deviations of the noise that "
-        f"'{part.name}' adds to sums over samples, so what their sums say counts as unknown: lower sums_noise, which costs "
-        "epsilon, or leave out what asks for the sums."
+        f"{few:,} of {len(sizes):,} clients have no more than {floor:,.0f} samples, three deviations of the"
+        f" noise that '{part.name}' adds to sums over samples, so what their sums say counts as unknown:"
+        " lower sums_noise, which costs epsilon, or leave out what asks for the sums."
     )
     return (("E326", text),)
 
 
 def _candidates(fed: Fed) -> list[int]:
-    """Sizes among which the least protected client is: of those that take equally many steps, the smallest."""
+    """Sizes among which the least protected client is: of those that take equally many steps, the
+    smallest."""
     smallest: dict[int, int] = {}
     for n in sorted({int(n) for n in fed.sizes if n}, reverse=True):
         smallest[-(-n // fed.batch)] = n

@@ -1,12 +1,13 @@
 """Updates as whole numbers, which can be masked and whose sum does not depend on their order.
 
-    q_k = min(M, max(-M, round(2^F x_k)))              x_k: p_k (w_k - w), all it shares, its loss; F: `fraction`
-    w   <- w + 2^-F sum_k q_k / sum_k p_k,             what is shared: 2^-F sum_k q_k
+    q_k = min(M, max(-M, round(2^F x_k)))              x_k: p_k (w_k - w), all it shares, its loss; F:
+    `fraction` w   <- w + 2^-F sum_k q_k / sum_k p_k,             what is shared: 2^-F sum_k q_k
 
-Every client of the sum then counts as if it had replied with the mean, so that a server that needs sums reads the same
-sums. The error of each number that is below the clip is at most K 2^-(F + 1). Letters: K clients of the sum, N numbers of
-one, M the most that a number may be: a step below 2^F clip, because K numbers of that size may be the first that is out of
-range.
+Every client of the sum then counts as if it had replied with the mean, so that a server that needs sums reads
+the same sums. The error of each number that is below the clip is at most K 2^-(F + 1). Letters: K clients of
+the sum, N numbers of
+one, M the most that a number may be: a step below 2^F clip, because K numbers of that size may be the first
+that is out of range.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def shares_of_weight(sizes: Sequence[float], weighting: str, cap: float) -> list
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How replies of this form become whole numbers. clip, fraction: as above; bits: of each number, 32 or 64."""
+    """How replies of this form become whole numbers. clip, fraction: as above; bits: of each number, 32 or
+    64."""
 
     spec: gate.Spec
     clip: float
@@ -85,24 +87,30 @@ class FixedPoint:
     def vector(self, tree: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
         """[N] the inverse of `tree`. Raises ValueError for tensors of other names, shapes or types."""
         pieces, forms = flat_tree(tree), {SUM: (2,), **dict(self._forms())}
-        if {path: (tuple(t.shape), t.dtype) for path, t in pieces.items()} != {p: (s, dtype) for p, s in forms.items()}:
+        if {path: (tuple(t.shape), t.dtype) for path, t in pieces.items()} != {
+            p: (s, dtype) for p, s in forms.items()
+        }:
             raise ValueError("its numbers are others than those that are summed")
         return torch.cat([pieces[path].reshape(-1) for path in forms])
 
     def problem(self, total_N: Tensor, clients: int) -> str | None:
-        """Why this cannot be the sum of so many clients' numbers, as the end of a sentence; None if it can."""
+        """Why this cannot be the sum of so many clients' numbers, as the end of a sentence; None if it
+        can."""
         most = clients * self.most
         outside_N = (total_N > most) | (total_N < -most)  # not its size: the lowest int64 has none
         outside_N[1] = total_N[1] < 0
         wild = int(outside_N.sum())
         return (
-            f"{wild:,} of its {self.length:,} numbers are out of the range of {clients} clients' sums" if wild else None
+            f"{wild:,} of its {self.length:,} numbers are out of the range of {clients} clients' sums"
+            if wild
+            else None
         )
 
     def replies(self, total_N: Tensor, w: Weights, members: Sequence[Reply], weight: float) -> list[Reply]:
         """The reply that every client of the sum counts as having sent.
 
-        members: whose numbers are in the sum, with their sizes and private state. weight: the sum of their p_k.
+        members: whose numbers are in the sum, with their sizes and private state. weight: the sum of their
+        p_k.
         """
         x, at = total_N.double() * 2.0**-self.fraction, 2
         sums: dict[str, Tensor] = {}
@@ -116,7 +124,9 @@ class FixedPoint:
         for part, declared in self.spec.shares.items():
             shares[part] = nested_tree(
                 {
-                    leaf: (sums[f"shares/{part}/{leaf}"] / K).clamp(share.low, share.high).to(device, share.dtype)
+                    leaf: (sums[f"shares/{part}/{leaf}"] / K)
+                    .clamp(share.low, share.high)
+                    .to(device, share.dtype)
                     for leaf, share in declared.items()
                 }
             )

@@ -1,4 +1,5 @@
-"""The setting `secure_aggregation`: `off`, or `on,clip=8,bits=32,threshold=0.8`, with which the server sees sums only."""
+"""The setting `secure_aggregation`: `off`, or `on,clip=8,bits=32,threshold=0.8`, with which the server sees
+sums only."""
 
 from __future__ import annotations
 
@@ -23,17 +24,24 @@ EXACT = 52
 
 @dataclass(frozen=True)
 class SecureAggregation:
-    """In which numbers clients' updates are summed, and how many of a round's sites it takes to open a sum."""
+    """In which numbers clients' updates are summed, and how many of a round's sites it takes to open a
+    sum."""
 
     clip: Annotated[
-        float, Ge(1e-3), Le(2**20), "largest size of a number that enters a sum; larger ones are cut to it, and counted"
+        float,
+        Ge(1e-3),
+        Le(2**20),
+        "largest size of a number that enters a sum; larger ones are cut to it, and counted",
     ] = float(2**20)
-    bits: Annotated[Literal[32, 64], "bits of each masked number; 32 halves what sites send, with a small clip"] = 64
+    bits: Annotated[
+        Literal[32, 64], "bits of each masked number; 32 halves what sites send, with a small clip"
+    ] = 64
     threshold: Annotated[
         float,
         Gt(0.5),
         Le(1),
-        "share of a round's sites that it takes to open the sum; always more than half of them, and 3 sites or more",
+        "share of a round's sites that it takes to open the sum; always more than half of them, and 3 sites"
+        " or more",
     ] = 0.66
     name: ClassVar[str] = "on"
     value: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +56,8 @@ class SecureAggregation:
         digits = min(self.bits - 1 - whole - many, EXACT - whole, MOST_FRACTION)
         if digits < LEAST_FRACTION:
             text = (
-                f"{self.bits} bits leave steps of {2.0**-digits:g} for numbers up to {self.clip:g} of {clients} clients"
+                f"{self.bits} bits leave steps of {2.0**-digits:g} for numbers up to {self.clip:g} of"
+                f" {clients} clients"
             )
             raise UsageError("E134", f"secure_aggregation: {text}; set clip=8, or bits=64.")
         return digits

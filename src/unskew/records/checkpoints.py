@@ -1,8 +1,9 @@
 """The server's state, and its checkpoint: one safetensors file, one rename, the one before kept.
 
-The metadata of the file hold the facts as JSON and a SHA-256 over everything, so that damage is noticed and never loaded.
-They have one key, since more would be written in random order, and equal states give equal files. A file is written as a
-list of buffers, its header and views of the tensors, of which nothing is copied. Nothing is ever unpickled.
+The metadata of the file hold the facts as JSON and a SHA-256 over everything, so that damage is noticed and
+never loaded. They have one key, since more would be written in random order, and equal states give equal
+files. A file is written as a list of buffers, its header and views of the tensors, of which nothing is
+copied. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The format's names of types, the widest first, in which order those tensors lie in a file whose sizes are odd."""
+"""The format's names of types, the widest first, in which order those tensors lie in a file whose sizes are
+odd."""
 _RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
 _ALIGNMENT = 64
-"""Bytes: a tensor whose size is a multiple of it begins at a multiple of it, so who reads it need not move it to compute
-with the kernels of tensors that torch allocated (`align` in core/trees.py)."""
+"""Bytes: a tensor whose size is a multiple of it begins at a multiple of it, so who reads it need not move it
+to compute with the kernels of tensors that torch allocated (`align` in core/trees.py)."""
 
 
 class TensorForm(NamedTuple):
@@ -63,8 +65,8 @@ class TensorForm(NamedTuple):
 def file_buffers(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> list[memoryview]:
     """A file in the format of safetensors of these contiguous tensors on the CPU and these metadata.
 
-    The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type that the
-    format does not have.
+    The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type
+    that the format does not have.
     """
     names, head = file_header({name: TensorForm.of(tensor) for name, tensor in tensors.items()}, facts)
     return [head, *(tensor_bytes(tensors[name]) for name in names)]
@@ -73,12 +75,14 @@ def file_buffers(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None 
 def file_header(
     forms: Mapping[str, TensorForm], facts: Mapping[str, str] | None = None
 ) -> tuple[list[str], memoryview]:
-    """(names in the order in which their tensors lie in a file, what stands before them). Raises ValueError for a type that the
-    format does not have."""
+    """(names in the order in which their tensors lie in a file, what stands before them). Raises ValueError
+    for a type that the format does not have."""
     for name, form in forms.items():
         if form.dtype not in _TYPES:
             raise ValueError(f"'{name}' is {form.dtype}, which safetensors cannot hold")
-    names = sorted(forms, key=lambda n: (forms[n].nbytes % _ALIGNMENT != 0, _RANK[forms[n].dtype], n.encode()))
+    names = sorted(
+        forms, key=lambda n: (forms[n].nbytes % _ALIGNMENT != 0, _RANK[forms[n].dtype], n.encode())
+    )
     header: dict[str, object] = {"__metadata__": dict(facts)} if facts else {}
     end = 0
     for name in names:
@@ -102,7 +106,16 @@ MODEL = "model.safetensors"
 KEY = "unskew"
 """Of the metadata: a JSON list of the SHA-256 and of the facts, as JSON."""
 UNREADABLE = (
-    *(SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OSError, OverflowError, UnicodeDecodeError),
+    *(
+        SafetensorError,
+        KeyError,
+        ValueError,
+        TypeError,
+        RuntimeError,
+        OSError,
+        OverflowError,
+        UnicodeDecodeError,
+    ),
 )
 """What reading a damaged file may raise."""
 Checkpoint = tuple[Tree, dict[str, Any]]
@@ -136,7 +149,8 @@ def digest(tree: Mapping[str, Any], meta: str = "") -> str:
 
 
 def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Path | None = None) -> None:
-    """Write a tree and its metadata as one file, which is replaced as a whole. keep: where the old file remains.
+    """Write a tree and its metadata as one file, which is replaced as a whole. keep: where the old file
+    remains.
 
     Raises Paused (E203) when the disk is full; the old file stays.
     """
@@ -144,13 +158,18 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
     write_with_digest(path, tree, text, digest(tree, text), keep)
 
 
-def write_with_digest(path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None) -> None:
-    """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it reads."""
+def write_with_digest(
+    path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None
+) -> None:
+    """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it
+    reads."""
     forms = {n: TensorForm.of(t) for n, t in leaves(tree)}
     names, head = file_header(forms, {KEY: json.dumps([sha256, facts])})
     places = _tensor_readers(tree)
     pieces = (tensor_bytes(places[name]().detach().contiguous().cpu()) for name in names)
-    disk.replace_piecewise(path, chain([head], pieces), len(head) + sum(form.nbytes for form in forms.values()), keep)
+    disk.replace_piecewise(
+        path, chain([head], pieces), len(head) + sum(form.nbytes for form in forms.values()), keep
+    )
 
 
 def _tensor_readers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Callable[[], Tensor]]:
@@ -166,14 +185,15 @@ def _tensor_readers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Call
 
 
 def file_facts(metadata: Mapping[str, str] | None) -> tuple[str, str]:
-    """(SHA-256, facts as JSON) in a file's metadata. Raises ValueError or TypeError where they hold something else."""
+    """(SHA-256, facts as JSON) in a file's metadata. Raises ValueError or TypeError where they hold something
+    else."""
     sha256, facts = json.loads((metadata or {})[KEY])
     return sha256, facts
 
 
 def read(path: Path) -> Checkpoint:
-    """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not there,
-    PermissionError if it may not be read."""
+    """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not
+    there, PermissionError if it may not be read."""
     try:
         open(path, "rb").close()  # safetensors says of a file that may not be read that there is none
         with safe_open(str(path), "pt") as file:
@@ -189,8 +209,8 @@ def read(path: Path) -> Checkpoint:
 
 
 def latest_facts(folder: Path) -> dict[str, Any]:
-    """The facts in the newest checkpoint, whose tensors are not read; {} before the first and where it is damaged, which
-    whoever goes on from it is told."""
+    """The facts in the newest checkpoint, whose tensors are not read; {} before the first and where it is
+    damaged, which whoever goes on from it is told."""
     try:
         with safe_open(str(folder / LATEST), "pt") as file:
             return dict(json.loads(file_facts(file.metadata())[1]))
@@ -198,11 +218,14 @@ def latest_facts(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def latest(folder: Path, check: Callable[[Checkpoint], None], say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None before the first. A newer one is set aside as `.bad`, and that is said.
+def latest(
+    folder: Path, check: Callable[[Checkpoint], None], say: Callable[[str], None]
+) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None before the first. A newer one is set aside as `.bad`, and
+    that is said.
 
-    check: raises StateError if a file that a checkpoint refers to is damaged. Raises StateError, E202 or the code of
-    the damaged file, if there are checkpoints and none is whole; then nothing is set aside.
+    check: raises StateError if a file that a checkpoint refers to is damaged. Raises StateError, E202 or the
+    code of the damaged file, if there are checkpoints and none is whole; then nothing is set aside.
     """
     failures: dict[Path, StateError] = {}
     for path in (folder / LATEST, folder / PREVIOUS):
@@ -223,7 +246,9 @@ def latest(folder: Path, check: Callable[[Checkpoint], None], say: Callable[[str
         return None
     code = "E202" if all(error.code == "E201" for error in damaged) else damaged[-1].code
     why = " ".join(str(error) for error in damaged)
-    raise StateError(code, f"no checkpoint in {folder} is whole: {why} Start the run again under another --name.")
+    raise StateError(
+        code, f"no checkpoint in {folder} is whole: {why} Start the run again under another --name."
+    )
 
 
 def _set_aside(path: Path) -> str:

@@ -1,11 +1,13 @@
 """Long lists of clients in the rows of a run's record, in a short form.
 
-A row lists up to 1,000 clients: `"clients": [0, 3, 4]`, `"bytes": [1200, 900, 900]`. For more clients it holds a text, the
-bits of a set (client k is bit k, from the lowest bit of the first byte; compressed by zlib, in base64), and of bytes that differ by
+A row lists up to 1,000 clients: `"clients": [0, 3, 4]`, `"bytes": [1200, 900, 900]`. For more clients it
+holds a text, the bits of a set (client k is bit k, from the lowest bit of the first byte; compressed by zlib,
+in base64), and of bytes that differ by
 client their sum and the largest: `{"sum": 3000, "most": 1200}`.
 
-A record may come from a stranger, and a text of some kilobytes may stand for millions of clients. A reader of a set therefore gives
-the number of clients of the run, and no more of the text is inflated than that number needs.
+A record may come from a stranger, and a text of some kilobytes may stand for millions of clients. A reader of
+a set therefore gives the number of clients of the run, and no more of the text is inflated than that number
+needs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def encode_clients(clients: Sequence[int]) -> list[int] | str:
 
 
 def clients_in(value: Sequence[int] | str, clients: int = MOST_CLIENTS) -> list[int]:
-    """The clients that a row holds, ascending; the inverse of `written`. clients: how many there are in the run.
+    """The clients that a row holds, ascending; the inverse of `written`. clients: how many there are in the
+    run.
 
     Raises StateError (E111) for what is no such set, or names a client that the run does not have.
     """
@@ -49,7 +52,8 @@ def clients_in(value: Sequence[int] | str, clients: int = MOST_CLIENTS) -> list[
 
 
 def count(value: Sequence[int] | str, clients: int = MOST_CLIENTS) -> int:
-    """How many clients a row holds. clients: how many there are in the run. Raises StateError (E111) as `clients_in` does."""
+    """How many clients a row holds. clients: how many there are in the run. Raises StateError (E111) as
+    `clients_in` does."""
     if isinstance(value, str):
         return int(_ONES[_unpack_bits(value, clients)].sum(dtype=np.int64))
     return len(clients_in(value, clients))
@@ -63,7 +67,8 @@ def encode_bytes(sizes: Sequence[int]) -> int | list[int] | dict[str, int]:
 
 
 def total_bytes(row: Mapping[str, Any], clients: int = MOST_CLIENTS) -> int:
-    """Bytes of all clients in a row of the ledger. clients, and raises: as for `count`, and for more than any network moves."""
+    """Bytes of all clients in a row of the ledger. clients, and raises: as for `count`, and for more than any
+    network moves."""
     match row["bytes"]:
         case int(each):
             total = each * count(row["clients"], clients)
@@ -72,7 +77,9 @@ def total_bytes(row: Mapping[str, Any], clients: int = MOST_CLIENTS) -> int:
         case sizes:
             total = sum(sizes)
     if total > MOST_BYTES:
-        raise StateError("E111", f"a record of this run has {total} bytes move in one round; copy its folder again.")
+        raise StateError(
+            "E111", f"a record of this run has {total} bytes move in one round; copy its folder again."
+        )
     return total
 
 
@@ -96,7 +103,9 @@ def _unpack_bits(text: str, clients: int) -> np.ndarray:
     most = -(-clients // 8)
     inflating = zlib.decompressobj()
     try:
-        content = inflating.decompress(base64.b64decode(text, validate=True), most + 1)  # 0 would mean without bound
+        content = inflating.decompress(
+            base64.b64decode(text, validate=True), most + 1
+        )  # 0 would mean without bound
     except (ValueError, zlib.error):
         raise _damaged(clients) from None
     packed = np.frombuffer(content, np.uint8)

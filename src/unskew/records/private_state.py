@@ -1,8 +1,9 @@
 """Clients' private state between rounds: in memory, or one file a round on disk.
 
-On disk a client that took part costs an index entry; only the cohort's state is in memory. A round's file is written before
-the checkpoint that refers to it, and removed when no checkpoint refers to it any more. The index gains one row a round, so
-that saving costs what the cohort costs; a checkpoint remembers how far the index was written.
+On disk a client that took part costs an index entry; only the cohort's state is in memory. A round's file is
+written before the checkpoint that refers to it, and removed when no checkpoint refers to it any more. The
+index gains one row a round, so that saving costs what the cohort costs; a checkpoint remembers how far the
+index was written.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from unskew.records.rows import FileLines, Mark, Row
 
 INDEX_FILE = "index.jsonl"
 INDEX_MARK = "private_index"
-"""Of a checkpoint's facts: how long the file was, and its SHA-256. Older checkpoints list every client and file instead."""
+"""Of a checkpoint's facts: how long the file was, and its SHA-256. Older checkpoints list every client and
+file instead."""
 OLD_LISTS = ("private", "private_files")
 
 
 class StateIndex:
     """index: by client, the round of its last state. files: by round, the SHA-256 of its file's facts.
 
-    facts: of a checkpoint; {} before the first. Raises StateError (E204) where the file does not begin with what they vouch for.
-    Nothing is written before `open`.
+    facts: of a checkpoint; {} before the first. Raises StateError (E204) where the file does not begin with
+    what they vouch for. Nothing is written before `open`.
     """
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
@@ -48,25 +50,30 @@ class StateIndex:
                 self._take(int(row["t"]), str(row["sha256"]), [int(k) for k in row["clients"]])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             why = "it is missing" if isinstance(error, FileNotFoundError) else "it is not as the run wrote it"
-            raise StateError("E204", f"{path} says which file holds whose private state, and {why}.") from None
+            raise StateError(
+                "E204", f"{path} says which file holds whose private state, and {why}."
+            ) from None
         self._idle.clear()
         self.files = {t: sha256 for t, sha256 in self.files.items() if t in self._clients}
 
     def open(self) -> None:
-        """Make the file ready for rows: cut to what the checkpoint vouches for, or begun. Raises Paused (E203)."""
+        """Make the file ready for rows: cut to what the checkpoint vouches for, or begun. Raises Paused
+        (E203)."""
         if self._lines is None:
             self._lines = FileLines(self.path, self._facts.get(INDEX_MARK))
             if INDEX_MARK not in self._facts:
                 self._lines.add(self._listed())
 
     def add(self, t: int, sha256: str, clients: Collection[int]) -> None:
-        """Round t's file holds these clients' last state from now on. Only after `open`. Raises Paused (E203)."""
+        """Round t's file holds these clients' last state from now on. Only after `open`. Raises Paused
+        (E203)."""
         assert self._lines is not None
         self._lines.add([_row(t, sha256, clients)])
         self._take(t, sha256, clients)
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint has to know; the rows are safely on the disk when this returns. Raises Paused (E203)."""
+        """What a checkpoint has to know; the rows are safely on the disk when this returns. Raises Paused
+        (E203)."""
         return {INDEX_MARK: self._lines.mark()} if self._lines else dict(self._facts)
 
     def needs(self, t: int) -> bool:
@@ -74,7 +81,8 @@ class StateIndex:
         return t in self._clients or t in self._idle
 
     def released(self) -> list[int]:
-        """Call after every checkpoint: the rounds whose files neither it nor the one before it refers to any more."""
+        """Call after every checkpoint: the rounds whose files neither it nor the one before it refers to any
+        more."""
         gone = [t for t in self._older if not self.needs(t)]
         for t in gone:
             self.files.pop(t, None)
@@ -135,19 +143,23 @@ class MemoryStore:
         return {k: self._trees[k] for k in clients if k in self._trees}
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
-        self._trees |= {k: align_tree(tree) for k, tree in trees.items() if tree}  # as they are read from a disk
+        self._trees |= {
+            k: align_tree(tree) for k, tree in trees.items() if tree
+        }  # as they are read from a disk
 
     def known(self) -> list[int]:
         return sorted(self._trees)
 
 
 class DiskStore:
-    """`private/r000041.safetensors` holds what round 41's clients kept; `index` says which round is each one's last.
+    """`private/r000041.safetensors` holds what round 41's clients kept; `index` says which round is each
+    one's last.
 
-    A file's facts hold the SHA-256 of every client's tensors, and the holdings the SHA-256 of these facts by round. The
-    checkpoint vouches for the holdings, so what is read is what was written.
+    A file's facts hold the SHA-256 of every client's tensors, and the holdings the SHA-256 of these facts by
+    round. The checkpoint vouches for the holdings, so what is read is what was written.
 
-    facts: of a checkpoint; default: before the first. device: where what is fetched is put. Raises StateError (E204) where its index is missing or damaged.
+    facts: of a checkpoint; default: before the first. device: where what is fetched is put. Raises StateError
+    (E204) where its index is missing or damaged.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
@@ -160,11 +172,13 @@ class DiskStore:
         return self.holdings.index
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint has to know of the store, of a size that does not depend on how many clients took part."""
+        """What a checkpoint has to know of the store, of a size that does not depend on how many clients took
+        part."""
         return self.holdings.facts()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
-        """The state of those of the clients that have any. Raises StateError (E204) if a file is missing or damaged."""
+        """The state of those of the clients that have any. Raises StateError (E204) if a file is missing or
+        damaged."""
         by_round: dict[int, list[int]] = {}
         for k in clients:
             if k in self.index:
@@ -176,7 +190,9 @@ class DiskStore:
         if kept:
             self.folder.mkdir(exist_ok=True)
             self.holdings.open()  # before the round's file, whose writing syncs the folder that names both
-            facts = json.dumps({"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True)
+            facts = json.dumps(
+                {"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True
+            )
             write_with_digest(self._path(t), kept, facts, sha256 := _sha(facts))
             self.holdings.add(t, sha256, [int(k) for k in kept])
 
@@ -194,7 +210,8 @@ class DiskStore:
     def sweep(self) -> None:
         """Call after every checkpoint: remove the files that neither it nor the one before it refers to.
 
-        The first call looks through the folder for what a killed run left; later ones only at what was replaced.
+        The first call looks through the folder for what a killed run left; later ones only at what was
+        replaced.
         """
         for t in self.holdings.released() if self._swept else self._left_over():
             self._path(t).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The record of a run: metrics, ledger and events as JSON lines, in memory or in its folder.
 
-A checkpoint remembers the length and the SHA-256 of every file, and resuming cuts the files back to that, so that a round done
-twice is written once, and damaged figures are noticed.
+A checkpoint remembers the length and the SHA-256 of every file, and resuming cuts the files back to that, so
+that a round done twice is written once, and damaged figures are noticed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ Marks = Mapping[str, Mark]
 
 
 class Record:
-    """The rows of a run so far. Held in memory are only the series over rounds; rows are read back when asked for.
+    """The rows of a run so far. Held in memory are only the series over rounds; rows are read back when asked
+    for.
 
-    folder: where they are written; default: nowhere. marks: what a checkpoint says of the files, which are cut to that.
+    folder: where they are written; default: nowhere. marks: what a checkpoint says of the files, which are
+    cut to that.
     """
 
     def __init__(self, folder: Path | None = None, marks: Marks | None = None):
@@ -101,8 +103,13 @@ class Record:
             disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
 
     def marks(self) -> dict[str, Mark]:
-        """Of every file, for a checkpoint; the files are safely on disk when this returns. {} without a folder."""
-        marks = {f"{kind}.jsonl": lines.mark() for kind, lines in self.lines.items() if isinstance(lines, FileLines)}
+        """Of every file, for a checkpoint; the files are safely on disk when this returns. {} without a
+        folder."""
+        marks = {
+            f"{kind}.jsonl": lines.mark()
+            for kind, lines in self.lines.items()
+            if isinstance(lines, FileLines)
+        }
         if self.folder and self._measured:
             marks[MEASURES] = mark_of(self.folder / MEASURES)
         return marks
@@ -147,8 +154,8 @@ def check(folder: Path, marks: Marks) -> None:
 
 
 def altered_files(folder: Path) -> list[str]:
-    """The files of the record in this folder that are not what its newest checkpoint says they were; [] before the first
-    checkpoint, and where that is damaged. Rows that were added since are no change."""
+    """The files of the record in this folder that are not what its newest checkpoint says they were; []
+    before the first checkpoint, and where that is damaged. Rows that were added since are no change."""
     marks: Marks = checkpoints.latest_facts(folder).get("records", {})
     return [name for name in marks if not _matches_mark(folder, name, marks[name])]
 

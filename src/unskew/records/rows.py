@@ -1,7 +1,7 @@
 """JSON rows that are only ever added to: in a file that a checkpoint vouches for, or compressed in memory.
 
-Neither holds the rows themselves, so memory does not grow with the rounds of a run as Python's objects would. `Tail` reads the
-rows of a file that another process is writing.
+Neither holds the rows themselves, so memory does not grow with the rounds of a run as Python's objects would.
+`Tail` reads the rows of a file that another process is writing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One process writes a run: a lock on run.lock, which ends with the process however it ends.
 
-The lock alone decides, on one machine and between those that share a file system with flock (NFS 4, Lustre with `-o flock`);
-what the file says of its holder is for people. A file that names a machine which has died locks nobody out.
+The lock alone decides, on one machine and between those that share a file system with flock (NFS 4, Lustre
+with `-o flock`); what the file says of its holder is for people. A file that names a machine which has died
+locks nobody out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from unskew.system.disk import HELD, full_disk_as_paused, lock, refuse_link
 
 
 class RunLock:
-    """Held from `with` to its end. Raises StateError (E110), naming who holds it, at once; Paused (E203) on a full disk."""
+    """Held from `with` to its end. Raises StateError (E110), naming who holds it, at once; Paused (E203) on a
+    full disk."""
 
     def __init__(self, folder: Path):
         self.path = folder / "run.lock"
@@ -31,14 +33,21 @@ class RunLock:
         except OSError as error:
             if error.errno not in HELD:
                 self.file.close()
-                why = f"its file system cannot lock files ({error.strerror}), so two processes could write it at once"
-                raise StateError("E110", f"run {self.path.parent}: {why}; put runs on one that can.") from None
+                why = (
+                    f"its file system cannot lock files ({error.strerror}), so two processes could write it"
+                    " at once"
+                )
+                raise StateError(
+                    "E110", f"run {self.path.parent}: {why}; put runs on one that can."
+                ) from None
             self.file.seek(0)
             holder = self.file.read().strip() or "another process"
             self.file.close()
             raise StateError("E110", f"run {self.path.parent} is in use by {holder}.") from None
         self.file.truncate(0)
-        with suppress(OSError):  # on a full disk the lock holds all the same, and only its holder's name is missing
+        with suppress(
+            OSError
+        ):  # on a full disk the lock holds all the same, and only its holder's name is missing
             self.file.write(f"pid {os.getpid()} on {platform.node()} (since {time.strftime('%H:%M')})")
             self.file.flush()
         return self

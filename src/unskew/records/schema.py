@@ -1,8 +1,9 @@
 """What the files of a run's folder must hold: rows, facts, settings, measures.json and privacy.json.
 
-The folder may be damaged, or come from a stranger. Every reader asks here, so that nothing else relies on what a file
-claims: a number is a number and not enormous, a client is one, and a name is a text. Entries that are not listed here are
-let through, since nothing reads them.
+The folder may be damaged, or come from a stranger. Every reader asks here, so that nothing else relies on
+what a file
+claims: a number is a number and not enormous, a client is one, and a name is a text. Entries that are not
+listed here are let through, since nothing reads them.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ _ROWS: dict[str, Any] = {"metrics": Score, "ledger": Payload, "events": Event}
 
 
 def parse_rows(path: Path, lines: Sequence[bytes]) -> list[Row]:
-    """The rows of a .jsonl file, one a line. Raises StateError (E111), naming the line, if one is not what it should be."""
+    """The rows of a .jsonl file, one a line. Raises StateError (E111), naming the line, if one is not what it
+    should be."""
     try:
         read = _rows_adapter(path.stem).validate_json(
             b"[" + b",".join(lines) + b"]"
@@ -172,7 +174,10 @@ def parse_federation(path: Path, content: bytes) -> dict[str, Any]:
         raise StateError("E111", f"{path} {problem_text(error)}; copy the folder again.") from None
     K, C = federation["clients"], len(federation["classes"])
     sizes = federation["sizes"]
-    if any(len(listed) > K for listed in (federation["names"], federation["labels"], sizes["train"], sizes["test"])):
+    if any(
+        len(listed) > K
+        for listed in (federation["names"], federation["labels"], sizes["train"], sizes["test"])
+    ):
         raise StateError("E111", f"{path} speaks of more clients than the {K} it has; copy the folder again.")
     if any(len(counts) != C for counts in federation["labels"]):
         raise StateError("E111", f"{path} counts other labels than its {C} classes; copy the folder again.")
@@ -180,7 +185,8 @@ def parse_federation(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def parse_settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """The settings of config.yaml, as they are. Raises StateError (E111) where they do not say what was trained."""
+    """The settings of config.yaml, as they are. Raises StateError (E111) where they do not say what was
+    trained."""
     try:
         _settings_adapter().validate_python(content)
     except ValidationError as error:
@@ -191,16 +197,29 @@ def parse_settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 def _complete_row(path: Path, number: int, row: Row) -> Row:
     """The row, if what depends on what else it says is there, too."""
     if path.stem == "events":
-        missing = [name for name in (("asked", "answered") if row["code"] == "round" else ("text",)) if name not in row]
+        missing = [
+            name
+            for name in (("asked", "answered") if row["code"] == "round" else ("text",))
+            if name not in row
+        ]
         if missing:
             raise StateError("E111", f"{path}, line {number}, has no '{missing[0]}'; copy the folder again.")
     if path.stem == "metrics" and row["value"] is None:
         return {**row, "value": math.nan}
     if path.stem == "metrics" and MOST_SCORE < abs(row["value"]) < math.inf:
-        raise StateError("E111", f"{path}, line {number}, has the score {row['value']}; copy the folder again.")
+        raise StateError(
+            "E111", f"{path}, line {number}, has the score {row['value']}; copy the folder again."
+        )
     sizes, whose = row.get("bytes"), row.get("clients")
-    if path.stem == "ledger" and isinstance(sizes, list) and isinstance(whose, list) and len(sizes) != len(whose):
-        text = f"{path}, line {number}, has {len(sizes)} sizes for {len(whose)} clients; copy the folder again."
+    if (
+        path.stem == "ledger"
+        and isinstance(sizes, list)
+        and isinstance(whose, list)
+        and len(sizes) != len(whose)
+    ):
+        text = (
+            f"{path}, line {number}, has {len(sizes)} sizes for {len(whose)} clients; copy the folder again."
+        )
         raise StateError("E111", text)
     return row
 
@@ -208,7 +227,9 @@ def _complete_row(path: Path, number: int, row: Row) -> Row:
 def problem_text(error: ValidationError) -> str:
     """What is wrong, in words: "'t' should be a valid integer (it is 'x')"."""
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "function", "lax")))
+    place = ".".join(
+        str(part) for part in first["loc"] if not str(part).startswith(("list[", "function", "lax"))
+    )
     message = documents.validation_text(first["msg"]).removeprefix("Input ").rstrip(".")
     given = "" if first["type"] == "missing" else f" (it is {first['input']!r:.60})"
     if first["type"] == "json_invalid":
@@ -275,7 +296,8 @@ class Calibration(TypedDict):
 
 
 class Confusion(TypedDict):
-    """Tables [classes, classes] of what was taken for what: of all test samples, and of each named client's."""
+    """Tables [classes, classes] of what was taken for what: of all test samples, and of each named
+    client's."""
 
     __pydantic_config__ = FORM  # type: ignore[misc]
     all: list[list[Whole]]
@@ -427,24 +449,32 @@ def parse_measures(path: Path, content: bytes) -> dict[str, Any]:
     except ValidationError as error:
         raise StateError("E111", f"{path} {problem_text(error)}; copy the folder again.") from None
     if uneven := next((name for name, sizes in _sizes(held) if len(set(sizes)) > 1), ""):
-        raise StateError("E111", f"{path} holds lists of different lengths under '{uneven}'; copy the folder again.")
+        raise StateError(
+            "E111", f"{path} holds lists of different lengths under '{uneven}'; copy the folder again."
+        )
     return dict(held)
 
 
 def parse_privacy(path: Path, content: bytes, attacks: str) -> dict[str, Any]:
-    """privacy.json. attacks: the name under which what attacks found stands. Raises StateError (E111), likewise."""
+    """privacy.json. attacks: the name under which what attacks found stands. Raises StateError (E111),
+    likewise."""
     try:
         held = _adapter(dict[str, Any]).validate_json(content)
         attacked = _adapter(dict[str, Finding]).validate_python(held.get(attacks, {}))
-        accounts = _adapter(dict[str, Account]).validate_python({n: v for n, v in held.items() if n != attacks})
+        accounts = _adapter(dict[str, Account]).validate_python(
+            {n: v for n, v in held.items() if n != attacks}
+        )
     except ValidationError as error:
-        raise StateError("E111", f"{path} {problem_text(error)}; remove it, and attack the run again.") from None
+        raise StateError(
+            "E111", f"{path} {problem_text(error)}; remove it, and attack the run again."
+        ) from None
     drawn = [finding.get("pictures", {}) for finding in attacked.values()]
     curves = [(c["fpr"], c["tpr"]) for d in drawn for c in d.get("roc", [])]
     curves += [(c["x"], c["y"]) for d in drawn if "lines" in d for c in d["lines"]["lines"]]
     if any(len(x) != len(y) for x, y in curves):
         raise StateError(
-            "E111", f"{path} holds a curve whose x and y are not as many; remove it, and attack the run again."
+            "E111",
+            f"{path} holds a curve whose x and y are not as many; remove it, and attack the run again.",
         )
     return {**accounts, **({attacks: attacked} if attacked else {})}
 

@@ -1,7 +1,7 @@
 """The pages of methods, made from their code: one page for each method, and one table of all methods.
 
-`unskew explain` prints a method's page, and docs/methods/ holds it. The table says of each method which paper it is from, what it
-is for, what it sends and costs, and when to take it.
+`unskew explain` prints a method's page, and docs/methods/ holds it. The table says of each method which paper
+it is from, what it is for, what it sends and costs, and when to take it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from unskew.report.method_profile import Profile
 def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
     """A Part's page as Markdown: equations, hooks, settings, and what leaves a client in a run like `fed`.
 
-    setting: what `fed` stands for, such as "digits and its default model, 10 clients". title: of the first heading.
+    setting: what `fed` stands for, such as "digits and its default model, 10 clients". title: of the first
+    heading.
     """
     kind = type(part)
     called = part.spelling or part.name  # a method in a file is called by its file
@@ -44,8 +45,10 @@ def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
         _settings(part),
         f"{title}# What leaves a client",
         _disclosure(part, fed, setting),
-        f"Run it with `unskew run {called}`, or together with others: "
-        f"`unskew run {called}+{_companion(part)}`. {_code(kind)}",
+        (
+            f"Run it with `unskew run {called}`, or together with others: "
+            f"`unskew run {called}+{_companion(part)}`. {_code(kind)}"
+        ),
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
 
@@ -73,7 +76,9 @@ def _settings(part: Part) -> str:
         (f"`{a.name}`", _default(part, a), ", ".join(filter(None, (a.type, a.range))), a.meaning)
         for a in arguments.of(type(part))
     ]
-    presets = [f"`{name}` is short for `{calls.call_text(part.name, s)}`." for name, s in part.presets.items()]
+    presets = [
+        f"`{name}` is short for `{calls.call_text(part.name, s)}`." for name, s in part.presets.items()
+    ]
     table = _table(("setting", "default", "range", "meaning"), rows) if rows else "None."
     return "\n\n".join([table, *presets])
 
@@ -87,7 +92,10 @@ def _default(part: Part, argument: arguments.Argument) -> str:
 
 
 def _disclosure(part: Part, fed: Fed, setting: str) -> str:
-    shares = {**part.shares(fed), **{leaf: share for trip in part.trips for leaf, share in trip.shares(fed).items()}}
+    shares = {
+        **part.shares(fed),
+        **{leaf: share for trip in part.trips for leaf, share in trip.shares(fed).items()},
+    }
     everything = "Nothing" if not fed.shared else "Nothing beside the weights"
     each = "The server must see each client's weights by themselves, so secure aggregation cannot hide them."
     alone = f" {each}" if part.weights_read == "each" else ""
@@ -96,7 +104,10 @@ def _disclosure(part: Part, fed: Fed, setting: str) -> str:
         return f"In place of the weights that clients train, with {setting}:\n\n{_share_table(part, encoded)}"
     if not shares:
         return f"{everything}.{alone}"
-    return f"Beside the weights, with {setting}:\n\n{_share_table(part, shares)}{alone}{_noise_sentence(part, fed)}"
+    return (
+        "Beside the weights, with"
+        f" {setting}:\n\n{_share_table(part, shares)}{alone}{_noise_sentence(part, fed)}"
+    )
 
 
 def _noise_sentence(part: Part, fed: Fed) -> str:
@@ -106,8 +117,9 @@ def _noise_sentence(part: Part, fed: Fed) -> str:
         return ""
     many = "one sum" if sums == 1 else f"{sums:,} sums"
     return (
-        f" Beside `{by.name}` each sample's part in these is clipped, the sums over samples have noise of the client's own, "
-        f"and a run of {fed.rounds} rounds counts {many} of a client in its [epsilon](../privacy.md#what-methods-share)."
+        f" Beside `{by.name}` each sample's part in these is clipped, the sums over samples have noise of the"
+        f" client's own, and a run of {fed.rounds} rounds counts {many} of a client in its"
+        " [epsilon](../privacy.md#what-methods-share)."
     )
 
 
@@ -130,14 +142,17 @@ def _share_table(part: Part, shares: Mapping[str, Share]) -> str:
         for leaf, group in groups.items()
     ]
     table = _table(
-        ("share", "what", "shape", "bytes at most", "kind", "samples behind a number", "read", "guarantee"), rows
+        ("share", "what", "shape", "bytes at most", "kind", "samples behind a number", "read", "guarantee"),
+        rows,
     )
     return f"{table}\n\n{_privacy(groups)}"
 
 
 def _shape(group: Iterable[Share]) -> str:
     shapes = ["×".join("rows" if s is None else str(s) for s in share.shape) or "1" for share in group]
-    return shapes[0] if len(shapes) == 1 else f"{len(shapes)} tensors" if len(shapes) > 6 else ", ".join(shapes)
+    return (
+        shapes[0] if len(shapes) == 1 else f"{len(shapes)} tensors" if len(shapes) > 6 else ", ".join(shapes)
+    )
 
 
 def _privacy(groups: dict[str, list[Share]]) -> str:
@@ -170,7 +185,10 @@ def _code(kind: type) -> str:
     """What it is called in Python, where the package gives it, and its file, as sentences."""
     if not kind.__module__.startswith("unskew."):
         return f"Its code is `{Path(inspect.getfile(kind)).name}`."
-    return f"In Python it is `unskew.{kind.__name__}()`. Its code is `src/{kind.__module__.replace('.', '/')}.py`."
+    return (
+        f"In Python it is `unskew.{kind.__name__}()`. Its code is"
+        f" `src/{kind.__module__.replace('.', '/')}.py`."
+    )
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -180,9 +198,22 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 OVERVIEW_HEAD = (
-    "method", "year", "paper", "family", "against", "changes", "sends beside the weights", "read", "exchanges more", "up", "down",
-    "computing", "tasks", "one of its kind", "when to take it",
-)  # fmt: skip
+    "method",
+    "year",
+    "paper",
+    "family",
+    "against",
+    "changes",
+    "sends beside the weights",
+    "read",
+    "exchanges more",
+    "up",
+    "down",
+    "computing",
+    "tasks",
+    "one of its kind",
+    "when to take it",
+)
 FAMILIES = {
     "data": "changes what clients train on",
     "steps": "corrects local steps, or takes them at another place",
@@ -203,31 +234,42 @@ _ARXIV = re.compile(r",? ?arXiv (\d{4}\.\d{4,5})")
 
 
 def overview_page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
-    """The page as Markdown. methods: by name a Part, what it knows of a small run, and the first line of its file."""
+    """The page as Markdown. methods: by name a Part, what it knows of a small run, and the first line of its
+    file."""
     rows = [_row(name, Profile(*facts)) for name, facts in sorted(methods.items())]
     families = ", ".join(f"{name} {does}" for name, does in FAMILIES.items())
     return (
         "\n\n".join(
             [
                 "# All methods",
-                "Any of them can be combined with others, `fedrep+fedrdn+fedadam`; what makes no sense together is refused in one "
-                "sentence. FedAvg is what is left without any. `unskew list methods` lists the same, and chooses: `--against labels "
-                "--shares weights` names those against label skew that send nothing but weights.",
+                (
+                    "Any of them can be combined with others, `fedrep+fedrdn+fedadam`; what makes no sense"
+                    " together is refused in one sentence. FedAvg is what is left without any. `unskew list"
+                    " methods` lists the same, and chooses: `--against labels --shares weights` names those"
+                    " against label skew that send nothing but weights."
+                ),
                 table(OVERVIEW_HEAD, rows),
-                f"**family**: what a method does: it {families}. **against**: what is hard about the federations that it is for: labels or "
-                "features that differ between clients, scarcity of samples, absence of clients; nothing where it is for all, or for "
-                "something else. "
-                "**changes**: where a method differs from FedAvg: the data a step trains on, the model, the loss, the local steps, "
-                "the merge, the form in which weights are sent, what else the server does, the prediction. **read**: whether the server reads only sums over clients, "
-                "which secure aggregation can give without showing any client's own, or each client's own. **exchanges more**: "
-                "messages beside the one of a round's training, by what sets them off. **up**, **down** and **computing**: bytes from and "
-                "to clients and what clients compute in a round, as multiples of FedAvg's, measured on the small federation of `unskew check` "
-                "with one local epoch; `unskew explain METHOD` counts the bytes with your data and model. A method with computing 2 takes "
-                "two passes forward and back where FedAvg takes one. **tasks**: c classification, s segmentation, r regression, m multilabel, t a label for each token. "
-                "**one of its kind**: two methods that share a word here cannot be combined, because both would do the same thing; all "
-                "others can, unless one of them says why not. "
-                "A name leads to the method's page, with its equations, settings and bytes; `unskew explain METHOD` says the same "
-                "of your own data and model. A naive implementation of every method agrees with it in `tests/oracles`.",
+                (
+                    f"**family**: what a method does: it {families}. **against**: what is hard about the"
+                    " federations that it is for: labels or features that differ between clients, scarcity"
+                    " of samples, absence of clients; nothing where it is for all, or for something else."
+                    " **changes**: where a method differs from FedAvg: the data a step trains on, the model,"
+                    " the loss, the local steps, the merge, the form in which weights are sent, what else"
+                    " the server does, the prediction. **read**: whether the server reads only sums over"
+                    " clients, which secure aggregation can give without showing any client's own, or each"
+                    " client's own. **exchanges more**: messages beside the one of a round's training, by"
+                    " what sets them off. **up**, **down** and **computing**: bytes from and to clients and"
+                    " what clients compute in a round, as multiples of FedAvg's, measured on the small"
+                    " federation of `unskew check` with one local epoch; `unskew explain METHOD` counts the"
+                    " bytes with your data and model. A method with computing 2 takes two passes forward and"
+                    " back where FedAvg takes one. **tasks**: c classification, s segmentation, r"
+                    " regression, m multilabel, t a label for each token. **one of its kind**: two methods"
+                    " that share a word here cannot be combined, because both would do the same thing; all"
+                    " others can, unless one of them says why not. A name leads to the method's page, with"
+                    " its equations, settings and bytes; `unskew explain METHOD` says the same of your own"
+                    " data and model. A naive implementation of every method agrees with it in"
+                    " `tests/oracles`."
+                ),
             ]
         )
         + "\n"

@@ -1,6 +1,8 @@
-"""What can be said of a method before it runs, read from its Part: for the table of all methods and its filters.
+"""What can be said of a method before it runs, read from its Part: for the table of all methods and its
+filters.
 
-What a method costs in comparison with FedAvg is read from `methods/costs.csv`, into which `tools/costs.py` measures it.
+What a method costs in comparison with FedAvg is read from `methods/costs.csv`, into which `tools/costs.py`
+measures it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ COSTS_FILE = "costs.csv"
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one round, as multiples of FedAvg's. up, down: bytes from and to clients. computing: clients' operations."""
+    """Of one round, as multiples of FedAvg's. up, down: bytes from and to clients. computing: clients'
+    operations."""
 
     up: float
     down: float
@@ -55,7 +58,8 @@ _YEAR = re.compile(r"\b(20[0-2]\d)\b")
 
 @dataclass(frozen=True)
 class Profile:
-    """A Part in a run like `fed`. summary: the first line of its file; a Part of no name stands for FedAvg."""
+    """A Part in a run like `fed`. summary: the first line of its file; a Part of no name stands for
+    FedAvg."""
 
     part: Part
     fed: Fed
@@ -88,11 +92,16 @@ class Profile:
     def leaves(self) -> set[str]:
         """The kinds of all that leaves a client, the weights among it."""
         encoded = self.part.encoded(self.fed).values()
-        return {*self.kinds, *(share.discloses for share in encoded), *(["weights"] if self.fed.shared else [])}
+        return {
+            *self.kinds,
+            *(share.discloses for share in encoded),
+            *(["weights"] if self.fed.shared else []),
+        }
 
     @property
     def fewest(self) -> int | None:
-        """The fewest samples that stand behind a number that leaves; None where all of a class or of a client do."""
+        """The fewest samples that stand behind a number that leaves; None where all of a class or of a client
+        do."""
         shares = [*self.shares, *self.part.encoded(self.fed).values()]
         return min((share.samples for share in shares if isinstance(share.samples, int)), default=None)
 

@@ -1,8 +1,8 @@
 """One self-contained HTML page about a run, several runs, or a comparison.
 
-Its head states the result in one sentence, the key numbers, and what makes them doubtful. In a comparison made by unskew all
-runs have the same samples, partition, training and scoring; a page can be asked for of any folders, and then the head says in what
-else than the method their runs differ.
+Its head states the result in one sentence, the key numbers, and what makes them doubtful. In a comparison
+made by unskew all runs have the same samples, partition, training and scoring; a page can be asked for of any
+folders, and then the head says in what else than the method their runs differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from unskew.config import FIELDS
 from unskew.report import sections
 from unskew.report.analysis import tables
 from unskew.report.analysis.numbers import digits, p_value, plural, size, with_unit
-from unskew.report.analysis.runs import NOT_A_CONFIGURATION, TUNED, RunData, read_json, read_runs, requested_target
+from unskew.report.analysis.runs import (
+    NOT_A_CONFIGURATION,
+    TUNED,
+    RunData,
+    read_json,
+    read_runs,
+    requested_target,
+)
 from unskew.report.analysis.summary import Gap, benefit_sentence, range_text
 from unskew.report.figures.svg import shorten
 from unskew.report.sections import Context, context_of, render
@@ -41,14 +48,22 @@ MOST_NAMED = 4
 def comparability_doubts(context: Context) -> list[str]:
     """Sentences on what, beside the method, may have made the scores differ."""
     runs = [r for r in context.runs if not r.is_reference]
-    return [*_seeds(context), *_tasks(runs), *_training(runs), *_samples(context.runs), *_versions(context.runs)]
+    return [
+        *_seeds(context),
+        *_tasks(runs),
+        *_training(runs),
+        *_samples(context.runs),
+        *_versions(context.runs),
+    ]
 
 
 def _seeds(context: Context) -> list[str]:
     seeds = {method: sorted(r.seed for r in group) for method, group in context.methods.items()}
     counts = {method: len(own) for method, own in seeds.items()}
     if len(set(counts.values())) > 1:
-        return [f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."]
+        return [
+            f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."
+        ]
     if len(set(map(tuple, seeds.values()))) > 1:
         named = "; ".join(f"{method} {', '.join(map(str, own))}" for method, own in seeds.items())
         return [f"Methods have different seeds ({named}), and only those that two methods share are paired."]
@@ -64,14 +79,18 @@ def _tasks(runs: Sequence[RunData]) -> list[str]:
 
 
 def _training(runs: Sequence[RunData]) -> list[str]:
-    """Of runs of several methods; where the method is the same, its settings are what is compared, and name it."""
+    """Of runs of several methods; where the method is the same, its settings are what is compared, and name
+    it."""
     if len({r.config.get("method") for r in runs}) < 2:
         return []
     differing = {key: values for key in _training_settings(runs) if len(values := _values(runs, key)) > 1}
     if not differing:
         return []
     named = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
-    return [f"Not only the methods of these runs differ ({named}), so a gap between scores need not be the methods'."]
+    return [
+        f"Not only the methods of these runs differ ({named}), so a gap between scores need not be the"
+        " methods'."
+    ]
 
 
 def _training_settings(runs: Sequence[RunData]) -> list[str]:
@@ -91,7 +110,8 @@ def _values(runs: Sequence[RunData], key: str) -> list[str]:
 
 
 def _samples(runs: Sequence[RunData]) -> list[str]:
-    """Whether runs of equal settings and seed hold other samples, as where a file of data was changed in between."""
+    """Whether runs of equal settings and seed hold other samples, as where a file of data was changed in
+    between."""
     dealt: dict[tuple[str, ...], list[RunData]] = {}
     for run in runs:
         key = (str(run.federation.get("clients")), str(run.seed), *(_values([run], k)[0] for k in SAME_TASK))
@@ -100,7 +120,10 @@ def _samples(runs: Sequence[RunData]) -> list[str]:
         other = [r for r in group if _shape(r) != _shape(group[0])]
         if other:
             named = ", ".join(f"{r.method} seed {r.seed}" for r in (group[0], *other[: MOST_NAMED - 1]))
-            return [f"Runs of equal settings hold different samples ({named}), so their scores cannot be compared."]
+            return [
+                f"Runs of equal settings hold different samples ({named}), so their scores cannot be"
+                " compared."
+            ]
     return []
 
 
@@ -111,15 +134,21 @@ def _shape(run: RunData) -> str:
 
 def _versions(runs: Sequence[RunData]) -> list[str]:
     versions = sorted({str(run.env["unskew"]) for run in runs if run.env.get("unskew")})
-    return [f"These runs are of different versions of unskew ({', '.join(versions)})."] if len(versions) > 1 else []
+    return (
+        [f"These runs are of different versions of unskew ({', '.join(versions)})."]
+        if len(versions) > 1
+        else []
+    )
 
 
 EXPECTED_EVENTS = ("E320", "E323", "E325", "E327")
-"""Codes of events that happened to no reply and no round: a budget or patience that ended the run, and cautions."""
+"""Codes of events that happened to no reply and no round: a budget or patience that ended the run, and
+cautions."""
 
 
 def result_sentence(context: Context) -> str:
-    """One sentence, without its full stop: which method leads, by how much, and whether the seeds can tell."""
+    """One sentence, without its full stop: which method leads, by how much, and whether the seeds can
+    tell."""
     run = context.first
     where = _where(run)
     leader = next((s for s in context.summaries if s.leads), None)
@@ -142,7 +171,9 @@ def result_sentence(context: Context) -> str:
 
 def _where(run: RunData) -> str:
     skew = run.federation.get("skew") or run.config.get("skew", "")
-    return f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (f" ({skew})" if skew else "")
+    return f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (
+        f" ({skew})" if skew else ""
+    )
 
 
 def _certainty(second: Gap | None) -> str:
@@ -168,13 +199,18 @@ def key_numbers(context: Context) -> list[tuple[str, str]]:
     numbers.append((size(lead.up + lead.down), "sent, both ways, all clients"))
     if federation:
         numbers.append((f"{federation['clients']:,}", "clients"))
-        numbers.append((f"{np.median(federation['sizes']['train'] or [0]):,.0f}", "samples per client (median)"))
+        numbers.append(
+            (f"{np.median(federation['sizes']['train'] or [0]):,.0f}", "samples per client (median)")
+        )
     if run.attendance:
         answered = float(np.mean([r.came for r in run.attendance]))
         asked = float(np.mean([len(r.asked) for r in run.attendance]))
         numbers.append((f"{significant(answered, 3)} of {significant(asked, 3)}", "clients answer a round"))
     numbers.append(
-        (range_text([r.planned for group in context.competing.values() for r in group] or [run.planned]), "rounds")
+        (
+            range_text([r.planned for group in context.competing.values() for r in group] or [run.planned]),
+            "rounds",
+        )
     )
     numbers.append((str(context.seeds), "seeds" if context.seeds != 1 else "seed"))
     return numbers
@@ -189,14 +225,17 @@ def warnings(context: Context) -> list[str]:
     events = sum(code.startswith("E3") and code not in EXPECTED_EVENTS for code in codes)
     if events:
         listed = "is listed" if events == 1 else "are listed"
-        sentences.append(f"{plural(events, 'event')} such as a dropped reply or a skipped round {listed} at the end.")
+        sentences.append(
+            f"{plural(events, 'event')} such as a dropped reply or a skipped round {listed} at the end."
+        )
     return sentences
 
 
 def altered_records(runs: Sequence[RunData]) -> list[str]:
     """A sentence for each record that has changed since its run wrote it."""
     return [
-        f"{run.path}: {name} is missing or not as the run wrote it, so these figures may be wrong; copy the folder again."
+        f"{run.path}: {name} is missing or not as the run wrote it, so these figures may be wrong; copy the"
+        " folder again."
         for run in runs
         for name in run.altered
     ]
@@ -219,8 +258,9 @@ def write_report(
 ) -> Path:
     """Write the page of run folders, comparison folders, or both to `out`, and return its path.
 
-    target: the score of "bytes until the target"; default: the one that the comparison was asked for, or else 95 % of the best
-    method's final score. say: is told, as the page is, of runs whose records have been changed. Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
+    target: the score of "bytes until the target"; default: the one that the comparison was asked for, or else
+    95 % of the best method's final score. say: is told, as the page is, of runs whose records have been
+    changed. Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)

@@ -1,7 +1,8 @@
 """The pictures and the table of a report as files for papers and slides.
 
-On a page, pictures have classes, and the page's style sheet says how these look on a light or dark screen. Drawing programs
-and typesetting know no such sheet and none of its variables, so in a file each shape is given what the sheet says for paper.
+On a page, pictures have classes, and the page's style sheet says how these look on a light or dark screen.
+Drawing programs and typesetting know no such sheet and none of its variables, so in a file each shape is
+given what the sheet says for paper.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 WIDTHS = {1: 85.0, 2: 178.0}
 """Millimetres of a picture over one column of a journal's page, and over two."""
 SIZES = {1: "narrow", 2: "wide"}
-IGNORED_STYLES = {"display", "width", "height", "overflow", "outline-offset", "border-radius", "font-variant-numeric"}
+IGNORED_STYLES = {
+    "display",
+    "width",
+    "height",
+    "overflow",
+    "outline-offset",
+    "border-radius",
+    "font-variant-numeric",
+}
 IGNORED_STYLES |= {"pointer-events", "max-width", "margin", "paint-order"}
 """What the sheet says that has no meaning in a file, or that not every program knows."""
 _SVG = re.compile(r'<svg class="(narrow|wide)".*?</svg>', re.DOTALL)
@@ -54,7 +63,9 @@ class Picture:
         title = ElementTree.Element("title")
         title.text = self.label
         root.insert(0, title)
-        return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+        return (
+            '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+        )
 
 
 def pictures(sections: Sequence[Section], columns: int = 2) -> list[Picture]:
@@ -86,7 +97,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Style:
-    """rules: in the order in which they outweigh each other. colours: the values of the sheet's variables on paper."""
+    """rules: in the order in which they outweigh each other. colours: the values of the sheet's variables on
+    paper."""
 
     rules: tuple[Rule, ...]
     colours: Mapping[str, str]
@@ -117,7 +129,8 @@ class Style:
 
 
 def _rule(selector: str, says: Mapping[str, str]) -> Iterator[Rule]:
-    """The rule of a selector of the forms `svg TAG.CLASS` and `.CLASS`, with which the sheet speaks of pictures."""
+    """The rule of a selector of the forms `svg TAG.CLASS` and `.CLASS`, with which the sheet speaks of
+    pictures."""
     inside = re.fullmatch(r"svg (\w*)((?:\.[\w-]+)*)", selector)
     hue = re.fullmatch(r"()((?:\.(?:m\d|ref)))", selector)
     if match := inside or hue:
@@ -134,7 +147,8 @@ def _declarations(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _dress(element: ElementTree.Element, hue: str, style: Style) -> None:
-    """Write an element's looks into its attributes, and those of all within it. hue: the colour of the method it belongs to."""
+    """Write an element's looks into its attributes, and those of all within it. hue: the colour of the method
+    it belongs to."""
     says = style.of(element.tag, set(element.get("class", "").split()))
     hue = _resolve(says.get("--m", hue), hue, style)
     for name in [n for n in element.attrib if n in ("class", "role", "aria-label") or n.startswith("data-")]:
@@ -188,8 +202,9 @@ def write_figures(
 ) -> list[tuple[Path, str]]:
     """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
 
-    Returns every file with what it shows. say: is told of runs whose records have been changed. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG,
-    E109 for another format, E161 where nothing can be written.
+    Returns every file with what it shows. say: is told of runs whose records have been changed. Raises
+    StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG, E109 for another format,
+    E161 where nothing can be written.
     """
     if format not in FORMATS:
         raise UsageError("E109", f"format must be {' or '.join(map(repr, FORMATS))}; got {excerpt(format)}.")
@@ -198,7 +213,10 @@ def write_figures(
     for sentence in page.altered_records(context.runs):
         say(sentence)
     drawn = pictures(sections.build(context), columns)
-    written = [(out / "table.tex", "the table for LaTeX, with booktabs"), (out / "table.csv", "all its numbers")]
+    written = [
+        (out / "table.tex", "the table for LaTeX, with booktabs"),
+        (out / "table.csv", "all its numbers"),
+    ]
     disk.write_output(written[0][0], tables.latex(context.summaries))
     disk.write_output(written[1][0], tables.as_csv(context.summaries))
     for picture in drawn:
@@ -213,6 +231,8 @@ def _to_pdf() -> Callable[[str], bytes]:
     try:
         import cairosvg  # pyright: ignore[reportMissingImports]
     except (ImportError, OSError) as error:  # OSError: the library is there, and Cairo itself is not
-        text = "PDF needs CairoSVG and Cairo: pip install 'unskew[figures]', and your system's package libcairo2"
+        text = (
+            "PDF needs CairoSVG and Cairo: pip install 'unskew[figures]', and your system's package libcairo2"
+        )
         raise UsageError("E157", f"{text} ({error}); --format svg needs nothing.") from error
     return lambda text: cairosvg.svg2pdf(bytestring=text.encode())  # type: ignore[no-any-return]

@@ -28,8 +28,9 @@ class Replied:
 class Progress(Protocol):
     """A run as its callbacks see it; everything is read only, and tensors are copies.
 
-    t: the last round that is finished or, between `round_begun` and `merged`, the one that trains. rounds: how many there
-    will be, if nothing ends the run before. method: as text. clients: their names, at most the first 2,000.
+    t: the last round that is finished or, between `round_begun` and `merged`, the one that trains. rounds:
+    how many there will be, if nothing ends the run before. method: as text. clients: their names, at most the
+    first 2,000.
     main_score: such as "accuracy". folder: of the run; None if it is kept in memory.
     """
 
@@ -57,15 +58,17 @@ class Progress(Protocol):
         ...
 
     def save(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Write the global model as it is, with what Parts broadcast, to a safetensors file in the run's folder."""
+        """Write the global model as it is, with what Parts broadcast, to a safetensors file in the run's
+        folder."""
         ...
 
 
 class Callback:
     """Is told how a run goes. Override what you need; every method does nothing by default.
 
-    What a callback does changes no bit of the run, unless it ends it: `evaluated` may return a sentence that says why, and
-    the round after is the last. An exception ends the run with E159, and the rounds before are saved.
+    What a callback does changes no bit of the run, unless it ends it: `evaluated` may return a sentence that
+    says why, and the round after is the last. An exception ends the run with E159, and the rounds before are
+    saved.
     """
 
     name: str = ""
@@ -89,8 +92,9 @@ class Callback:
         """Round t is merged: `run.weights()` are those after it."""
 
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Round t is over. rows: what was written to metrics.jsonl since the last call; over a network some come a round
-        later. Returns why the run should end, None to go on. Also called for round 0, the untrained model."""
+        """Round t is over. rows: what was written to metrics.jsonl since the last call; over a network some
+        come a round later. Returns why the run should end, None to go on. Also called for round 0, the
+        untrained model."""
 
     def ended(self, run: Progress, why: str) -> None:
         """The run is over. why: "done", or the error that ended it."""

@@ -80,9 +80,13 @@ class ProgressView:
             )
         if name in RUN_FILES or Path(name).name != name or not name.endswith(".safetensors"):
             what = (
-                "is a file of the run's own" if name in RUN_FILES else "is no name of such a file in the run's folder"
+                "is a file of the run's own"
+                if name in RUN_FILES
+                else "is no name of such a file in the run's folder"
             )
-            raise UsageError("E109", f"save: {excerpt(name)} {what}; give another one that ends in .safetensors.")
+            raise UsageError(
+                "E109", f"save: {excerpt(name)} {what}; give another one that ends in .safetensors."
+            )
         tree = {"w": self._now.weights, "slices": self._now.slices}
         checkpoints.write(self._folder / name, tree, {"t": self._now.t, **facts})
 
@@ -148,15 +152,16 @@ class CallbackList:
         return why
 
     def ended(self, why: str) -> None:
-        """Every callback is told, also if one fails; of a run that has failed, no further errors are raised."""
+        """Every callback is told, also if one fails; of a run that has failed, no further errors are
+        raised."""
         for callback in self.callbacks:
             with suppress(Exception) if why != "done" else self._calling(callback, "ended"):
                 callback.ended(self._view, why)
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
-        """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes, and the folder in which
-        this process is, are as before it."""
+        """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes, and the
+        folder in which this process is, are as before it."""
         threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
         try:  # leaving `inference_mode` also brings back whether gradients are computed
             with _same_folder(), torch.random.fork_rng(devices=[]), torch.inference_mode(False):
@@ -164,8 +169,12 @@ class CallbackList:
         except UnskewError:
             raise
         except Exception as error:
-            what = f"the callback {callback.name} failed in '{hook}' at round {self._view.t}: {one_line(error)}"
-            raise StateError("E159", f"{what}. The rounds before are saved; mend it, and resume the run.") from error
+            what = (
+                f"the callback {callback.name} failed in '{hook}' at round {self._view.t}: {one_line(error)}"
+            )
+            raise StateError(
+                "E159", f"{what}. The rounds before are saved; mend it, and resume the run."
+            ) from error
         finally:
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
@@ -174,7 +183,8 @@ class CallbackList:
 
 @contextmanager
 def _same_folder() -> Iterator[None]:
-    """The folder in which this process is, is as before; unless it is gone, without which a run goes on, too."""
+    """The folder in which this process is, is as before; unless it is gone, without which a run goes on,
+    too."""
     try:
         place = os.getcwd()
     except FileNotFoundError:
@@ -188,9 +198,12 @@ def _same_folder() -> Iterator[None]:
 
 
 def _stop_reason(said: Any) -> str:
-    """Why the run should end, "" to go on. Raises TypeError for an answer that is no sentence, such as a score."""
+    """Why the run should end, "" to go on. Raises TypeError for an answer that is no sentence, such as a
+    score."""
     if isinstance(said, str):
         return said
     if said is None or (isinstance(said, bool | np.bool_) and not said):
         return ""
-    raise TypeError(f"it returned {excerpt(said, 40)}; return None, or a sentence that says why the run should end")
+    raise TypeError(
+        f"it returned {excerpt(said, 40)}; return None, or a sentence that says why the run should end"
+    )

@@ -1,4 +1,5 @@
-"""The clients of a run as local training sees them: what a round sends them, how they train, and the method's hooks.
+"""The clients of a run as local training sees them: what a round sends them, how they train, and the method's
+hooks.
 
 Letters: C classes, E epochs, K clients.
 """
@@ -31,10 +32,12 @@ from unskew.round.schedule import Recipe, Work, poisson_rows
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains: how its epochs are cut into steps, and its optimiser without the learning rate.
+    """How every client trains: how its epochs are cut into steps, and its optimiser without the learning
+    rate.
 
-    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision:
-    "float32", "tf32" or "bf16", see `precision.py`. first_epochs: the epochs of round 1, 0 where they are as many as in the others.
+    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2
+    coefficient. precision: "float32", "tf32" or "bf16", see `precision.py`. first_epochs: the epochs of round
+    1, 0 where they are as many as in the others.
     course: of the learning rate over a client's steps of a round.
     """
 
@@ -57,7 +60,8 @@ class Broadcast:
 
     t: the round, from 1 (0 before the first). lr: its learning rate. weights: the global weights.
     down: the slice that each Part broadcasts, by the Part's name.
-    own: where a Part dispatches, the weights and slices that a client is sent in place of these, by its number.
+    own: where a Part dispatches, the weights and slices that a client is sent in place of these, by its
+    number.
     """
 
     t: int
@@ -67,12 +71,14 @@ class Broadcast:
     own: Callable[[int], tuple[Weights, dict[str, Tree]]] | None = None
 
     def to(self, k: int) -> Broadcast:
-        """What client k is sent, at addresses where a message would bring it; k = -1 stands for nobody, who sees what all
-        have in common."""
+        """What client k is sent, at addresses where a message would bring it; k = -1 stands for nobody, who
+        sees what all have in common."""
         if self.own is None or k < 0:
             return self
         weights, down = self.own(k)
-        weights = align_tree(weights) if isinstance(weights, dict) else weights  # else on a disk, read when needed
+        weights = (
+            align_tree(weights) if isinstance(weights, dict) else weights
+        )  # else on a disk, read when needed
         return Broadcast(self.t, self.lr, weights, {part: align_tree(tree) for part, tree in down.items()})
 
     def reading(self, part: str, leaves: Collection[str] | None) -> Broadcast:
@@ -101,12 +107,16 @@ VISIT_ROWS = 256
 class Clients:
     """What the local training of any client needs to know.
 
-    kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client after its
-    training, and are trained. keeps_model: whether weights of the model itself are kept, or each client is sent its own, so
-    that none uses the server's alone; a client may also keep what Parts train beside the model. cuts: the blocks of the model that some Part taps.
+    kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client
+    after its
+    training, and are trained. keeps_model: whether weights of the model itself are kept, or each client is
+    sent its own, so that none uses the server's alone; a client may also keep what Parts train beside the
+    model. cuts: the blocks of the model that some Part taps.
     masks_before: by cut, how many dropout layers a pass that goes on from there leaves out.
-    hooks: for each hook, the Parts that define it, in the method's order. beside: by Part, the weights beside the model that
-    it keeps at the client. hidden: by Part, those that the others keep. apart: the Part that sees samples one by one.
+    hooks: for each hook, the Parts that define it, in the method's order. beside: by Part, the weights beside
+    the model that
+    it keeps at the client. hidden: by Part, those that the others keep. apart: the Part that sees samples one
+    by one.
     chance: where noise and samples come from that a guarantee rests on.
     """
 
@@ -119,7 +129,9 @@ class Clients:
         self.keeps_model = not self.kept <= net.extra.keys() or method.dispatcher is not None
         self.frozen = net.constants | {n for n in net.learnable if method.freezes(n, fed)}
         extra = [n for n in net.extra if n in self.kept]
-        self.beside = {p.name: frozenset(n for n in extra if n.startswith(f"{p.name}.")) for p in method.parts}
+        self.beside = {
+            p.name: frozenset(n for n in extra if n.startswith(f"{p.name}.")) for p in method.parts
+        }
         self.hidden = {p.name: frozenset(extra) - self.beside[p.name] for p in method.parts}
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
         self.learnt = tuple(n for n in net.learnable if n not in self.frozen)
@@ -134,7 +146,8 @@ class Clients:
 
     @property
     def facts(self) -> Fed:
-        """The facts of the run as this thread's hooks see them, with a copy of the model's structure of its own."""
+        """The facts of the run as this thread's hooks see them, with a copy of the model's structure of its
+        own."""
         if not hasattr(self._thread, "facts"):
             self._thread.facts = replace(self.fed, net=self.fed.net.copy())
         return self._thread.facts
@@ -163,7 +176,8 @@ class Clients:
         return {n: w[n] for n in w if n not in constants} if constants else w
 
     def private_state(self, known: Tree | None, start: Broadcast) -> Tree:
-        """A client's private state: the known one, or a new one when the client takes part for the first time."""
+        """A client's private state: the known one, or a new one when the client takes part for the first
+        time."""
         if known:
             return known
         w = start.weights
@@ -173,7 +187,8 @@ class Clients:
         return state | ({"kept": {n: w[n] for n in self.kept}} if self.kept else {})
 
     def orders(self, k: int, t: int) -> np.ndarray:
-        """[E, n] the rows of client k in the order in which it trains on them in round t, shuffled for each epoch."""
+        """[E, n] the rows of client k in the order in which it trains on them in round t, shuffled for each
+        epoch."""
         rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
         epochs = range(self.training.recipe_in(t).epochs)
         return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
@@ -181,13 +196,17 @@ class Clients:
     def drawn(self, work: Work, t: int) -> list[np.ndarray]:
         """The rows of each step of a client in round t, where samples are drawn one by one."""
         recipe, generator = self.training.recipe_in(t), self.chance.samples(t, work.client)
-        return poisson_rows(self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator)
+        return poisson_rows(
+            self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator
+        )
 
     def stream(self, t: int, client: int) -> object:
-        """What the random numbers of a client's steps in round t are keyed by beside their names: the study's seed.
+        """What the random numbers of a client's steps in round t are keyed by beside their names: the study's
+        seed.
 
-        Where samples are protected against whoever knows it, something that nobody can draw again: which sample of a step
-        has which number depends on which others were drawn, and who knew the numbers could tell.
+        Where samples are protected against whoever knows it, something that nobody can draw again: which
+        sample of a step has which number depends on which others were drawn, and who knew the numbers could
+        tell.
         """
         if self.apart is None or not self.chance.secret:
             return self.fed.seed
@@ -195,7 +214,8 @@ class Clients:
 
     @property
     def withholds_loss(self) -> bool:
-        """Whether a reply says nothing of the training loss, which no noise covers: at a site, where samples are protected."""
+        """Whether a reply says nothing of the training loss, which no noise covers: at a site, where samples
+        are protected."""
         return self.apart is not None and self.chance.secret
 
     def client(self, k: int, start: Broadcast, part: str, w: Weights, private: Mapping[str, Any]) -> Client:

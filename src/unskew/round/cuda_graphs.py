@@ -1,7 +1,8 @@
-"""Training steps on a GPU, recorded once and replayed: launching their kernels one by one takes longer than computing them.
+"""Training steps on a GPU, recorded once and replayed: launching their kernels one by one takes longer than
+computing them.
 
-Which steps are recorded follows from their shapes alone: the second step of a shape is recorded, and those after it are
-replayed, in this round and in later ones. Letters: G lanes.
+Which steps are recorded follows from their shapes alone: the second step of a shape is recorded, and those
+after it are replayed, in this round and in later ones. Letters: G lanes.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -31,7 +32,8 @@ from unskew.system.python_files import one_line
 MOST_STAGES = 12
 """Stages that are kept; the one that was used longest ago is dropped first."""
 _RECORDING_LOCK = threading.Lock()
-"""Held by the one thread that watches or records: warnings, their filters and the collection of garbage are the process's."""
+"""Held by the one thread that watches or records: warnings, their filters and the collection of garbage are
+the process's."""
 NOT_IN_STEPS = ("rows", "rows_weight")
 """What of the lane table no step reads."""
 
@@ -39,9 +41,9 @@ NOT_IN_STEPS = ("rows", "rows_weight")
 class StepRecordings:
     """The recorded steps of a run, by stage.
 
-    read: which of the facts that change from round to round hooks have read as numbers, "t" or "lr". A recording holds
-    such a number for good, so it serves only rounds in which the number is the same. refused: why the steps of this run
-    cannot be recorded, "" if they can; then all are taken as they are written.
+    read: which of the facts that change from round to round hooks have read as numbers, "t" or "lr". A
+    recording holds such a number for good, so it serves only rounds in which the number is the same. refused:
+    why the steps of this run cannot be recorded, "" if they can; then all are taken as they are written.
     """
 
     def __init__(self, recorder: Recorder | None = None):
@@ -56,7 +58,9 @@ class StepRecordings:
         with use_kernels(steps.clients.net, stage.kernels):
             for step, feed in zip(steps.plan, steps.feeds()):
                 stage.take(step, feed)
-        if len(self.read) > known:  # the first round found out what hooks read; what it recorded is named anew
+        if (
+            len(self.read) > known
+        ):  # the first round found out what hooks read; what it recorded is named anew
             self.stages.clear()
             self.stages[self._key(steps)] = stage
         stage.unload(steps.state)
@@ -115,7 +119,9 @@ class Stage:
         torch._foreach_copy_(list(state.weights.values()), [self.state.weights[n] for n in state.weights])
         state.loss_sum.copy_(self.state.loss_sum)
         for p in self.step.clients.hooks["carry"]:
-            carried, held = (flat_tree(table["round"][p.name]) for table in (state.lane_table, self.state.lane_table))
+            carried, held = (
+                flat_tree(table["round"][p.name]) for table in (state.lane_table, self.state.lane_table)
+            )
             torch._foreach_copy_(list(carried.values()), list(held.values()))
 
     def take(self, step: Step, feed: Feed) -> None:
@@ -134,7 +140,9 @@ class Stage:
     def _record(self, shape: object, step: Step, feed: Feed) -> None:
         fixed = feed.clone()
         try:
-            self.recorded[shape] = Recording(self.replays.recorder.record(lambda: self.step(step, fixed)), fixed)
+            self.recorded[shape] = Recording(
+                self.replays.recorder.record(lambda: self.step(step, fixed)), fixed
+            )
         except torch.OutOfMemoryError:  # fewer clients may be recorded, see `LaneRetry`
             raise
         except RuntimeError as error:
@@ -154,7 +162,8 @@ class Recording:
 
 
 def tensors_of(steps: Steps) -> Tree:
-    """All that the steps of an update read, but what is fed to each; without what is the same for every steps."""
+    """All that the steps of an update read, but what is fed to each; without what is the same for every
+    steps."""
     state, start = steps.state, steps.start
     lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
     tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
@@ -162,8 +171,8 @@ def tensors_of(steps: Steps) -> Tree:
 
 
 def _with_spare_rows(steps: Steps) -> Tree:
-    """The broadcast slices, with rows of zeros below what steps read by row: a buffer whose length differs from round to
-    round would else make every round's steps be recorded anew."""
+    """The broadcast slices, with rows of zeros below what steps read by row: a buffer whose length differs
+    from round to round would else make every round's steps be recorded anew."""
     down = dict(steps.start.down)
     for p in steps.clients.method.parts:
         if p.name in down and p.read_by_row:
@@ -172,7 +181,8 @@ def _with_spare_rows(steps: Steps) -> Tree:
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:
-    """[N, ...] -> [M, ...], M >= N the next of a few lengths, at most a quarter more or 16; none stay none."""
+    """[N, ...] -> [M, ...], M >= N the next of a few lengths, at most a quarter more or 16; none stay
+    none."""
     N = len(rows)
     apart = max(16, 1 << max(0, N.bit_length() - 3))
     more = -N % apart
@@ -234,14 +244,17 @@ class CudaGraphs:
 
     @contextmanager
     def _recording(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """Within it kernels are recorded instead of run, and no garbage is collected: to free memory ends a recording."""
+        """Within it kernels are recorded instead of run, and no garbage is collected: to free memory ends a
+        recording."""
         self.stream = stream = self.stream or torch.cuda.Stream()
         collects = gc.isenabled()
         stream.wait_stream(torch.cuda.current_stream())
         gc.disable()
         try:
             with torch.cuda.stream(stream):
-                graph.capture_begin(*(() if self.pool is None else (self.pool,)), capture_error_mode="thread_local")
+                graph.capture_begin(
+                    *(() if self.pool is None else (self.pool,)), capture_error_mode="thread_local"
+                )
                 try:
                     yield
                 except BaseException:

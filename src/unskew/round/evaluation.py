@@ -1,7 +1,9 @@
-"""Scores of a round in three scopes: the global model on the global test set, on each client's test rows, and the client's own.
+"""Scores of a round in three scopes: the global model on the global test set, on each client's test rows, and
+the client's own.
 
-Scopes are never mixed. Where weights stay at clients, no client uses the global model by itself: the second scope then uses
-each client's kept weights, and the first is its mean over all their rows. Letters: C classes, K clients, N rows.
+Scopes are never mixed. Where weights stay at clients, no client uses the global model by itself: the second
+scope then uses each client's kept weights, and the first is its mean over all their rows. Letters: C classes,
+K clients, N rows.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from unskew.tasks.task import TokenLabels
 
 Row = dict[str, Any]
 Scores = dict[int, dict[str, float]]
-"""client -> metric -> value; the first metric is the task's main one. Metrics that are undefined at a client are left out."""
+"""client -> metric -> value; the first metric is the task's main one. Metrics that are undefined at a client
+are left out."""
 
 
 def score_row(t: int, scope: str, metric: str, value: float, client: int | None = None, of: str = "") -> Row:
@@ -53,11 +56,14 @@ def means(scores: Scores) -> dict[str, float]:
 def pool(fed: Fed, scores: Scores, sizes: Mapping[int, int]) -> dict[str, float]:
     """metric -> its value over all clients' test rows. sizes: how many each client has.
 
-    The same quantity as a global model's score on all rows, where each row is scored by the model of its own client.
-    Without the metrics that were asked for beside the task's own: those of all rows do not follow from each client's.
+    The same quantity as a global model's score on all rows, where each row is scored by the model of its own
+    client. Without the metrics that were asked for beside the task's own: those of all rows do not follow
+    from each client's.
     """
     n = np.array([sizes[k] for k in scores], dtype=float)
-    return fed.task.pooled((n / n.sum()).tolist(), [without_requested(fed, values) for values in scores.values()])
+    return fed.task.pooled(
+        (n / n.sum()).tolist(), [without_requested(fed, values) for values in scores.values()]
+    )
 
 
 def without_requested(fed: Fed, scores: Mapping[str, float]) -> dict[str, float]:
@@ -67,7 +73,8 @@ def without_requested(fed: Fed, scores: Mapping[str, float]) -> dict[str, float]
 
 
 def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:
-    """Mean, worst and deviation over clients of the main metric; of the others the mean, under their own names."""
+    """Mean, worst and deviation over clients of the main metric; of the others the mean, under their own
+    names."""
     if not scores:
         return []
     main, *others = means(scores).items()
@@ -92,12 +99,17 @@ class Predictions:
 
 
 def predictions_of(z: Tensor, y: np.ndarray, fed: Fed) -> Predictions:
-    """From the model's outputs for rows with the labels y. Probabilities are computed, and leave the device, only for
-    metrics that read them; of tokens those of the labels alone, because a vocabulary has very many."""
+    """From the model's outputs for rows with the labels y. Probabilities are computed, and leave the device,
+    only for metrics that read them; of tokens those of the labels alone, because a vocabulary has very
+    many."""
     if not reads_probabilities(fed):
         return Predictions(fed.task.predictions(z).cpu().numpy(), None)
     task = fed.task
-    read = task.probabilities(z, torch.as_tensor(y, device=z.device)) if isinstance(task, TokenLabels) else z.softmax(1)
+    read = (
+        task.probabilities(z, torch.as_tensor(y, device=z.device))
+        if isinstance(task, TokenLabels)
+        else z.softmax(1)
+    )
     p = read.cpu().numpy()
     return Predictions(fed.task.predictions(z).cpu().numpy(), p)
 
@@ -122,20 +134,23 @@ def requested_scores(fed: Fed, y: np.ndarray, answers: Predictions) -> dict[str,
 PER_CLIENT = 200
 """With more clients than this, their own rows are written after the last round only."""
 PIECE, PIECE_ON_GPU = (500, 1 << 21), (4000, 1 << 24)
-"""A pass sees at most so many rows, and so many input values: a model for pixels keeps many maps of its input's size."""
+"""A pass sees at most so many rows, and so many input values: a model for pixels keeps many maps of its
+input's size."""
 
 
 class Evaluation:
     """Scores of one run's models on its test rows."""
 
-    def __init__(self, trainer: Trainer, x_test: torch.Tensor, y_test: np.ndarray, test: Index | Sequence[np.ndarray]):
+    def __init__(
+        self, trainer: Trainer, x_test: torch.Tensor, y_test: np.ndarray, test: Index | Sequence[np.ndarray]
+    ):
         self.trainer, self.x, self.y, self.test = trainer, x_test, y_test, test
         self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
         self.own_inputs = bool(trainer.hooks["evaluate_with"])
         self.apart = self.own_inputs or (trainer.fed.natural and reads_probabilities(trainer.fed))
-        """Whether each client's rows are passed through the model by themselves, as a site passes its own: the last bits of
-        probabilities depend on what else is in a pass."""
+        """Whether each client's rows are passed through the model by themselves, as a site passes its own:
+        the last bits of probabilities depend on what else is in a pass."""
         self.own_weights = [p for p in trainer.method.parts if p.personal]
         rows, values = PIECE if trainer.device.type == "cpu" else PIECE_ON_GPU
         self.task, self.piece = trainer.fed.task, max(1, min(rows, values // math.prod(trainer.fed.shape)))
@@ -148,7 +163,9 @@ class Evaluation:
             own = self._held(start, store, personal=True)
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
         right = self._held(start, store) if self.trainer.keeps_model else {}
-        if right:  # no client uses the server's weights alone, so every row is scored by its own client's model
+        if (
+            right
+        ):  # no client uses the server's weights alone, so every row is scored by its own client's model
             scores = pool(self.trainer.fed, right, {k: len(self.test[k]) for k in right})
         else:
             scores, right = self._global(start)
@@ -195,18 +212,23 @@ class Evaluation:
     def client_scores(self, k: int, start: Broadcast, private: Tree, own: bool = False) -> dict[str, float]:
         """Client k's scores on its own test rows, by metric.
 
-        private: its private state; own: with the weights that Parts make for this client, where a Part makes such.
+        private: its private state; own: with the weights that Parts make for this client, where a Part makes
+        such.
         """
         return self._brief(k, self._predict(self.test[k], k, start, private, own))
 
     def _whole(self, rows: np.ndarray, k: int, start: Broadcast, private: Tree) -> Predictions:
         """What is said of many rows, in fixed pieces shared out over the workers."""
-        return concatenate(self.trainer.each(lambda piece: self._predict(piece, k, start, private), self._pieces(rows)))
+        return concatenate(
+            self.trainer.each(lambda piece: self._predict(piece, k, start, private), self._pieces(rows))
+        )
 
     def _pieces(self, rows: np.ndarray) -> list[np.ndarray]:
         return [rows[i : i + self.piece] for i in range(0, len(rows), self.piece)]
 
-    def _predict(self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, own: bool = False) -> Predictions:
+    def _predict(
+        self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, own: bool = False
+    ) -> Predictions:
         """own: with the weights that Parts make for this client, where one does."""
         trainer, start = self.trainer, start.to(k)
         with trainer.evaluating():
@@ -222,8 +244,11 @@ class Evaluation:
         return w
 
     def score_at(self, k: int, start: Broadcast, w: Weights) -> float:
-        """The task's main score of any weights on client k's test rows, as client k sees them; where a model can run."""
-        guess = concatenate([self._answers(piece, k, start, {}, w) for piece in self._pieces(self.test[k])]).guess
+        """The task's main score of any weights on client k's test rows, as client k sees them; where a model
+        can run."""
+        guess = concatenate(
+            [self._answers(piece, k, start, {}, w) for piece in self._pieces(self.test[k])]
+        ).guess
         scores = self.task.client_scores(guess, self.y[self.test[k]], self.trainer.fed.classes)
         return scores[self.task.main_score]
 
@@ -241,7 +266,9 @@ class Evaluation:
     def _answers(self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, w: Weights) -> Predictions:
         return predictions_of(self.outputs_of(rows, k, start, private, w), self.y[rows], self.trainer.fed)
 
-    def outputs_of(self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, w: Weights) -> torch.Tensor:
+    def outputs_of(
+        self, rows: np.ndarray, k: int, start: Broadcast, private: Tree, w: Weights
+    ) -> torch.Tensor:
         """As `outputs`, of a few rows and with any weights; where a model can run."""
         trainer = self.trainer
         x = self.x[torch.as_tensor(rows, device=trainer.device)]

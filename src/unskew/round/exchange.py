@@ -1,7 +1,9 @@
 """How the loop reaches the clients: the trainer of this process, or a network of sites, behind one interface.
 
-`LaneRetry` trains a cohort again with fewer clients side by side where a GPU's memory is full. `SecureSums` stands for secure
-aggregation in a simulated run: the server sees the sum of all replies, and no single reply. Masks cancel exactly, so none are
+`LaneRetry` trains a cohort again with fewer clients side by side where a GPU's memory is full. `SecureSums`
+stands for secure
+aggregation in a simulated run: the server sees the sum of all replies, and no single reply. Masks cancel
+exactly, so none are
 drawn here: the sum has the bits of the sum over a network, and the run ends with them.
 """
 
@@ -36,11 +38,12 @@ from unskew.system.python_files import one_line
 class Exchange(Protocol):
     """Carries a broadcast to clients and brings their replies back, in the order of ids.
 
-    A client that does not answer is simply not among the replies. `private` holds clients' private state where it is
-    kept on this side; over a network it stays at the sites. sent, kept: names of weights that leave a client, and that
-    stay on it; hooks: the Parts that say something at each hook. chance: where noise comes from that protects. remarks: what
-    a user should know of how clients train, known after the first round. resized: from here on fewer clients train side by
-    side, after the device's memory was full; returns how many, 0 where there can be no fewer.
+    A client that does not answer is simply not among the replies. `private` holds clients' private state
+    where it is kept on this side; over a network it stays at the sites. sent, kept: names of weights that
+    leave a client, and that stay on it; hooks: the Parts that say something at each hook. chance: where noise
+    comes from that protects. remarks: what a user should know of how clients train, known after the first
+    round. resized: from here on fewer clients train side by side, after the device's memory was full; returns
+    how many, 0 where there can be no fewer.
     """
 
     device: torch.device
@@ -72,18 +75,20 @@ Tell = Callable[[int, str, str], None]
 
 
 class LaneRetry:
-    """Trains cohorts through an exchange. lanes: how many clients train side by side at most, as a run records it.
+    """Trains cohorts through an exchange. lanes: how many clients train side by side at most, as a run
+    records it.
 
-    How many fit is predicted from the model (`room`). Where that was too many, and nobody asked for the number, the first
-    round is trained again with fewer until it fits. From then on the number stays, since another one may change last bits.
+    How many fit is predicted from the model (`room`). Where that was too many, and nobody asked for the
+    number, the first round is trained again with fewer until it fits. From then on the number stays, since
+    another one may change last bits.
     """
 
     def __init__(self, trainer: Exchange, lanes: int, is_auto: bool, tell: Tell):
         self.trainer, self.lanes, self.is_auto, self.tell = trainer, lanes, is_auto, tell
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As `Exchange.train`. Raises StateError (E142) for a GPU whose memory is full in a later round, or with a number of
-        clients that was asked for."""
+        """As `Exchange.train`. Raises StateError (E142) for a GPU whose memory is full in a later round, or
+        with a number of clients that was asked for."""
         while True:
             try:
                 return self.trainer.train(start, cohort, private)
@@ -95,12 +100,22 @@ class LaneRetry:
             fewer = self.trainer.resized() if self.is_auto and start.t == 1 else 0
             if not fewer:
                 raise StateError("E142", self._advice(start.t, why))
-            text = f"the GPU's memory is full with the clients that were predicted to fit, so at most {fewer} train side by side"
-            self.tell(start.t, "E328", f"{text} from round 1 on; this number is recorded, and a resumed run keeps it.")
+            text = (
+                f"the GPU's memory is full with the clients that were predicted to fit, so at most {fewer}"
+                " train side by side"
+            )
+            self.tell(
+                start.t,
+                "E328",
+                f"{text} from round 1 on; this number is recorded, and a resumed run keeps it.",
+            )
             self.lanes = fewer
 
     def _advice(self, t: int, why: str) -> str:
-        text = f"round {t}: the GPU has not enough memory ({why}). The last checkpoint is safe: end other programs on the GPU"
+        text = (
+            f"round {t}: the GPU has not enough memory ({why}). The last checkpoint is safe: end other"
+            " programs on the GPU"
+        )
         lower = f", or start another run with lanes={max(1, self.lanes // 2)}" if self.lanes > 1 else ""
         return f"{text} and resume the run{lower}."
 
@@ -111,7 +126,8 @@ MOST_LOSS = 1e12
 
 @dataclass
 class SecureSums:
-    """The engine's Exchange around the trainer of a run, whose replies come out as sums. record: takes its events."""
+    """The engine's Exchange around the trainer of a run, whose replies come out as sums. record: takes its
+    events."""
 
     inner: Trainer
     run: Run
@@ -134,13 +150,16 @@ class SecureSums:
         self.inner.close()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As many equal replies as clients have sound ones, whose sum is that of theirs; none of fewer than three."""
+        """As many equal replies as clients have sound ones, whose sum is that of theirs; none of fewer than
+        three."""
         replies, fed = self.inner.train(start, cohort, private), self.run.fed
         sound = []
         for reply in replies:
             if problem := reply_problem(reply, self.numbers.spec, fed.sizes):
                 code, text = problem
-                self.tell(start.t, code, f"{self.run.federation.name_of(reply.client)} round {start.t}: {text}")
+                self.tell(
+                    start.t, code, f"{self.run.federation.name_of(reply.client)} round {start.t}: {text}"
+                )
             else:
                 sound.append(reply)
         if len(sound) < LEAST_SITES:
@@ -168,13 +187,18 @@ def fixed_point_of(method: Method, fed: Fed, secure: SecureAggregation, sent: Se
     """How the replies of a run become whole numbers. sent: names of the weights that leave a client."""
     w, shares = fed.net.weights(), method.shares(fed)
     spec = gate.Spec(
-        {n: tuple(w[n].shape) for n in sent}, {p: s for p, s in shares.items() if s}, {n: w[n].dtype for n in sent}
+        {n: tuple(w[n].shape) for n in sent},
+        {p: s for p, s in shares.items() if s},
+        {n: w[n].dtype for n in sent},
     )
     return FixedPoint(spec, secure.clip, secure.fraction(fed.clients), secure.bits)
 
 
-def reply_problem(reply: Reply, spec: gate.Spec, sizes: Sequence[int] | np.ndarray[Any, Any]) -> tuple[str, str] | None:
-    """Why a client takes no part in a sum, which it looks at itself, because nobody else can: a code and a sentence.
+def reply_problem(
+    reply: Reply, spec: gate.Spec, sizes: Sequence[int] | np.ndarray[Any, Any]
+) -> tuple[str, str] | None:
+    """Why a client takes no part in a sum, which it looks at itself, because nobody else can: a code and a
+    sentence.
 
     It does what the server's gate does with single replies. sizes: registered training samples, by client.
     """
@@ -192,4 +216,7 @@ def too_few_event(t: int, there: int, needed: int) -> str:
 
 def clipping_event(t: int, cut: str, clients: int, secure: SecureAggregation) -> str:
     """The event of a round in which numbers were cut. cut: how many, in words."""
-    return f"round {t}: {cut} numbers of {clients} clients together were larger than clip={secure.clip:g} and were cut to it."
+    return (
+        f"round {t}: {cut} numbers of {clients} clients together were larger than clip={secure.clip:g} and"
+        " were cut to it."
+    )

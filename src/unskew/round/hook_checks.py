@@ -1,8 +1,9 @@
 """Checks of users' own hooks and models while they train.
 
-Errors of torch.func are explained by the rule that a hook breaks. Values that a model or a Part keeps in attributes from one
-pass to the next are refused, since nothing of a run saves, sends or merges them. Padding is tried once: a short batch ends in
-rows of another client's sample at weight 0, which a plain mean over the batch, a mixture or a sorting of rows would count.
+Errors of torch.func are explained by the rule that a hook breaks. Values that a model or a Part keeps in
+attributes from one pass to the next are refused, since nothing of a run saves, sends or merges them. Padding
+is tried once: a short batch ends in rows of another client's sample at weight 0, which a plain mean over the
+batch, a mixture or a sorting of rows would count.
 Letters: B batch, G lanes, V visits.
 """
 
@@ -41,13 +42,15 @@ def explain_hook_rules() -> Iterator[None]:
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _TOLERANCE = 1e-4
-"""The largest difference, relative to the numbers, of what two equal passes leave behind, which a GPU may add up in another order."""
+"""The largest difference, relative to the numbers, of what two equal passes leave behind, which a GPU may add
+up in another order."""
 
 
 def check_attributes(module: nn.Module, again: Callable[[], object]) -> None:
     """Compare what a pass has left in attributes with what an equal one, `again`, leaves there after it.
 
-    What a forward notes of the samples before it is no matter, for it is the same both times. Raises UsageError (E123).
+    What a forward notes of the samples before it is no matter, for it is the same both times. Raises
+    UsageError (E123).
     """
     first = _attributes(module)
     again()
@@ -55,30 +58,39 @@ def check_attributes(module: nn.Module, again: Callable[[], object]) -> None:
     if changed := [n for n, value in second.items() if n not in first or not _alike(first[n], value)]:
         raise UsageError(
             "E123",
-            f"the model's forward changes its attribute '{changed[0]}' at every pass, which no run could save or resume, and which "
-            "clients would take from one another; leave it out, or make it a buffer of floats that is updated in place.",
+            f"the model's forward changes its attribute '{changed[0]}' at every pass, which no run could save"
+            " or resume, and which clients would take from one another; leave it out, or make it a buffer of"
+            " floats that is updated in place.",
         )
 
 
 class PartAttributes:
-    """What Parts keep on themselves or their classes between rounds; what is noted there once and stays, such as a table that
-    is made when it is first wanted, is no matter."""
+    """What Parts keep on themselves or their classes between rounds; what is noted there once and stays, such
+    as a table that is made when it is first wanted, is no matter."""
 
     def __init__(self, parts: Sequence[Any]):
         self.parts, self.before = parts, dict[str, dict[str, Any]]()
 
     def check(self) -> None:
-        """To be called after every round. Raises UsageError (E127) for what has another value than after the round before."""
+        """To be called after every round. Raises UsageError (E127) for what has another value than after the
+        round before."""
         for part in self.parts:
-            own = [k for k in type(part).__mro__ if k.__module__.partition(".")[0] != "unskew" and k is not object]
-            names = {n: v for k in (*reversed(own), part) for n, v in vars(k).items() if not n.startswith("__")}
+            own = [
+                k
+                for k in type(part).__mro__
+                if k.__module__.partition(".")[0] != "unskew" and k is not object
+            ]
+            names = {
+                n: v for k in (*reversed(own), part) for n, v in vars(k).items() if not n.startswith("__")
+            }
             now = {n: _snapshot(v) for n, v in names.items()}
             before = self.before.get(part.name, {})
             if moved := [n for n, v in now.items() if n in before and _differs(before[n], v)]:
                 text = f"'{part.name}' has changed '{moved[0]}', which it keeps on the Part or its class"
                 raise UsageError(
                     "E127",
-                    f"{text}: no checkpoint holds it, and clients take it from one another; keep it in a slice, c.mine or s.",
+                    f"{text}: no checkpoint holds it, and clients take it from one another; keep it in a"
+                    " slice, c.mine or s.",
                 )
             self.before[part.name] = now
 
@@ -93,7 +105,8 @@ def _differs(before: Any, now: Any) -> bool:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Copies of all attributes of a user's layers that are neither parameters, buffers nor layers, by name."""
+    """Copies of all attributes of a user's layers that are neither parameters, buffers nor layers, by
+    name."""
     return {
         f"{name}.{key}".lstrip("."): _snapshot(value)
         for name, layer in module.named_modules()
@@ -104,7 +117,8 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _snapshot(value: Any) -> Any:
-    """Of numbers, texts, arrays and what holds them; None of other objects, which are taken to be the same."""
+    """Of numbers, texts, arrays and what holds them; None of other objects, which are taken to be the
+    same."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -122,7 +136,11 @@ def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
-        return torch.allclose(a, b, rtol=_TOLERANCE, equal_nan=True) if a.is_floating_point() else torch.equal(a, b)
+        return (
+            torch.allclose(a, b, rtol=_TOLERANCE, equal_nan=True)
+            if a.is_floating_point()
+            else torch.equal(a, b)
+        )
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -141,8 +159,8 @@ DROPOUT_NUMBER = 0.75
 class PaddingTrial:
     """What is tried of a chunk's padding; each thing once a run, at the first chunk that has any.
 
-    A GPU, where last bits may vary, samples that are read while a run trains, and single samples, of which none is padding,
-    are left alone.
+    A GPU, where last bits may vary, samples that are read while a run trains, and single samples, of which
+    none is padding, are left alone.
     """
 
     def __init__(self, clients: Clients):
@@ -150,14 +168,22 @@ class PaddingTrial:
         self.own = [p for p in clients.method.parts if is_own(p)]
         self.names = "' or '".join(p.name for p in self.own)
         noisy = clients.apart is not None or clients.method.protector is not None
-        self.tries = bool(self.own) and not noisy and x.device.type == "cpu" and not isinstance(x, StreamedSamples)
+        self.tries = (
+            bool(self.own) and not noisy and x.device.type == "cpu" and not isinstance(x, StreamedSamples)
+        )
 
     def check_step(self, lane_step: LaneStep, plan: Sequence[Step], shapes: Any) -> None:
-        """Raises UsageError (E127) if equal steps differ, or if another sample in a step's padding changes its gradients."""
+        """Raises UsageError (E127) if equal steps differ, or if another sample in a step's padding changes
+        its gradients."""
         if plan and self._due("equal") and not self._agree(lane_step, plan[0], (0, 0), shapes):
-            text = f"two equal passes of a step have other gradients: a hook of '{self.names}' draws from a generator"
+            text = (
+                f"two equal passes of a step have other gradients: a hook of '{self.names}' draws from a"
+                " generator"
+            )
             remedy = "take random numbers from c.noise, and keep state in slices"
-            raise UsageError("E127", f"{text} of its own, reads a clock, or remembers something; {remedy}. {GUIDE}")
+            raise UsageError(
+                "E127", f"{text} of its own, reads a clock, or remembers something; {remedy}. {GUIDE}"
+            )
         step = next((s for s in plan if s.weight_GB is not None and not s.weight_GB.all()), None)
         if step and self._due("padding") and not self._agree(lane_step, step, (0, self._stranger()), shapes):
             self._refuse("the gradients of a step")
@@ -166,13 +192,15 @@ class PaddingTrial:
         """Whether a step's gradients are the same with each of these samples in place of padding."""
         grads = []
         for row in rows:
-            # only a model that draws by itself, which trains with no other thread beside it: all have one generator in common
+            # only a model that draws by itself, which trains with no other thread beside it: all have one
+            # generator in common
             with torch.random.fork_rng(devices=[], enabled=self.clients.fed.net.draws):
                 grads.append(lane_step.gradients(step, self._feed(step, row, shapes)))
         return all(_equal_gradients(a, b) for a, b in zip(*grads))
 
     def check_pass(self, p: Part, hook: str, table: Tree, before: Any, again: Callable[[Tree], Any]) -> None:
-        """Raises UsageError (E127) if another sample in the padding of a pass over the data changes what a hook made.
+        """Raises UsageError (E127) if another sample in the padding of a pass over the data changes what a
+        hook made.
 
         again: the hook with another lane table.
         """
@@ -180,7 +208,9 @@ class PaddingTrial:
         if not is_own(p) or not padding_GVB.any() or not self._due(f"{hook} of {p.name}"):
             return
         other = {**table, "rows": torch.where(padding_GVB, self._stranger(), table["rows"])}
-        if not all(_equal_gradients(a, b) for a, b in zip(_result_tensors(before), _result_tensors(again(other)))):
+        if not all(
+            _equal_gradients(a, b) for a, b in zip(_result_tensors(before), _result_tensors(again(other)))
+        ):
             self._refuse(f"the values that `{hook}` of '{p.name}' makes of c.batches()")
 
     def _due(self, what: str) -> bool:
@@ -191,7 +221,8 @@ class PaddingTrial:
         return True
 
     def _stranger(self) -> int:
-        """The number of a sample whose label, or at least place, is another than that of sample 0, which pads batches."""
+        """The number of a sample whose label, or at least place, is another than that of sample 0, which pads
+        batches."""
         y = self.clients.samples.y
         others = (y != y[:1]).flatten(1).any(1).nonzero()
         return int(others[0]) if len(others) else len(y) - 1
@@ -209,7 +240,10 @@ class PaddingTrial:
         )
 
     def _refuse(self, what: str) -> None:
-        text = f"{what} depend on the padding of a short batch, so '{self.names}' counts rows that are other clients' samples"
+        text = (
+            f"{what} depend on the padding of a short batch, so '{self.names}' counts rows that are other"
+            " clients' samples"
+        )
         raise UsageError("E127", f"{text}; average by b.mean, weight sums by b.weight, mix no rows. {GUIDE}")
 
 
@@ -219,4 +253,6 @@ def _result_tensors(result: Any) -> list[Tensor]:
 
 
 def _equal_gradients(a: Tensor | None, b: Tensor | None) -> bool:
-    return (a is None) == (b is None) and (a is None or b is None or torch.equal(a.nan_to_num(), b.nan_to_num()))
+    return (a is None) == (b is None) and (
+        a is None or b is None or torch.equal(a.nan_to_num(), b.nan_to_num())
+    )

@@ -1,6 +1,8 @@
-"""The clients of a chunk side by side: how their tensors are stacked, and the `Client` that a hook receives from one lane.
+"""The clients of a chunk side by side: how their tensors are stacked, and the `Client` that a hook receives
+from one lane.
 
-`ManyLanes` trains clients side by side: tensors have a first axis of lanes, and functions run under `torch.func.vmap`.
+`ManyLanes` trains clients side by side: tensors have a first axis of lanes, and functions run under
+`torch.func.vmap`.
 `SingleLane` trains one client at a time: there is no such axis at all, and functions run as they are written.
 Letters: B batch or rows of a visit, C classes, G lanes, V visits.
 """
@@ -47,7 +49,8 @@ class Axis(Protocol):
         ...
 
     def rows_a_visit(self, most: int, batch: int) -> int:
-        """How many rows a pass over a client's data sees at once; most: the largest client's number of rows."""
+        """How many rows a pass over a client's data sees at once; most: the largest client's number of
+        rows."""
         ...
 
     def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
@@ -133,7 +136,8 @@ class SingleLane:
 
 
 class ManyLanes:
-    """Clients side by side. There are always at least two lanes: one alone would take other kernels, with other bits."""
+    """Clients side by side. There are always at least two lanes: one alone would take other kernels, with
+    other bits."""
 
     folded = True
 
@@ -144,7 +148,10 @@ class ManyLanes:
         if step.width > 1:
             return step
         weight = None if step.weight_GB is None else np.repeat(step.weight_GB, 2, 0)
-        rows, local = np.repeat(step.rows_GB, 2, 0), np.repeat(step.local_G, 2)  # drawn_G counts active lanes only
+        rows, local = (
+            np.repeat(step.rows_GB, 2, 0),
+            np.repeat(step.local_G, 2),
+        )  # drawn_G counts active lanes only
         return replace(step, rows_GB=rows, weight_GB=weight, local_G=local)
 
     def padded(self, step: Step) -> bool:
@@ -155,7 +162,11 @@ class ManyLanes:
 
     def stack(self, trees: Sequence[Mapping[str, Any]]) -> Tree:
         return {
-            n: self.stack([t[n] for t in trees]) if isinstance(v, Mapping) else torch.stack([t[n] for t in trees])
+            n: (
+                self.stack([t[n] for t in trees])
+                if isinstance(v, Mapping)
+                else torch.stack([t[n] for t in trees])
+            )
             for n, v in trees[0].items()
         }
 
@@ -166,7 +177,9 @@ class ManyLanes:
         return t
 
     def inputs(self, x: Tensor, step: Step) -> Tensor:
-        return x.unflatten(0, (step.size, step.width))  # [B, G, ...]: convolutions see it folded without a copy
+        return x.unflatten(
+            0, (step.size, step.width)
+        )  # [B, G, ...]: convolutions see it folded without a copy
 
     def targets(self, y: Tensor, step: Step) -> Tensor:
         return y.unflatten(0, (step.size, step.width)).transpose(0, 1)
@@ -190,7 +203,8 @@ def axis_for(lanes: int) -> Axis:
 
 
 def _as_gradients(t: Tensor) -> Tensor:
-    """Large dense layers' weights [G, out, in], in memory as [G, in, out]: the layout in which their gradients come.
+    """Large dense layers' weights [G, out, in], in memory as [G, in, out]: the layout in which their
+    gradients come.
 
     The sum of two tensors of different layouts takes four times as long; small tensors do not matter.
     """
@@ -210,14 +224,17 @@ class HiddenCounts:
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise UsageError(
-            "E108", f"a hook reads the client's class counts, which no noise of '{self._by}' covers; take it out."
+            "E108",
+            f"a hook reads the client's class counts, which no noise of '{self._by}' covers; take it out.",
         )
 
     def __getattr__(self, name: str) -> NoReturn:
         self._refuse()
 
     @classmethod
-    def __torch_function__(cls, _func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+    def __torch_function__(
+        cls, _func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> NoReturn:
         flat = [
             one
             for arg in (*args, *(kwargs or {}).values())
@@ -225,17 +242,23 @@ class HiddenCounts:
         ]
         next(one for one in flat if isinstance(one, HiddenCounts))._refuse()
 
-    __getitem__ = __iter__ = __len__ = __contains__ = __array__ = __bool__ = __float__ = __int__ = __index__ = _refuse
+    __getitem__ = __iter__ = __len__ = __contains__ = __array__ = __bool__ = __float__ = __int__ = (
+        __index__
+    ) = _refuse
     __eq__ = __ne__ = __gt__ = __lt__ = __ge__ = __le__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __mod__ = __neg__ = __abs__ = __invert__ = _refuse
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __mod__ = __neg__ = __abs__ = (
+        __invert__
+    ) = _refuse
     __hash__ = object.__hash__
 
 
 def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
-    """What differs between the clients of a chunk in round t, stacked: `work` and `private` hold one entry a lane.
+    """What differs between the clients of a chunk in round t, stacked: `work` and `private` hold one entry a
+    lane.
 
-    id, n, steps: [G]; pulled too, `Client.pull` where the learning rate changes within a round. counts: [G, C]. rows, rows_weight: [G, V, B], each client's rows of the samples in V visits,
+    id, n, steps: [G]; pulled too, `Client.pull` where the learning rate changes within a round. counts: [G,
+    C]. rows, rows_weight: [G, V, B], each client's rows of the samples in V visits,
     padded with row 0 at weight 0. mine: the Parts' private slices. kept: the weights that stay on the client.
     round: what the hook `begin` returned; empty before it ran.
     """
@@ -253,7 +276,9 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
     if not course.is_constant:
         table["pulled"] = np.array([course.pull(w.steps(epochs), rho) for w in work], dtype=np.float32)
     tensors = {n: axis.fit(on_device(v, clients.device)) for n, v in table.items()}
-    mine = {p.name: axis.stack([state.get(p.name, {}) for state in private]) for p in clients.hooks["client_init"]}
+    mine = {
+        p.name: axis.stack([state.get(p.name, {}) for state in private]) for p in clients.hooks["client_init"]
+    }
     kept = axis.stack([{n: state["kept"][n] for n in clients.kept} for state in private])
     return {**tensors, "mine": mine, "kept": kept, "round": {}}
 
@@ -295,7 +320,8 @@ class TrackedClient(Client):
 class LaneViews:
     """Makes the `Client` that a Part's hook is handed from one lane of the table.
 
-    read: a set to which the names of those `ROUND_FIELDS` fields are added that a hook reads; None: nobody asks.
+    read: a set to which the names of those `ROUND_FIELDS` fields are added that a hook reads; None: nobody
+    asks.
     constants: the model's frozen weights, of which there is one copy for all lanes.
     """
 
@@ -379,7 +405,9 @@ class LaneViews:
         """The Part's hook `perturb`, likewise."""
 
         def perturb(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
-            return self._changed(p, w, lambda w, c: p.perturb(self.seen(p, g), w, c), self.client(p, lane, noise))
+            return self._changed(
+                p, w, lambda w, c: p.perturb(self.seen(p, g), w, c), self.client(p, lane, noise)
+            )
 
         return perturb
 

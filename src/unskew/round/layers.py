@@ -1,8 +1,10 @@
-"""What a model's layers run as while it trains: over many clients at once, with masked batches and keyed dropout.
+"""What a model's layers run as while it trains: over many clients at once, with masked batches and keyed
+dropout.
 
-A `TorchFunctionMode` catches the calls of the layers, so that it serves any nn.Module; `vmap_layers` has what it runs. A
-rectifier before a max pooling is applied to the largest number of each window alone. A view of an activation is a copy
-where the kernels lay its channels out in another order. Dropout masks belong to a client: they are drawn from its own key.
+A `TorchFunctionMode` catches the calls of the layers, so that it serves any nn.Module; `vmap_layers` has what
+it runs. A rectifier before a max pooling is applied to the largest number of each window alone. A view of an
+activation is a copy where the kernels lay its channels out in another order. Dropout masks belong to a
+client: they are drawn from its own key.
 Letters: B batch, G lanes.
 """
 
@@ -42,9 +44,10 @@ from unskew.round.vmap_layers import (
 class PendingRectifier:
     """A rectifier's answer that nothing has used yet.
 
-    No rectifier falls anywhere, so the largest of rectified numbers is the largest number, rectified. The maxima are fewer,
-    hence it costs less to rectify them, above all backwards. Values and the gradients of `relu` and `relu6` are equal to the
-    bit; those of a leaky one are so where windows neither overlap nor have two largest numbers.
+    No rectifier falls anywhere, so the largest of rectified numbers is the largest number, rectified. The
+    maxima are fewer, hence it costs less to rectify them, above all backwards. Values and the gradients of
+    `relu` and `relu6` are equal to the bit; those of a leaky one are so where windows neither overlap nor
+    have two largest numbers.
     """
 
     value: weakref.ref[Tensor]
@@ -72,7 +75,11 @@ def _plain(run: Callable[..., Tensor]) -> Callable[..., RectifierCall]:
 
 
 def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> RectifierCall:
-    return x, Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)), inplace  # nn.ReLU6 is one, too
+    return (
+        x,
+        Rectifier(partial(F.hardtanh, min_val=min_val, max_val=max_val)),
+        inplace,
+    )  # nn.ReLU6 is one, too
 
 
 def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> RectifierCall:
@@ -128,9 +135,10 @@ Size = int | tuple[int, ...]
 class Kernels(TorchFunctionMode):
     """Enter it around a model's blocks, see `use_kernels`.
 
-    folded: the layers run inside vmap, with all clients in one tensor. frozen: normalise by running statistics although
-    the model trains (for a client with one sample). rounded: convolutions of several channels, depthwise ones aside,
-    compute with factors rounded to bfloat16, which processors with units for it do faster. padded: batches end in padding, which no statistics may count.
+    folded: the layers run inside vmap, with all clients in one tensor. frozen: normalise by running
+    statistics although the model trains (for a client with one sample). rounded: convolutions of several
+    channels, depthwise ones aside, compute with factors rounded to bfloat16, which processors with units for
+    it do faster. padded: batches end in padding, which no statistics may count.
     mask_shapes: a list to which every dropout layer adds the shape of its mask, or None.
     copied: a list to which every view adds what it had to copy, or None.
     """
@@ -147,8 +155,8 @@ class Kernels(TorchFunctionMode):
 
     @contextmanager
     def training(self, weight_B: Tensor, dropout: Sequence[Tensor] | None) -> Iterator[None]:
-        """One pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout: uniform numbers, by layer, none where
-        the layer draws by itself; None where nothing is left out."""
+        """One pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout: uniform numbers, by
+        layer, none where the layer draws by itself; None where nothing is left out."""
         self._weight_B = weight_B if self.padded else None
         self._dropout = None if dropout is None else iter(dropout)
         yield
@@ -156,7 +164,8 @@ class Kernels(TorchFunctionMode):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Layers run as torch's own operations, which can be differentiated twice, and no statistics are recorded."""
+        """Layers run as torch's own operations, which can be differentiated twice, and no statistics are
+        recorded."""
         self._differentiating = True
         try:
             yield
@@ -202,7 +211,9 @@ class Kernels(TorchFunctionMode):
         if isinstance(padding, str) and padding != "valid":
             return self._convolution(Convolution(run), x, weight, bias, groups)
         pads = (0, 0) if isinstance(padding, str) else pair(padding)
-        return self._convolution(Convolution(run, pair(stride), pads, pair(dilation)), x, weight, bias, groups)
+        return self._convolution(
+            Convolution(run, pair(stride), pads, pair(dilation)), x, weight, bias, groups
+        )
 
     def conv1d(
         self,
@@ -238,7 +249,9 @@ class Kernels(TorchFunctionMode):
 
         return self._convolution(Convolution(run), x, weight, bias, groups)
 
-    def _convolution(self, run: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+    def _convolution(
+        self, run: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
+    ) -> Tensor:
         if self.folded:
             return FoldedConvolution.apply(x, weight, bias, groups, run)  # type: ignore[return-value]
         return run(x, weight, bias, groups)
@@ -272,7 +285,8 @@ class Kernels(TorchFunctionMode):
         return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
 
     def rectify(self, x: Tensor, rectifier: Rectifier, inplace: bool) -> Tensor:
-        """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see `PendingRectifier`."""
+        """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see
+        `PendingRectifier`."""
         if inplace:  # a model may go on with x itself
             return rectifier.run(x, inplace=True)
         y = rectifier.run(x)
@@ -289,7 +303,9 @@ class Kernels(TorchFunctionMode):
         return self._pooling(F.adaptive_avg_pool2d, x, output_size)
 
     def _pooling(self, pool: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.folded and x.dim() == 4:  # an image without a batch has its rows where lanes would be folded in
+        if (
+            self.folded and x.dim() == 4
+        ):  # an image without a batch has its rows where lanes would be folded in
             return FoldedPool.apply(x, lambda t: pool(t, *args, **kwargs))  # type: ignore[return-value]
         return pool(x, *args, **kwargs)
 
@@ -316,7 +332,12 @@ class Kernels(TorchFunctionMode):
         return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
 
     def group_norm(
-        self, x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+        self,
+        x: Tensor,
+        num_groups: int,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
     ) -> Tensor:
         if self.folded:
             return FoldedGroupNorm.apply(x, num_groups, weight, bias, eps)  # type: ignore[return-value]
@@ -336,7 +357,9 @@ class Kernels(TorchFunctionMode):
     ) -> Any:
         record = not self._differentiating
         training, fast = training and not self.frozen, record and not self.folded
-        return edged_norm_relu(inside, edge, mean, var, w, b, training, momentum, eps, self._weight_B, fast, record)
+        return edged_norm_relu(
+            inside, edge, mean, var, w, b, training, momentum, eps, self._weight_B, fast, record
+        )
 
     def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
@@ -397,7 +420,8 @@ _DRAWING_LOCK = threading.Lock()
 
 @contextmanager
 def model_draws(net: Network, device: torch.device, *purpose: object) -> Iterator[None]:
-    """Within it a model that draws random numbers by itself (attention with dropout) draws them for this purpose.
+    """Within it a model that draws random numbers by itself (attention with dropout) draws them for this
+    purpose.
 
     Such a model trains one client at a time; for any other model nothing happens.
     """
@@ -410,10 +434,11 @@ def model_draws(net: Network, device: torch.device, *purpose: object) -> Iterato
 
 
 def mask_shapes(net: Network, until: str | None = None) -> tuple[tuple[int, ...] | None, ...]:
-    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches them.
+    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches
+    them.
 
-    None where the first axis of what a layer is given is not the batch (a layer of a recurrent model, or of weights): it
-    then draws from torch's own generator. until: of the layers up to this cut.
+    None where the first axis of what a layer is given is not the batch (a layer of a recurrent model, or of
+    weights): it then draws from torch's own generator. until: of the layers up to this cut.
     """
     two, three = (_masks(net, until, B) for B in (2, 3))
     return tuple(a[1:] if a[:1] == (2,) and b[:1] == (3,) else None for a, b in zip(two, three))
@@ -434,12 +459,14 @@ class DropoutMasks:
     generators: one for each client of the chunk.
     """
 
-    def __init__(self, shapes: Sequence[tuple[int, ...] | None], chunk: Chunk, generators: Sequence[torch.Generator]):
+    def __init__(
+        self, shapes: Sequence[tuple[int, ...] | None], chunk: Chunk, generators: Sequence[torch.Generator]
+    ):
         self.shapes, self.chunk, self.generators = shapes, chunk, generators
 
     def at(self, step: Step) -> list[Tensor]:
-        """[G, B, *shape] for each layer, [G, 0] where it draws by itself. A client draws for its samples only, whatever its
-        batch is padded to."""
+        """[G, B, *shape] for each layer, [G, 0] where it draws by itself. A client draws for its samples
+        only, whatever its batch is padded to."""
         layers = []
         for shape in self.shapes:
             if shape is None:

@@ -19,11 +19,13 @@ from unskew.round.clients import Broadcast
 class Ledger:
     """Adds rows to a run's record; docs/files.md gives their form.
 
-    sent: names of the weights that leave a client. method: says who reads weights, and what protects them. secure: in
-    which numbers replies are masked and summed, if they are.
+    sent: names of the weights that leave a client. method: says who reads weights, and what protects them.
+    secure: in which numbers replies are masked and summed, if they are.
     """
 
-    def __init__(self, record: Record, sent: Sequence[str], method: Method, secure: SecureAggregation | None = None):
+    def __init__(
+        self, record: Record, sent: Sequence[str], method: Method, secure: SecureAggregation | None = None
+    ):
         self.record, self.sent, self.method, self.secure = record, sent, method, secure
         up = "dp" if method.samples_apart else "none"
         down = "dp" if method.samples_apart or method.protector else "none"
@@ -36,11 +38,14 @@ class Ledger:
         """What of single other clients is in what its Part dispatches, as a fact of a row."""
 
     def broadcast(self, t: int, asked: list[int], start: Broadcast) -> None:
-        """What a round's clients were sent: the weights, and every Part's slice; where a Part dispatches, its own to each."""
+        """What a round's clients were sent: the weights, and every Part's slice; where a Part dispatches, its
+        own to each."""
         self.weights_down(t, asked, start)
         for part, slice_ in start.to(asked[0]).down.items() if asked else ():  # all have the same shapes
             handed = self.handed_on if self.dispatcher and part == self.dispatcher.name else {}
-            self._add({"t": t, "way": "down", "share": part, **handed}, asked, size_in_bytes(slice_), self.down)
+            self._add(
+                {"t": t, "way": "down", "share": part, **handed}, asked, size_in_bytes(slice_), self.down
+            )
 
     def weights_down(self, t: int, clients: list[int], start: Broadcast) -> None:
         """The weights alone, on their way to clients."""
@@ -55,13 +60,15 @@ class Ledger:
             sizes = [encoding.bytes_sent(self.method, r) for r in replies]
             self._add(row | {"encoded": encoder.name}, clients, sizes, self.weights)
             return
-        self._add(row, clients, wire_bytes(self.secure, {n: start.weights[n] for n in self.sent}), self.weights)
+        self._add(
+            row, clients, wire_bytes(self.secure, {n: start.weights[n] for n in self.sent}), self.weights
+        )
 
     def shared(self, t: int, replies: Sequence[Reply], declared: Mapping[str, Mapping[str, Share]]) -> None:
         """What the replies hold beside the weights. declared: by Part and leaf.
 
-        A tree of tensors of one kind (`delta/conv.weight`, `delta/conv.bias`) has one row; a single tensor's row gives
-        its shape, with "rows" for as many as a client has.
+        A tree of tensors of one kind (`delta/conv.weight`, `delta/conv.bias`) has one row; a single tensor's
+        row gives its shape, with "rows" for as many as a client has.
         """
         for part, shares in declared.items():
             for leaf, share in {path.split("/", 1)[0]: share for path, share in shares.items()}.items():
@@ -73,7 +80,12 @@ class Ledger:
         return size_in_bytes({n: start.weights[n] for n in self.sent})
 
     def _add(
-        self, row: dict[str, Any], clients: list[int], size: int | list[int], share: Share, shaped: bool = False
+        self,
+        row: dict[str, Any],
+        clients: list[int],
+        size: int | list[int],
+        share: Share,
+        shaped: bool = False,
     ) -> None:
         """size: bytes of every client's payload, one number where all are equal."""
         if not clients or not size:
@@ -104,6 +116,6 @@ def _single_leaf(tree: Tree, leaf: str) -> Tree:
 
 
 def _differ(w: Weights, everybodys: Weights) -> bool:
-    """Whether a client is sent other weights than all are. Tensors are compared by identity: what a Part makes for a client
-    differs even where its values do not."""
+    """Whether a client is sent other weights than all are. Tensors are compared by identity: what a Part
+    makes for a client differs even where its values do not."""
     return w is not everybodys and any(t is not everybodys[n] for n, t in w.items())

@@ -41,7 +41,8 @@ from unskew.system.machine import one_core
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """A round in numbers. asked, answered: clients. dropped: replies that the gate refused. loss: mean over replies."""
+    """A round in numbers. asked, answered: clients. dropped: replies that the gate refused. loss: mean over
+    replies."""
 
     t: int
     asked: int
@@ -54,15 +55,18 @@ class RoundSummary:
         """For metrics.jsonl: how long the round took and, where clients said anything of it, their loss."""
         took = scope_row(self.t, "train", "seconds", round(self.seconds, 4))
         return (
-            [took, scope_row(self.t, "train", "loss", float(f"{self.loss:.7g}"))] if self.loss == self.loss else [took]
+            [took, scope_row(self.t, "train", "loss", float(f"{self.loss:.7g}"))]
+            if self.loss == self.loss
+            else [took]
         )
 
 
 class Loop:
     """The server's side of a run: `begin`, then `round` after `round`.
 
-    trainer: reaches the clients. scoring: scores a state. A state is a value: the same state, store and round number
-    give the same next state, to the bit. listener: hears every event that is a sentence: its round, code and text.
+    trainer: reaches the clients. scoring: scores a state. A state is a value: the same state, store and round
+    number give the same next state, to the bit. listener: hears every event that is a sentence: its round,
+    code and text.
     """
 
     def __init__(
@@ -111,14 +115,18 @@ class Loop:
         """What to say of a budget that ends the run before its last round (E320); "" where none does."""
         if self.affordable >= self.settings.rounds:
             return ""
-        return f"the privacy budget allows {self.affordable} of {self.settings.rounds} rounds; the run ends after them."
+        return (
+            f"the privacy budget allows {self.affordable} of {self.settings.rounds} rounds; the run ends"
+            " after them."
+        )
 
     def down(self, state: State, t: int) -> Broadcast:
         """What is broadcast in round t."""
         return broadcast(self.method, state, t, self.settings.lr_in(t), self.fed, self.trainer.device)
 
     def round(self, state: State, t: int) -> tuple[State, RoundSummary]:
-        """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
+        """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it
+        is."""
         began = time.perf_counter()
         attendance = self.attendance(t)
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
@@ -140,24 +148,31 @@ class Loop:
             if self.measures:
                 self.measures.remember(start, good)
             used = client_lists.encode_clients([r.client for r in good])
-            self._event(t, "round", asked=client_lists.encode_clients(asked), answered=used, received=len(replies))
-            self.store.put(t, {r.client: r.private for r in good})  # what was not used must not go on at its client
+            self._event(
+                t, "round", asked=client_lists.encode_clients(asked), answered=used, received=len(replies)
+            )
+            self.store.put(
+                t, {r.client: r.private for r in good}
+            )  # what was not used must not go on at its client
             state = self._trips(state, start, [r.client for r in good])
         self.audience.merged(state)
-        losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good and not withheld else []
+        losses = (
+            torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good and not withheld else []
+        )
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, RoundSummary(
             t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss
         )
 
     def attendance(self, t: int) -> availability.Attendance:
-        """Who takes part in round t. Absences on which no guarantee rests are drawn from the seed: those that last for
-        several rounds have to be drawn again in each."""
+        """Who takes part in round t. Absences on which no guarantee rests are drawn from the seed: those that
+        last for several rounds have to be drawn again in each."""
         chance = SeededSource(self.settings.seed) if self.who.independent is None else self.chance
         return self.who.who(t, self.fed.clients, chance.cohort)
 
     def evaluate(self, state: State, summary: RoundSummary | None) -> list[Row]:
-        """Metric rows of the state's round, added to the record. summary: of that round; None before round 1."""
+        """Metric rows of the state's round, added to the record. summary: of that round; None before round
+        1."""
         t, last = state.t, state.t == self.last
         due = last or t % self.settings.eval_every == 0
         rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if due else []
@@ -180,7 +195,8 @@ class Loop:
         self.ends = self.last = t
 
     def _merge(self, state: State, t: int, good: list[Reply]) -> tuple[State, list[Reply]]:
-        """The state after the merge, and the replies that it was made of: none where the state stays as it was."""
+        """The state after the merge, and the replies that it was made of: none where the state stays as it
+        was."""
         if not good and not self.protector:
             self._event(t, "E309", "no reply was used; round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
@@ -200,7 +216,9 @@ class Loop:
         if merger:
             if caution := merger.caution(len(good)):
                 self._event(t, "E315", f"{merger.name} round {t}: {caution}.")
-            w, merged = merger.merge(state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed)
+            w, merged = merger.merge(
+                state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed
+            )
             slices[merger.name] = self._placed(merged)
         else:
             w = weighted_mean(state.weights, ups)
@@ -212,8 +230,11 @@ class Loop:
             slices |= {p.name: self._placed(refined)} if refined else {}
         return State(t, w, slices)
 
-    def _protected(self, part: Part, state: State, t: int, good: list[Reply]) -> tuple[list[Reply], dict[str, Tree]]:
-        """What stands for the replies from here on, with the slices: noisy sums. Only where a Part protects clients."""
+    def _protected(
+        self, part: Part, state: State, t: int, good: list[Reply]
+    ) -> tuple[list[Reply], dict[str, Tree]]:
+        """What stands for the replies from here on, with the slices: noisy sums. Only where a Part protects
+        clients."""
         declared = {name: shares for name, shares in self.declared.items() if shares}
         ups = replace(Ups.of(good, t), declared=declared)
         normal = self.chance.normal(t, part.name)
@@ -230,7 +251,9 @@ class Loop:
 
     def _trip(self, state: State, part: Part, trip: Trip, ids: list[int], start: Broadcast) -> State:
         t = state.t
-        replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
+        replies = self.trainer.visit(
+            trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {}
+        )
         declared = {part.name: self.method.covered(trip.shares(self.fed))}
         if not trip.early:  # else the weights are the round's own
             self.ledger.broadcast(t, [r.client for r in replies], start)
@@ -240,7 +263,9 @@ class Loop:
         with no_global_random(self.method):
             w, slice_ = trip_result(trip, part, state.weights, state.slices.get(part.name, {}), ups, self.fed)
         if problem := gate.merged_problem(w, {part.name: slice_}):
-            self._event(t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out.")
+            self._event(
+                t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out."
+            )
             return state
         return State(t, w, {**state.slices, part.name: self._placed(slice_)})
 
@@ -257,7 +282,9 @@ class Loop:
         good, refused = gate.check(replies, spec, self.fed.sizes)
         for refusal in refused:
             used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
-            self._event(t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used)
+            self._event(
+                t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used
+            )
         return good
 
     def _computing(self) -> AbstractContextManager[None]:
@@ -282,8 +309,8 @@ class Loop:
 def broadcast(
     method: Method, state: State, t: int, lr: float, fed: Fed, device: torch.device | str = "cpu"
 ) -> Broadcast:
-    """What a server sends: the weights, and every Part's slice less what it keeps at the server; or a client's own, which
-    its Part may have made on any device."""
+    """What a server sends: the weights, and every Part's slice less what it keeps at the server; or a
+    client's own, which its Part may have made on any device."""
     down = {}
     for p in method.parts:
         if slice_ := state.slices.get(p.name):
@@ -307,7 +334,9 @@ def due_trips(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
     return [(part, trip) for part in method.parts for trip in part.trips if trip.when(t, rounds)]
 
 
-def remaining_rounds(loop: Loop, state: State, after: Callable[[State, RoundSummary], None]) -> Iterator[State]:
+def remaining_rounds(
+    loop: Loop, state: State, after: Callable[[State, RoundSummary], None]
+) -> Iterator[State]:
     """Every remaining round, as far as a privacy budget allows; `after` saves each before it is shown."""
     while state.t < loop.last:
         state, summary = loop.round(state, state.t + 1)

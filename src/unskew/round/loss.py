@@ -21,7 +21,8 @@ from unskew.round.layers import Kernels
 class StepInputs(NamedTuple):
     """What a client is given at one step beside its weights and its inputs x.
 
-    y: targets. weight: [B], 1 for a sample and 0 for padding. noise: by Part and by the name the Part gave it.
+    y: targets. weight: [B], 1 for a sample and 0 for padding. noise: by Part and by the name the Part gave
+    it.
     dropout: the uniform numbers of each dropout layer. lane: the client's lane of the chunk's table.
     """
 
@@ -33,14 +34,18 @@ class StepInputs(NamedTuple):
 
 
 class ClientLoss:
-    """Called with one client's weights, inputs and `StepInputs`, returns its mean loss over the batch, a scalar."""
+    """Called with one client's weights, inputs and `StepInputs`, returns its mean loss over the batch, a
+    scalar."""
 
     def __init__(self, clients: Clients, views: LaneViews, kernels: Kernels):
         self.clients, self.views, self.kernels = clients, views, kernels
 
     def __call__(self, w: Weights, x: Tensor, given: StepInputs) -> Tensor:
         clients, hooks, w = self.clients, self.clients.hooks, self.views.whole(w)
-        views = {p.name: self.views.client(p, given.lane, given.noise.get(p.name, {})) for p in clients.method.parts}
+        views = {
+            p.name: self.views.client(p, given.lane, given.noise.get(p.name, {}))
+            for p in clients.method.parts
+        }
         batch = Batch(x, given.y, given.weight)
         for p in hooks["batch"]:
             batch = p.batch(batch, views[p.name])
@@ -60,11 +65,13 @@ class ForwardPass:
     """A client's pass through the model at one step, as the model trains, with the Parts' hooks on the way.
 
     views: each Part's `Client`. batch: what enters the model, then what the taps made of it.
-    before, after: the activation at each tapped cut, before and after the Parts changed it. relabelled: by cut, the Part
-    that changed labels there.
+    before, after: the activation at each tapped cut, before and after the Parts changed it. relabelled: by
+    cut, the Part that changed labels there.
     """
 
-    def __init__(self, clients: Clients, kernels: Kernels, views: dict[str, Client], batch: Batch, given: StepInputs):
+    def __init__(
+        self, clients: Clients, kernels: Kernels, views: dict[str, Client], batch: Batch, given: StepInputs
+    ):
         self.clients, self.kernels, self.views, self.batch, self.given = clients, kernels, views, batch, given
         self.before: dict[str, Tensor] = {}
         self.after: dict[str, Tensor] = {}
@@ -94,11 +101,16 @@ class ForwardPass:
         """Raises UsageError (E108) where a Part changed labels with what a part of the sample passes by."""
         for cut, name in self.relabelled.items():
             if not self.clients.net.goes_on(cut):
-                text = f"it changes labels with what lies at '{cut}', and a part of every sample passes that by"
-                raise UsageError("E108", f"'{name}' cannot run here: {text}; cut the model where all of it meets.")
+                text = (
+                    f"it changes labels with what lies at '{cut}', and a part of every sample passes that by"
+                )
+                raise UsageError(
+                    "E108", f"'{name}' cannot run here: {text}; cut the model where all of it meets."
+                )
 
     def again(self, w: Weights, x: Tensor, since: str | None, until: str | None) -> Tensor:
-        """The output of a further pass in training mode, from the input or a cut to the logits, a cut or "features"."""
+        """The output of a further pass in training mode, from the input or a cut to the logits, a cut or
+        "features"."""
         left_out = 0 if since is None else self.clients.masks_before[since]
         with self.kernels.training(self.given.weight, self.given.dropout[left_out:]):
             cut = None if until == "features" else until

@@ -55,8 +55,8 @@ def _cycle(high: int, shape: tuple[int, ...], generator: torch.Generator) -> Ten
 class NoiseTables:
     """All the noise that a chunk's clients need in a round, drawn before their first step.
 
-    streams: by client, what its numbers are keyed by. widths: by client, the most samples of a step where that differs from
-    the batch; what is drawn for a client depends on no other.
+    streams: by client, what its numbers are keyed by. widths: by client, the most samples of a step where
+    that differs from the batch; what is drawn for a client depends on no other.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class NoiseTables:
             return on_device(torch.stack(lanes), self.device)
 
         self.tables = {
-            part: {name: table(part, name, law) for name, law in laws.items()} for part, laws in self.laws.items()
+            part: {name: table(part, name, law) for name, law in laws.items()}
+            for part, laws in self.laws.items()
         }
 
     def over(self, tables: dict[str, dict[str, Tensor]]) -> NoiseTables:

@@ -1,14 +1,16 @@
 """Local optimisers on stacked weights, and the learning rate over a client's local steps of one round.
 
-The optimisers have the arithmetic of torch.optim's SGD, Adam and AdamW; one more is Adam made anew at every step. They are
-made afresh for every local update, so no momentum crosses rounds. The learning rate is a number, or on a GPU a tensor, from
-which recorded steps read that of their round. Within a round it has a factor:
+The optimisers have the arithmetic of torch.optim's SGD, Adam and AdamW; one more is Adam made anew at every
+step. They are made afresh for every local update, so no momentum crosses rounds. The learning rate is a
+number, or on a GPU a tensor, from which recorded steps read that of their round. Within a round it has a
+factor:
 
-    warm-up    (s + 1) / W                              for the first W = round(warmup S) of the S steps, s = 0, 1, ...
-    constant   1                                        after them
+    warm-up    (s + 1) / W                              for the first W = round(warmup S) of the S steps, s =
+    0, 1, ... constant   1                                        after them
     cosine     (1 + cos(pi (s - W) / (S - W))) / 2      (Loshchilov and Hutter, ICLR 2017, without restarts)
 
-Every optimiser here moves weights by its learning rate times something else, so a factor on the rate is one on the move.
+Every optimiser here moves weights by its learning rate times something else, so a factor on the rate is one
+on the move.
 Letters: G lanes, S steps.
 """
 
@@ -29,18 +31,19 @@ from torch import Tensor
 
 
 class Optimiser(Protocol):
-    """state: groups of tensors, each group as long as the weights; the caller takes the lanes that are still active, and puts
-    back what belongs to a weight that rests at a step."""
+    """state: groups of tensors, each group as long as the weights; the caller takes the lanes that are still
+    active, and puts back what belongs to a weight that rests at a step."""
 
     state: list[list[Tensor]]
 
     def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
-        """Make the state for these weights. lanes: one number a lane, of any value, if weights may rest at some steps, so that
-        each has to count its own; None if all move at every step."""
+        """Make the state for these weights. lanes: one number a lane, of any value, if weights may rest at
+        some steps, so that each has to count its own; None if all move at every step."""
         ...
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
-        """Change weights and state in place. g: gradients. local_G: how many steps each lane has taken before."""
+        """Change weights and state in place. g: gradients. local_G: how many steps each lane has taken
+        before."""
         ...
 
 
@@ -106,7 +109,8 @@ class Adam:
 
 @dataclass
 class AdamW(Adam):
-    """Loshchilov and Hutter, ICLR 2019, with torch.optim.AdamW's other defaults: w <- w - lr weight_decay w before each step."""
+    """Loshchilov and Hutter, ICLR 2019, with torch.optim.AdamW's other defaults: w <- w - lr weight_decay w
+    before each step."""
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         if self.weight_decay:
@@ -116,7 +120,8 @@ class AdamW(Adam):
 
 @dataclass
 class Sign:
-    """w <- w - lr g / (|g| + eps): Adam made anew at every step, as in the public code of FLea and of its baselines."""
+    """w <- w - lr g / (|g| + eps): Adam made anew at every step, as in the public code of FLea and of its
+    baselines."""
 
     lr: float | Tensor
     weight_decay: float = 0.0
@@ -149,14 +154,16 @@ def _add_decay(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Te
 
 
 def per_lane(values_G: Tensor, like: Tensor) -> Tensor:
-    """[G, 1, ...] with as many axes as `like`, which has none where it is a number and stands without an axis of lanes."""
+    """[G, 1, ...] with as many axes as `like`, which has none where it is a number and stands without an axis
+    of lanes."""
     shape = (-1, *[1] * (like.dim() - 1)) if like.dim() else ()
     return values_G.to(like.dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """falls: whether the rate falls by a cosine after the warm-up. warmup: the share of the steps that it takes."""
+    """falls: whether the rate falls by a cosine after the warm-up. warmup: the share of the steps that it
+    takes."""
 
     falls: bool = False
     warmup: float = 0.0
@@ -166,10 +173,15 @@ class RateSchedule:
         return not self.falls and not self.warmup
 
     def at(self, local_G: Tensor, steps_G: Tensor) -> Tensor:
-        """The factor of each lane's next step, float64 [G]. local_G: how many it has taken; steps_G: how many it takes."""
+        """The factor of each lane's next step, float64 [G]. local_G: how many it has taken; steps_G: how many
+        it takes."""
         s, S = local_G.double(), steps_G.double()
         W = (self.warmup * S).round()
-        fall = (1 + torch.cos(math.pi * (s - W) / (S - W).clamp(min=1))) / 2 if self.falls else torch.ones_like(s)
+        fall = (
+            (1 + torch.cos(math.pi * (s - W) / (S - W).clamp(min=1))) / 2
+            if self.falls
+            else torch.ones_like(s)
+        )
         return torch.where(s < W, (s + 1) / W.clamp(min=1), fall)
 
     def slow(self, w: Sequence[Tensor], before: Sequence[Tensor], local_G: Tensor, steps_G: Tensor) -> None:
@@ -179,9 +191,11 @@ class RateSchedule:
             t.copy_(torch.lerp(old, t, per_lane(factor_G, t)))
 
     def pull(self, steps: int, rho: float) -> float:
-        """The sum of the coefficients with which the gradients of so many steps enter w_t - w_S, in units of the rate.
+        """The sum of the coefficients with which the gradients of so many steps enter w_t - w_S, in units of
+        the rate.
 
-        rho: the momentum of SGD; 0 without. Gradient j enters with the factors of step j and all later ones, rho^(s - j) f_s.
+        rho: the momentum of SGD; 0 without. Gradient j enters with the factors of step j and all later ones,
+        rho^(s - j) f_s.
         """
         local = torch.arange(steps)
         factors = self.at(local, torch.full_like(local, steps)).numpy()

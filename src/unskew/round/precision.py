@@ -1,8 +1,10 @@
-"""How a process computes: with the same bits each time, in float32 unless less was asked for, and keeping freed memory.
+"""How a process computes: with the same bits each time, in float32 unless less was asked for, and keeping
+freed memory.
 
-torch lets cuDNN round the inputs of float32 convolutions to TF32, which keeps 10 of their 23 bits, and choose kernels whose
-sums come in another order each time. Neither is silent here. Attention is computed from its plain products: the fused
-kernels differ from time to time in their gradients, and refuse some layouts of clients side by side.
+torch lets cuDNN round the inputs of float32 convolutions to TF32, which keeps 10 of their 23 bits, and choose
+kernels whose sums come in another order each time. Neither is silent here. Attention is computed from its
+plain products: the fused kernels differ from time to time in their gradients, and refuse some layouts of
+clients side by side.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -22,7 +24,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FLOAT32, TF32, BF16 = "float32", "tf32", "bf16"
-"""tf32 is of GPUs. bf16 is of CPUs: the convolutions of training steps, see `Kernels`; everything else is float32."""
+"""tf32 is of GPUs. bf16 is of CPUs: the convolutions of training steps, see `Kernels`; everything else is
+float32."""
 
 
 def has_bf16() -> bool:
@@ -35,35 +38,44 @@ def has_bf16() -> bool:
 
 @contextmanager
 def device_mode(device: torch.device, precision: str = FLOAT32) -> Iterator[None]:
-    """Within it this process's GPUs compute so, and this one is the thread's current one. A CPU needs no telling."""
+    """Within it this process's GPUs compute so, and this one is the thread's current one. A CPU needs no
+    telling."""
     if device.type != "cuda":
         yield
         return
-    # cuBLAS may choose another order of sums for every size of its workspace; it reads this once, before its first product
+    # cuBLAS may choose another order of sums for every size of its workspace; it reads this once, before its
+    # first product
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
-        with current_device(device), _tf32_mode(precision == TF32), sdpa_kernel(SDPBackend.MATH), _deterministic_mode():
+        with (
+            current_device(device),
+            _tf32_mode(precision == TF32),
+            sdpa_kernel(SDPBackend.MATH),
+            _deterministic_mode(),
+        ):
             yield
     finally:
         cudnn.deterministic, cudnn.benchmark = before
 
 
 def current_device(device: torch.device) -> AbstractContextManager[None]:
-    """Within it this GPU is the thread's current one: streams, recordings and pinned memory belong to that, wherever the
-    tensors of an operation lie."""
-    return torch.cuda.device(-1 if device.index is None else device.index)  # -1: the one that is current already
+    """Within it this GPU is the thread's current one: streams, recordings and pinned memory belong to that,
+    wherever the tensors of an operation lie."""
+    return torch.cuda.device(
+        -1 if device.index is None else device.index
+    )  # -1: the one that is current already
 
 
 @contextmanager
 def _tf32_mode(tf32: bool) -> Iterator[None]:
     """Within it products and convolutions round their factors to TF32 or do not.
 
-    torch has two sets of switches for that. It refuses to read the older ones after a program has used the newer ones, and
-    what the older ones switch off follows the newer ones' default; so the older ones are set where they can be read, and the
-    newer ones always.
+    torch has two sets of switches for that. It refuses to read the older ones after a program has used the
+    newer ones, and what the older ones switch off follows the newer ones' default; so the older ones are set
+    where they can be read, and the newer ones always.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     newer = matmul, cudnn.conv, cudnn.rnn
@@ -92,10 +104,15 @@ def is_tf32() -> bool:
 @contextmanager
 def _deterministic_mode() -> Iterator[None]:
     """Within it operations take their deterministic form; what has none is left alone, for a test to find."""
-    mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    mode, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     fills = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # else every new tensor would be written twice
+    torch.utils.deterministic.fill_uninitialized_memory = (
+        False  # else every new tensor would be written twice
+    )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*deterministic.*")
@@ -111,7 +128,8 @@ _MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20), (-8, 1))
 
 @lru_cache
 def keep_freed() -> bool:
-    """Have glibc keep freed memory instead of returning it to the system; elsewhere do nothing. Returns whether it does.
+    """Have glibc keep freed memory instead of returning it to the system; elsewhere do nothing. Returns
+    whether it does.
 
     Training asks for the same large blocks at every step, and page faults would cost a tenth of its time.
     """

@@ -1,9 +1,11 @@
 """How a round is measured: the probes of a run, the round that they look at, and what they return.
 
-A probe reads features, weights and labels of the clients through a `RunInspector`, on the trainer's threads, and changes
-nothing: a measured run ends with the bits of one that is not measured. Everything that it returns follows from the replies,
-the state and the record, so a resumed run measures the same. Numbers become rows of the scope "measure" in metrics.jsonl;
-matrices and pictures of the last round go into measures.json. Letters: D features, N rows.
+A probe reads features, weights and labels of the clients through a `RunInspector`, on the trainer's threads,
+and changes
+nothing: a measured run ends with the bits of one that is not measured. Everything that it returns follows
+from the replies, the state and the record, so a resumed run measures the same. Numbers become rows of the
+scope "measure" in metrics.jsonl; matrices and pictures of the last round go into measures.json. Letters: D
+features, N rows.
 """
 
 from __future__ import annotations
@@ -60,10 +62,15 @@ class RunInspector:
 
     def features(self, w: Weights, x: Tensor) -> Tensor:
         """[N, D], what the head receives; only inside `each`."""
-        return torch.cat([self.trainer.net.run(w, piece)[1].flatten(1) for piece in x.split(self.scoring.piece)])
+        return torch.cat(
+            [self.trainer.net.run(w, piece)[1].flatten(1) for piece in x.split(self.scoring.piece)]
+        )
 
-    def training_features(self, k: int, w: Weights, start: Broadcast, most: int = MOST_ROWS) -> tuple[Tensor, Tensor]:
-        """(features [N, D], labels [N]) of at most so many training rows of client k, seen as at test time."""
+    def training_features(
+        self, k: int, w: Weights, start: Broadcast, most: int = MOST_ROWS
+    ) -> tuple[Tensor, Tensor]:
+        """(features [N, D], labels [N]) of at most so many training rows of client k, seen as at test
+        time."""
         client = self.trainer.client(k, start, "", w, {})
         b = client.sample(min(int(self.trainer.fed.sizes[k]), most), "measure")
         return self.features(w, b.x), b.y.argmax(1)
@@ -76,7 +83,8 @@ class RunInspector:
         return self.features(w, x)
 
     def no_global_answers(self) -> str | None:
-        """Why no global model answers for samples of classes in this run, as the end of a sentence; None if one does."""
+        """Why no global model answers for samples of classes in this run, as the end of a sentence; None if
+        one does."""
         if self.trainer.fed.task.name != "classification":
             return "it looks at one class for each sample"
         if self.trainer.keeps_model or not self.trainer.sent:
@@ -88,7 +96,8 @@ class RunInspector:
         return np.arange(len(self.scoring.y)) if k < 0 else self.scoring.test[k]
 
     def test_outputs(self, rows: np.ndarray, k: int, start: Broadcast) -> Tensor:
-        """[N, C], what the global model says of test rows as client k, or nobody (-1), sees them; only inside `each`."""
+        """[N, C], what the global model says of test rows as client k, or nobody (-1), sees them; only inside
+        `each`."""
         scoring = self.scoring
         pieces = [rows[i : i + scoring.piece] for i in range(0, len(rows), scoring.piece)]
         return torch.cat([scoring.outputs_of(piece, k, start, {}, start.weights) for piece in pieces])
@@ -101,18 +110,22 @@ class RunInspector:
         """At most so many of the rows, in their order: the same for the same purpose."""
         if len(rows) <= most:
             return rows
-        return np.sort(numpy_key(self.trainer.fed.seed, "measure", *purpose).choice(rows, most, replace=False))
+        return np.sort(
+            numpy_key(self.trainer.fed.seed, "measure", *purpose).choice(rows, most, replace=False)
+        )
 
 
 MOST_CLIENTS = 50
-"""Of a larger cohort only the first so many clients are looked at, by id; diversity and exposure look at all."""
+"""Of a larger cohort only the first so many clients are looked at, by id; diversity and exposure look at
+all."""
 
 
 @dataclass(frozen=True)
 class RoundEnd:
     """What a probe may look at after round t.
 
-    last: this is the run's last round. sent: what the round's clients were sent. after: the state after the round, as it
+    last: this is the run's last round. sent: what the round's clients were sent. after: the state after the
+    round, as it
     would be sent. replies: those that passed the gate.
     """
 
@@ -133,7 +146,8 @@ class Measurement:
     """What a probe returns of a round.
 
     values: numbers by the names of their metrics; those that are not finite are left out of the record.
-    picture: what measures.json keeps of the last round, as JSON takes it; empty for nothing, and in all other rounds.
+    picture: what measures.json keeps of the last round, as JSON takes it; empty for nothing, and in all other
+    rounds.
     """
 
     values: dict[str, float] = field(default_factory=dict[str, float])
@@ -150,7 +164,8 @@ class Probe:
         self.lens, self.trainer, self.fed = lens, lens.trainer, lens.trainer.fed
 
     def refuse(self) -> str | None:
-        """Why this run cannot be measured so, as the end of a sentence; None if it can. Asked before anything runs."""
+        """Why this run cannot be measured so, as the end of a sentence; None if it can. Asked before anything
+        runs."""
         return None
 
     def measure(self, end: RoundEnd) -> Measurement:
@@ -168,7 +183,8 @@ SCOPE = "measure"
 
 
 class Measures:
-    """All probes of a run. The loop lets it `remember` each round's replies, and has it `measure` where it evaluates."""
+    """All probes of a run. The loop lets it `remember` each round's replies, and has it `measure` where it
+    evaluates."""
 
     def __init__(self, probes: Mapping[str, Probe]):
         self.probes = probes
@@ -179,7 +195,8 @@ class Measures:
         self._round = sent, replies
 
     def measure(self, t: int, after: Broadcast, last: bool) -> tuple[list[Row], dict[str, Any]]:
-        """(rows for metrics.jsonl, pictures by measure: none before the last round) of the round last remembered."""
+        """(rows for metrics.jsonl, pictures by measure: none before the last round) of the round last
+        remembered."""
         assert self._round is not None, "a round is remembered before it is measured"
         end = RoundEnd(t, last, self._round[0], after, self._round[1])
         with one_core():
@@ -189,4 +206,8 @@ class Measures:
 
 
 def _rows(t: int, values: Mapping[str, float]) -> list[Row]:
-    return [scope_row(t, SCOPE, name, float(f"{value:.7g}")) for name, value in values.items() if math.isfinite(value)]
+    return [
+        scope_row(t, SCOPE, name, float(f"{value:.7g}"))
+        for name, value in values.items()
+        if math.isfinite(value)
+    ]

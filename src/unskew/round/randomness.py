@@ -1,9 +1,11 @@
-"""The sources of randomness on which a guarantee rests, and a check that users' hooks draw from no global generator.
+"""The sources of randomness on which a guarantee rests, and a check that users' hooks draw from no global
+generator.
 
-Noise that protects clients comes from the study's seed in a simulation, and from the operating system over a network. No seed
-of a run reaches the global generators of the process, so no two runs would be equal whose hooks draw from them. Under vmap torch
-refuses its own generator. Elsewhere, and for the generators of Python and NumPy, the states are compared before and after. Other
-threads of the process may draw from them, too, so a Part is only blamed for a generator that its code names.
+Noise that protects clients comes from the study's seed in a simulation, and from the operating system over a
+network. No seed of a run reaches the global generators of the process, so no two runs would be equal whose
+hooks draw from them. Under vmap torch refuses its own generator. Elsewhere, and for the generators of Python
+and NumPy, the states are compared before and after. Other threads of the process may draw from them, too, so
+a Part is only blamed for a generator that its code names.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from unskew.core.user_parts import GUIDE, is_own
 from unskew.errors import UsageError
 
 DRAWS_PER_NUMBER = 4
-"""Numbers of the operating system that are averaged for each one of noise, so that its rounding does not give the noise
-away (Holohan & Braghin, ESORICS 2021)."""
+"""Numbers of the operating system that are averaged for each one of noise, so that its rounding does not give
+the noise away (Holohan & Braghin, ESORICS 2021)."""
 
 
 class RandomSource(Protocol):
-    """A source of noise and of cohorts. described: in words, for accounts. secret: nobody can draw the same again."""
+    """A source of noise and of cohorts. described: in words, for accounts. secret: nobody can draw the same
+    again."""
 
     described: str
     secret: bool
@@ -64,7 +67,9 @@ class SeededSource:
 
     def normal(self, t: int, part: str) -> Normal:
         def draw(shape: tuple[int, ...], purpose: str) -> Tensor:
-            return torch.randn(shape, dtype=torch.float64, generator=key(self.seed, t, part, "protect", purpose))
+            return torch.randn(
+                shape, dtype=torch.float64, generator=key(self.seed, t, part, "protect", purpose)
+            )
 
         return draw
 
@@ -137,7 +142,8 @@ def no_global_random(method: Method) -> Iterator[None]:
 
 
 def names_any(part: Part, sources: tuple[Any, ...]) -> bool:
-    """Whether the code of a Part's class, or a function of the same file that it calls, names one of these objects."""
+    """Whether the code of a Part's class, or a function of the same file that it calls, names one of these
+    objects."""
     own = [k for k in type(part).__mro__ if k.__module__.partition(".")[0] != "unskew" and k is not object]
     waiting = [value for k in own for value in vars(k).values()]
     seen = set[int]()
@@ -164,7 +170,9 @@ def _reachable(value: Any) -> Iterator[Any]:
         yield getattr(value, "__wrapped__", None)
         yield from (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
         if value.__module__.partition(".")[0] != "unskew":
-            yield from (value.__globals__[name] for name in _code_names(value.__code__) if name in value.__globals__)
+            yield from (
+                value.__globals__[name] for name in _code_names(value.__code__) if name in value.__globals__
+            )
 
 
 def _code_names(code: CodeType) -> Iterator[str]:

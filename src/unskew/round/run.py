@@ -1,7 +1,8 @@
-"""A run: its settings, method, clients and model, as everything that trains, scores, saves or reports it reads them.
+"""A run: its settings, method, clients and model, as everything that trains, scores, saves or reports it
+reads them.
 
-Two methods are references of a comparison: `local` keeps every weight at its client, and `centralised` is FedAvg on a
-single client that holds all training samples.
+Two methods are references of a comparison: `local` keeps every weight at its client, and `centralised` is
+FedAvg on a single client that holds all training samples.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ from unskew.tasks.task import Task
 
 LOCAL, CENTRALISED = "local", "centralised"
 REFERENCES = {LOCAL: "Nothing leaves a client.", CENTRALISED: "Reference: all raw data in one place."}
-"""The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
+"""The methods that bound others in a comparison instead of competing, and what is said of the data they
+share."""
 
 
 @dataclass(frozen=True)
 class Run:
     """What a run consists of. Whatever trains, scores, saves or reports it asks this value.
 
-    method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them the model's
-    structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by side.
-    remarks: what a user should know before round 1, each with its code. given: digests of the model and of Parts that a
-    program gave as objects. callbacks: who is told how it goes. elsewhere: who trains the clients in place of this process.
+    method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them
+    the model's
+    structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by
+    side.
+    remarks: what a user should know before round 1, each with its code. given: digests of the model and of
+    Parts that a
+    program gave as objects. callbacks: who is told how it goes. elsewhere: who trains the clients in place of
+    this process.
     """
 
     settings: Settings

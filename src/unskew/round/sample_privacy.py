@@ -1,10 +1,12 @@
-"""Differential privacy of single samples: a gradient for every sample, and noisy sums over a client's samples.
+"""Differential privacy of single samples: a gradient for every sample, and noisy sums over a client's
+samples.
 
-In a training step each sample trains in a lane of its own: B samples of G clients are B G lanes with batches of one, whose
-gradients a Part sees one by one (`sample_grad`) before they are added up and divided by the expected number of samples.
-Outside steps a hook sees a client without samples. Its `total` measures one sample at a time, the protecting Part bounds
-the measured values as one vector, and noise is added to every number of the sum. The noise of a round is named after the
-caller and the number of the sum, so no two sums have the same.
+In a training step each sample trains in a lane of its own: B samples of G clients are B G lanes with batches
+of one, whose gradients a Part sees one by one (`sample_grad`) before they are added up and divided by the
+expected number of samples. Outside steps a hook sees a client without samples. Its `total` measures one
+sample at a time, the protecting Part bounds the measured values as one vector, and noise is added to every
+number of the sum. The noise of a round is named after the caller and the number of the sum, so no two sums
+have the same.
 Letters: B batch, G lanes, S = B G samples, the first of every client before the second of any.
 """
 
@@ -37,16 +39,26 @@ HIDDEN_LEAVES = ("rows", "rows_weight", "round")
 
 
 class PerSampleGradients:
-    """Called with a step, its rows [S], samples [S, ...], weights and inputs, returns ([G] losses summed over samples, noisy
-    gradients by name [G, ...]).
+    """Called with a step, its rows [S], samples [S, ...], weights and inputs, returns ([G] losses summed over
+    samples, noisy gradients by name [G, ...]).
 
     names: the client of every lane."""
 
     def __init__(
-        self, clients: Clients, views: LaneViews, laws: Mapping[str, Mapping[str, Noise]], names: Sequence[int]
+        self,
+        clients: Clients,
+        views: LaneViews,
+        laws: Mapping[str, Mapping[str, Noise]],
+        names: Sequence[int],
     ):
         assert clients.apart is not None
-        self.clients, self.views, self.part, self.laws, self.names = clients, views, clients.apart, laws, names
+        self.clients, self.views, self.part, self.laws, self.names = (
+            clients,
+            views,
+            clients.apart,
+            laws,
+            names,
+        )
         self.kernels = Kernels(folded=True, rounded=clients.training.precision == BF16)
         self.loss = ManyLanes().loss(ClientLoss(clients, views, self.kernels))
 
@@ -67,10 +79,15 @@ class PerSampleGradients:
             return stacked.transpose(0, 1).reshape(B * G, 1, *stacked.shape[2:])
 
         w = {n: spread(t.detach()).requires_grad_(n in learnt) for n, t in leaves.items()}
-        lane: Tree = tree_map(spread, {n: v for n, v in given.lane.items() if n not in HIDDEN_LEAVES}) | {"round": {}}
+        lane: Tree = tree_map(spread, {n: v for n, v in given.lane.items() if n not in HIDDEN_LEAVES}) | {
+            "round": {}
+        }
         weight_S = apart(given.weight)
         noise = {
-            part: {name: (apart if law.per_sample else spread)(given.noise[part][name]) for name, law in laws.items()}
+            part: {
+                name: (apart if law.per_sample else spread)(given.noise[part][name])
+                for name, law in laws.items()
+            }
             for part, laws in self.laws.items()
         }
         inputs = StepInputs(
@@ -88,7 +105,8 @@ class PerSampleGradients:
             g = torch.func.vmap(self._sample_grad)(g, lane)
             expected_G = spread(given.lane["n"])[:G].clamp(max=self.clients.training.recipe.batch)
             means = {
-                n: self._noisy(n, self._sum(t, weight_S, B, G), step) / _per_lane(expected_G, t) for n, t in g.items()
+                n: self._noisy(n, self._sum(t, weight_S, B, G), step) / _per_lane(expected_G, t)
+                for n, t in g.items()
             }
             loss_G = (loss_S.detach() * weight_S[:, 0]).reshape(B, G).sum(0)
             return loss_G, {n: t.to(w[n].dtype) for n, t in means.items()}
@@ -122,8 +140,8 @@ ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Release:
-    """Who asks for sums. part: its name. place: where: "finish", or a trip by its place among the Part's. allowed: how many
-    sums it says that it asks for, which the account has counted."""
+    """Who asks for sums. part: its name. place: where: "finish", or a trip by its place among the Part's.
+    allowed: how many sums it says that it asks for, which the account has counted."""
 
     part: str
     place: str
@@ -131,29 +149,36 @@ class Release:
 
 
 def without_samples(clients: Clients, c: Client) -> Client:
-    """The client as hooks may see it beside a Part that protects samples: no samples, no class counts (E108)."""
+    """The client as hooks may see it beside a Part that protects samples: no samples, no class counts
+    (E108)."""
     if clients.apart is None:
         return c
     by = clients.apart.name
 
     def refuse(*_: object) -> NoReturn:
-        raise UsageError("E108", f"a hook reads the client's samples, which no noise of '{by}' covers; take it out.")
+        raise UsageError(
+            "E108", f"a hook reads the client's samples, which no noise of '{by}' covers; take it out."
+        )
 
     return replace_fields(c, counts=HiddenCounts(by), data=refuse, chosen=refuse)
 
 
 def with_sums(clients: Clients, c: Client, k: int, start: Broadcast, release: Release) -> Client:
-    """Client k as a hook sees it that has declared to read sums alone. c: its trees and weights; start: what it was sent."""
+    """Client k as a hook sees it that has declared to read sums alone. c: its trees and weights; start: what
+    it was sent."""
     assert clients.apart is not None
     blind = without_samples(clients, c)
     return replace_fields(
-        blind, summed=NoisySums(clients, blind, k, start, release), floor=NOISE_DEVIATIONS * clients.apart.sum_noise
+        blind,
+        summed=NoisySums(clients, blind, k, start, release),
+        floor=NOISE_DEVIATIONS * clients.apart.sum_noise,
     )
 
 
 @dataclass
 class NoisySums:
-    """Called as `Client.total` is; at most as often as declared. k: the client. asked: how often it was called."""
+    """Called as `Client.total` is; at most as often as declared. k: the client. asked: how often it was
+    called."""
 
     clients: Clients
     c: Client
@@ -166,7 +191,9 @@ class NoisySums:
         """Raises UsageError (E108) for a sum more than was declared, which epsilon would not count."""
         part, place, allowed = self.release.part, self.release.place, self.release.allowed
         if self.asked >= allowed:
-            text = f"'{part}' asks for more sums over samples than the {allowed} of '{place}' that it declares"
+            text = (
+                f"'{part}' asks for more sums over samples than the {allowed} of '{place}' that it declares"
+            )
             raise UsageError("E108", f"{text}, and epsilon counts no others; let it declare all of them.")
         turn, self.asked = self.asked, self.asked + 1
         sums, apart = self._sums(measure, raw), self.clients.apart
@@ -176,7 +203,9 @@ class NoisySums:
         def drawn(name: str, total: Tensor) -> Tensor:
             return normal(tuple(total.shape), f"sums {self.k} {place} {turn} {name}")
 
-        return {name: add_noise(t, apart.sum_noise, drawn(name, t)).to(torch.float32) for name, t in sums.items()}
+        return {
+            name: add_noise(t, apart.sum_noise, drawn(name, t)).to(torch.float32) for name, t in sums.items()
+        }
 
     def _sums(self, measure: Measure, raw: bool) -> dict[str, Tensor]:
         """Without noise, float64."""
@@ -198,7 +227,8 @@ class NoisySums:
         return sums
 
     def _pieces(self, of_one: Any) -> Iterator[np.ndarray]:
-        """The client's rows in pieces, of which the vectors of all samples fit into memory: first one, which tells their size."""
+        """The client's rows in pieces, of which the vectors of all samples fit into memory: first one, which
+        tells their size."""
         rows, samples = self.clients.samples.rows[self.k], self.clients.samples
         first = on_device(rows[:1], self.clients.device)
         one = torch.func.vmap(of_one)(samples.x[first], samples.y[first])
@@ -210,10 +240,16 @@ class NoisySums:
 def clip_to_bounds(tree: Tree, declared: Mapping[str, Share]) -> Tree:
     """What was computed from noisy sums, cut to the bounds that its Shares declare: noise knows of none."""
     shared = flat_tree(tree)
-    return nested_tree({path: _clip(t, declared[path]) if path in declared else t for path, t in shared.items()})
+    return nested_tree(
+        {path: _clip(t, declared[path]) if path in declared else t for path, t in shared.items()}
+    )
 
 
 def _clip(t: Tensor, share: Share) -> Tensor:
     cut = t.clamp(share.low, share.high) if t.dtype.is_floating_point else t
     norm = cut.double().norm()
-    return cut if share.norm is None or norm <= share.norm else (cut * (share.norm / norm) * (1 - 1e-6)).to(cut.dtype)
+    return (
+        cut
+        if share.norm is None or norm <= share.norm
+        else (cut * (share.norm / norm) * (1 - 1e-6)).to(cut.dtype)
+    )

@@ -1,6 +1,7 @@
 """The samples of all clients as torch reads them: in memory, or read by a thread that runs ahead of training.
 
-Copies from the host to the device do not make the host wait for a GPU. Letters: N samples, K clients, C classes.
+Copies from the host to the device do not make the host wait for a GPU. Letters: N samples, K clients, C
+classes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from unskew.data.storage.sample_rows import Rows
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """The same values on a device, where torch would put them. A GPU fetches them from pinned memory while the host goes on."""
+    """The same values on a device, where torch would put them. A GPU fetches them from pinned memory while
+    the host goes on."""
     host = torch.as_tensor(values)
     if device.type != "cuda" or host.device.type == "cuda":
         return align(host.to(device))
@@ -49,13 +51,15 @@ class Samples:
 READS_AHEAD = 4
 """Reads that are made before they are wanted, for each thread that trains."""
 BATCHES_AT_ONCE, BYTES_AT_ONCE = 8, 4 << 20
-"""Batches that are read at once, where they take no more than so many bytes: small reads cost more than what they bring."""
+"""Batches that are read at once, where they take no more than so many bytes: small reads cost more than what
+they bring."""
 SHARE_OF_GPU = 0.25
 """Samples that take at most this share of a GPU's memory are read once and stay there."""
 
 
 class StreamedSamples:
-    """Samples [N, ...] that are read when rows of them are taken; those of training steps are read ahead, by one thread."""
+    """Samples [N, ...] that are read when rows of them are taken; those of training steps are read ahead, by
+    one thread."""
 
     def __init__(self, rows: Rows, device: torch.device):
         self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
@@ -104,13 +108,15 @@ class StreamedSamples:
         return self.rows[np.concatenate(groups[number])]
 
     def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
-        """The batches in groups that are read at once; the first is alone, so that training need not wait for more, unless it
-        would have to wait as long for itself."""
+        """The batches in groups that are read at once; the first is alone, so that training need not wait for
+        more, unless it would have to wait as long for itself."""
         sample_bytes = 4 * math.prod(self.shape[1:])
         if self.together:
             most = max(1, self.together // max(1, sample_bytes * max(map(len, batches), default=1)))
             return [batches[i : i + most] for i in range(0, len(batches), most)]
-        most = max(1, min(BATCHES_AT_ONCE, BYTES_AT_ONCE // max(1, sample_bytes * max(map(len, batches), default=1))))
+        most = max(
+            1, min(BATCHES_AT_ONCE, BYTES_AT_ONCE // max(1, sample_bytes * max(map(len, batches), default=1)))
+        )
         rest = batches[1:]
         return [batches[:1], *(rest[i : i + most] for i in range(0, len(rest), most))] if batches else []
 
@@ -132,17 +138,23 @@ class _StreamedRows(torch.autograd.Function):
 
 
 def load_samples(x: np.ndarray, device: str | torch.device) -> Tensor:
-    """Samples [N, ...] on a device, float32; or `StreamedSamples`, which gives float32 where rows are taken."""
+    """Samples [N, ...] on a device, float32; or `StreamedSamples`, which gives float32 where rows are
+    taken."""
     device = torch.device(device)
     if isinstance(x, Rows):
         return _load_all(x, device) if _fits_gpu(x, device) else cast(Tensor, StreamedSamples(x, device))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to samples
+        warnings.filterwarnings(
+            "ignore", "The given NumPy array is not writable"
+        )  # nothing writes to samples
         return torch.as_tensor(np.asarray(x), dtype=torch.float32).to(device)
 
 
 def _fits_gpu(x: Rows, device: torch.device) -> bool:
-    return device.type == "cuda" and x.nbytes <= SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
+    return (
+        device.type == "cuda"
+        and x.nbytes <= SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
+    )
 
 
 def _load_all(x: Rows, device: torch.device) -> Tensor:

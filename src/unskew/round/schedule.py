@@ -1,8 +1,9 @@
 """Which client trains in which lane, and on which rows at which step.
 
-An epoch of client k is floor(n_k / B) full batches and perhaps one short one. Clients whose short batches pad to the
-same size share a chunk; inside it lanes are sorted by full batches, so that the clients still at work are the first
-lanes at every step. A client's own steps and kernels follow from its own size, never from its neighbours.
+An epoch of client k is floor(n_k / B) full batches and perhaps one short one. Clients whose short batches pad
+to the same size share a chunk; inside it lanes are sorted by full batches, so that the clients still at work
+are the first lanes at every step. A client's own steps and kernels follow from its own size, never from its
+neighbours.
 
 Letters: B batch, E epochs, G lanes.
 """
@@ -17,15 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 
 PAD_TO = 8
-"""Short batches that train side by side on a CPU are padded to a multiple of this; on a GPU to a whole batch."""
+"""Short batches that train side by side on a CPU are padded to a multiple of this; on a GPU to a whole
+batch."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How local epochs are cut into steps; the same for all clients.
 
-    has_norms: the model normalises by statistics of the batch. drop_last: leave out an epoch's short batch. apart: at every
-    step each sample is drawn by itself, with the probability that makes B of them expected, or all n if they are fewer.
+    has_norms: the model normalises by statistics of the batch. drop_last: leave out an epoch's short batch.
+    apart: at every step each sample is drawn by itself, with the probability that makes B of them expected,
+    or all n if they are fewer.
     """
 
     batch: int
@@ -53,7 +56,8 @@ class Work:
         return epochs * (self.full + (self.short > 0))
 
     def samples_seen(self, recipe: Recipe) -> int:
-        """How many samples the client's steps train on in all epochs; fewer than n an epoch where a batch is dropped."""
+        """How many samples the client's steps train on in all epochs; fewer than n an epoch where a batch is
+        dropped."""
         return recipe.epochs * (self.full * min(recipe.batch, self.n) + self.short)
 
 
@@ -71,8 +75,10 @@ class Step:
     """One step of a chunk, taken by its first `active` lanes.
 
     size: samples of a batch, padding included. short: this is the short batch of an epoch.
-    rows_GB: the samples of each lane. weight_GB: 1 for a sample and 0 for padding; None where there is no padding.
-    local_G: how many steps each lane has taken before. drawn_G: how many samples of a lane are no padding, where that differs.
+    rows_GB: the samples of each lane. weight_GB: 1 for a sample and 0 for padding; None where there is no
+    padding.
+    local_G: how many steps each lane has taken before. drawn_G: how many samples of a lane are no padding,
+    where that differs.
     """
 
     active: int
@@ -92,7 +98,8 @@ class Step:
 def work_of(client: int, n: int, recipe: Recipe) -> Work:
     """The epoch of a client with n samples.
 
-    Where the model normalises batches, a short batch of one sample is dropped, unless the client has no other.
+    Where the model normalises batches, a short batch of one sample is dropped, unless the client has no
+    other.
     """
     if recipe.apart:
         return Work(client, n, -(-n // recipe.batch), 0, False)
@@ -102,10 +109,13 @@ def work_of(client: int, n: int, recipe: Recipe) -> Work:
     return Work(client, n, full, short, recipe.has_norms and n == 1)
 
 
-def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int, gpu: bool = False) -> list[Chunk]:
+def chunks(
+    clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int, gpu: bool = False
+) -> list[Chunk]:
     """The clients that have samples, in chunks of at most `lanes`; those with the most work first.
 
-    gpu: as few chunks as possible, since a GPU computes padding beside the rest; else as little padding as possible.
+    gpu: as few chunks as possible, since a GPU computes padding beside the rest; else as little padding as
+    possible.
     """
     pad_to = recipe.batch if gpu else PAD_TO
     buckets: dict[tuple[int, bool], list[Work]] = defaultdict(list)
@@ -150,20 +160,27 @@ def steps(chunk: Chunk, orders: dict[int, np.ndarray], recipe: Recipe) -> list[S
     return plan
 
 
-def poisson_rows(rows: np.ndarray, count: int, batch: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """The samples of `count` steps: each of a client's rows with probability batch / n, whatever becomes of the others."""
+def poisson_rows(
+    rows: np.ndarray, count: int, batch: int, generator: np.random.Generator
+) -> list[np.ndarray]:
+    """The samples of `count` steps: each of a client's rows with probability batch / n, whatever becomes of
+    the others."""
     chance = min(1.0, batch / len(rows))
     return [rows[generator.random(len(rows)) < chance] for _ in range(count)]
 
 
 def widths(chunk: Chunk, plan: Sequence[Step]) -> dict[int, int]:
-    """By client, the most samples that it has in a step, where they are drawn one by one; empty where they are not."""
+    """By client, the most samples that it has in a step, where they are drawn one by one; empty where they
+    are not."""
     drawn = [(w.client, g) for g, w in enumerate(chunk.work) if plan and plan[0].drawn_G is not None]
-    return {k: max(int(s.drawn_G[g]) for s in plan if s.drawn_G is not None and g < s.active) for k, g in drawn}
+    return {
+        k: max(int(s.drawn_G[g]) for s in plan if s.drawn_G is not None and g < s.active) for k, g in drawn
+    }
 
 
 def poisson_steps(chunk: Chunk, drawn: dict[int, list[np.ndarray]], recipe: Recipe) -> list[Step]:
-    """The steps of a chunk whose samples are drawn one by one. drawn[client]: the rows of each of its steps."""
+    """The steps of a chunk whose samples are drawn one by one. drawn[client]: the rows of each of its
+    steps."""
     counts, plan = [w.steps(recipe.epochs) for w in chunk.work], []
     for s in range(max(counts)):
         batches = [drawn[w.client][s] for w, count in zip(chunk.work, counts) if count > s]

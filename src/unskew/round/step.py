@@ -1,6 +1,8 @@
-"""One training step of all lanes of a chunk: the loss, a backward pass, the Parts' changes of gradients, the optimiser.
+"""One training step of all lanes of a chunk: the loss, a backward pass, the Parts' changes of gradients, the
+optimiser.
 
-A step is a function of tensors on the device alone, which it changes in place; so a GPU can replay it, see `cuda_graphs`.
+A step is a function of tensors on the device alone, which it changes in place; so a GPU can replay it, see
+`cuda_graphs`.
 Letters: B batch, G lanes.
 """
 
@@ -29,15 +31,15 @@ from unskew.round.samples import Samples, StreamedSamples, on_device
 from unskew.round.schedule import Step
 
 NO_GRADIENT = (
-    "no gradient of the loss reaches a weight: the model or a hook (`batch`, `tap`, `logits`) returns values that none passes, "
-    "such as those of argmax() or detach()."
+    "no gradient of the loss reaches a weight: the model or a hook (`batch`, `tap`, `logits`) returns values"
+    " that none passes, such as those of argmax() or detach()."
 )
 
 
 @dataclass
 class LaneState:
-    """What the steps of a chunk read and change. weights, lane_table: stacked over lanes, see `lane_table`; weights that are
-    frozen in the model are in neither, but in `LaneViews.constants`.
+    """What the steps of a chunk read and change. weights, lane_table: stacked over lanes, see `lane_table`;
+    weights that are frozen in the model are in neither, but in `LaneViews.constants`.
 
     loss_sum: [G], of each lane's training loss, summed over samples.
     """
@@ -58,9 +60,10 @@ class Feed(NamedTuple):
     """What differs from one step to the next, on the device.
 
     rows: [B*G], the step's samples, one client after another for each place in the batch. local: [G], how
-    many steps each lane has taken before. weight: [G, B], 1 for a sample and 0 for padding; None where there is none.
-    dropout: the uniform numbers of each dropout layer, [G, B, ...]. x: the step's samples, [B*G, ...], where they had to be
-    read; None where they are on the device.
+    many steps each lane has taken before. weight: [G, B], 1 for a sample and 0 for padding; None where there
+    is none.
+    dropout: the uniform numbers of each dropout layer, [G, B, ...]. x: the step's samples, [B*G, ...], where
+    they had to be read; None where they are on the device.
     """
 
     rows: Tensor
@@ -85,7 +88,8 @@ class Feed(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a chunk, and all that they read. plan: the steps in order. frozen: no lane has statistics of batches."""
+    """The steps of a chunk, and all that they read. plan: the steps in order. frozen: no lane has statistics
+    of batches."""
 
     clients: Clients
     axis: Axis
@@ -96,20 +100,29 @@ class Steps:
     state: LaneState
 
     def feeds(self) -> Iterator[Feed]:
-        """The feed of each step, in order; all but the numbers for dropout, and samples that are read, go to the device at once."""
+        """The feed of each step, in order; all but the numbers for dropout, and samples that are read, go to
+        the device at once."""
         plan, device, samples = self.plan, self.clients.device, self.clients.samples.x
         by_sample = [step.rows_GB.T.ravel() for step in plan]
         rows = on_device(np.concatenate(by_sample), device)
         read = samples.ahead(by_sample) if isinstance(samples, StreamedSamples) else repeat(None)
         local = on_device(np.concatenate([step.local_G for step in plan]), device)
         masks = [step.weight_GB.ravel() for step in plan if step.weight_GB is not None]
-        weights = iter(on_device(np.concatenate(masks), device).split([len(m) for m in masks]) if masks else ())
+        weights = iter(
+            on_device(np.concatenate(masks), device).split([len(m) for m in masks]) if masks else ()
+        )
         by_step = zip(
             plan, rows.split([step.rows_GB.size for step in plan]), local.split([step.width for step in plan])
         )
         for (step, index, before), x in zip(by_step, read):
             weight = None if step.weight_GB is None else next(weights).view(step.width, step.size)
-            yield Feed(index, before, weight, tuple(on_device(numbers, device) for numbers in self.dropout.at(step)), x)
+            yield Feed(
+                index,
+                before,
+                weight,
+                tuple(on_device(numbers, device) for numbers in self.dropout.at(step)),
+                x,
+            )
 
 
 class LaneStep:
@@ -118,7 +131,9 @@ class LaneStep:
     def __init__(self, clients: Clients, axis: Axis, views: LaneViews, kernels: Kernels, state: LaneState):
         self.clients, self.axis, self.views, self.kernels, self.state = clients, axis, views, kernels, state
         self.loss = axis.loss(ClientLoss(clients, views, kernels))
-        self.apart = PerSampleGradients(clients, views, state.noise.laws, state.noise.names) if clients.apart else None
+        self.apart = (
+            PerSampleGradients(clients, views, state.noise.laws, state.noise.names) if clients.apart else None
+        )
 
     def __call__(self, step: Step, feed: Feed) -> None:
         axis, samples = self.axis, self.clients.samples
@@ -136,7 +151,8 @@ class LaneStep:
             self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
 
     def gradients(self, step: Step, feed: Feed) -> Sequence[Tensor | None]:
-        """The gradients of what learns at this step, which is not taken: no weight and no running statistic changes."""
+        """The gradients of what learns at this step, which is not taken: no weight and no running statistic
+        changes."""
         axis, samples, leaves = self.axis, self.clients.samples, self._leaves(step)
         leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
@@ -146,7 +162,8 @@ class LaneStep:
     def _gradients(
         self, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
-        """(loss, gradients of what learns, inputs): where a Part wants gradients taken, and with those it saw on the way."""
+        """(loss, gradients of what learns, inputs): where a Part wants gradients taken, and with those it saw
+        on the way."""
         for p in self.clients.hooks["perturb"]:
             if p.climbs:
                 return self._climbed(p, leaves, x, inputs)
@@ -156,8 +173,8 @@ class LaneStep:
     def _climbed(
         self, p: Part, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
-        """The same after all of a Part's climbs. Loss and running statistics are those of the pass at the step's weights, and so
-        are the gradients of what other Parts keep beside the model."""
+        """The same after all of a Part's climbs. Loss and running statistics are those of the pass at the
+        step's weights, and so are the gradients of what other Parts keep beside the model."""
         loss, first = self._gradients_at(leaves, x, inputs)
         grads, hidden = first, self.clients.hidden[p.name]
         seen: Tree = {}
@@ -165,16 +182,22 @@ class LaneStep:
             seen = seen | {str(climb): self._whole(leaves, grads)}
             inputs = inputs._replace(lane=inputs.lane | {"seen": seen})
             there = self._perturbed(p, seen[str(climb)], leaves, inputs)
-            there |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}  # the first pass has updated them
+            there |= {
+                n: leaves[n].clone() for n in self.clients.fed.net.statistics
+            }  # the first pass has updated them
             grads = self._gradients_at(there, x, inputs)[1]
         grads = [at_w if n in hidden else g for n, g, at_w in zip(self.clients.learnt, grads, first)]
         return loss.detach(), grads, inputs
 
-    def _gradients_at(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
+    def _gradients_at(
+        self, leaves: Weights, x: Tensor, inputs: StepInputs
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
         loss = self.loss(leaves, x, inputs)
         if not loss.requires_grad:
             raise UsageError("E127", NO_GRADIENT)
-        return loss, torch.autograd.grad(loss.sum(), [leaves[n] for n in self.clients.learnt], allow_unused=True)
+        return loss, torch.autograd.grad(
+            loss.sum(), [leaves[n] for n in self.clients.learnt], allow_unused=True
+        )
 
     def _perturbed(self, p: Part, g: Weights, leaves: Weights, inputs: StepInputs) -> Weights:
         """The leaves where this Part wants the gradient taken."""
@@ -187,7 +210,9 @@ class LaneStep:
 
     def _whole(self, leaves: Weights, grads: Sequence[Tensor | None]) -> Weights:
         """The gradients by name, zeros where there is none."""
-        return {n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(self.clients.learnt, grads)}
+        return {
+            n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(self.clients.learnt, grads)
+        }
 
     def _step_apart(self, step: Step, feed: Feed, leaves: Weights, inputs: StepInputs) -> None:
         """The step where every sample has a gradient of its own."""
@@ -201,7 +226,9 @@ class LaneStep:
     def _leaves(self, step: Step) -> Weights:
         """The weights as this step's lanes read them; those that learn are leaves of the graph."""
         leaves = {n: self.axis.first(t, step.width) for n, t in self.state.weights.items()}
-        if step.width > step.active:  # layers change running statistics in place, but not the filler's: a copy
+        if (
+            step.width > step.active
+        ):  # layers change running statistics in place, but not the filler's: a copy
             leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
         return leaves | {n: leaves[n].detach().requires_grad_() for n in self.clients.learnt}
 
@@ -211,7 +238,9 @@ class LaneStep:
         if weight is None:
             weight = torch.ones((step.width, step.size), device=y.device)
         noise = tree_map(axis.fit, self.state.noise.at(step, feed.local))
-        lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table) | {"step": axis.fit(feed.local)}
+        lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table) | {
+            "step": axis.fit(feed.local)
+        }
         return StepInputs(y, axis.fit(weight), noise, tuple(map(axis.fit, feed.dropout)), lane)
 
     def _descend(
@@ -239,28 +268,34 @@ class LaneStep:
             self._carry(p, step, g, inputs)
 
     def _carry(self, p: Part, step: Step, g: Weights, inputs: StepInputs) -> None:
-        """Put what a Part carries to the next step in place of what its hooks found in `c.round`, for lanes that step.
+        """Put what a Part carries to the next step in place of what its hooks found in `c.round`, for lanes
+        that step.
 
         Raises UsageError (E127) for a leaf that its `begin` did not make.
         """
         first_lanes, state = self.axis.first, self.state
         w = {n: first_lanes(t, step.width) for n, t in state.weights.items()}
-        carried = flat_tree(self.axis.map(self.views.carry(p), g, w, inputs.lane, inputs.noise.get(p.name, {})))
+        carried = flat_tree(
+            self.axis.map(self.views.carry(p), g, w, inputs.lane, inputs.noise.get(p.name, {}))
+        )
         held = flat_tree(state.lane_table["round"].get(p.name, {}))
         after = {
             path: first_lanes(t, step.active).clone() for path, t in carried.items()
         }  # one may be another's old value
         for path, t in after.items():
             if path not in held or first_lanes(held[path], step.active).shape != t.shape:
-                text = f"'{p.name}' carries '{path}' to the next step, which its `begin` did not make in this shape"
+                text = (
+                    f"'{p.name}' carries '{path}' to the next step, which its `begin` did not make in this"
+                    " shape"
+                )
                 raise UsageError("E127", f"{text}; `carry` returns leaves of c.round with other values.")
             first_lanes(held[path], step.active).copy_(t)
 
     def _held(
         self, step: Step, groups: Sequence[Sequence[Tensor]], inputs: StepInputs
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(tensor, a copy of it, in which lanes it stays) for what Parts hold at this step. groups: each in the order of
-        the weights that learn."""
+        """(tensor, a copy of it, in which lanes it stays) for what Parts hold at this step. groups: each in
+        the order of the weights that learn."""
         held: list[tuple[Tensor, Tensor, Tensor]] = []
         for p in self.clients.hooks["holds"]:
             stays = self.axis.map(self.views.holds(p), inputs.lane)

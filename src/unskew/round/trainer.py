@@ -1,7 +1,7 @@
 """Local training of a cohort: chunks of clients on worker threads, from what they were sent to their replies.
 
-A chunk is a group of clients that train together; each has one lane, a place on the first axis of stacked tensors (see
-`lanes` and `schedule`). The trainer also runs the client side of trips. Letters: G lanes.
+A chunk is a group of clients that train together; each has one lane, a place on the first axis of stacked
+tensors (see `lanes` and `schedule`). The trainer also runs the client side of trips. Letters: G lanes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Update:
     steps: the chunk's batches, and the tensors that they read and change.
     """
 
-    def __init__(self, clients: Clients, axis: Axis, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]):
+    def __init__(
+        self, clients: Clients, axis: Axis, chunk: Chunk, start: Broadcast, private: Mapping[int, Tree]
+    ):
         self.clients, self.axis, self.chunk, self.start = clients, axis, chunk, start
         # a client that trains alone may have a second lane as filler; only those of `chunk.work` get a reply
         work, training = axis.work(chunk), clients.training
@@ -114,13 +116,16 @@ class Update:
         """What a hook makes that may pass over the clients' data."""
         state = self.state
         result = self.axis.map(hook, state.weights, state.lane_table)
-        self.padding.check_pass(p, name, state.lane_table, result, lambda t: self.axis.map(hook, state.weights, t))
+        self.padding.check_pass(
+            p, name, state.lane_table, result, lambda t: self.axis.map(hook, state.weights, t)
+        )
         return result
 
     def _finished(self, p: Part) -> tuple[Tree, Tree]:
         """What the Part's `finish` returned, (shares, private slice), both stacked.
 
-        Where a Part protects samples it is one client after the other, each with noisy sums in place of samples.
+        Where a Part protects samples it is one client after the other, each with noisy sums in place of
+        samples.
         """
         clients, views, axis, state = self.clients, self.views, self.axis, self.state
         if clients.apart is None:
@@ -128,7 +133,8 @@ class Update:
         release = Release(p.name, "finish", p.totals["finish"])
         shared, kept = [], []
         for g, work in enumerate(self.chunk.work):
-            w, lane = (tree_map(lambda t: axis.lane(t, g), tree) for tree in (state.weights, state.lane_table))  # noqa: B023
+            w = tree_map(lambda t, g=g: axis.lane(t, g), state.weights)
+            lane = tree_map(lambda t, g=g: axis.lane(t, g), state.lane_table)
             c = with_sums(clients, views.client(p, lane, {}), work.client, self.start, release)
             shares, mine = p.finish(views.whole(w), c)
             shared.append(clip_to_bounds(shares, p.shares(clients.facts)))
@@ -136,7 +142,8 @@ class Update:
         return axis.stack(shared), axis.stack(kept)
 
     def _rate(self) -> float | torch.Tensor:
-        """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of any other."""
+        """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of
+        any other."""
         device = self.clients.device
         return self.start.lr if device.type == "cpu" else torch.full((), self.start.lr, device=device)
 
@@ -147,7 +154,8 @@ class Update:
             step(plan, feed)
 
     def _reply(self, g: int, finished: Mapping[str, tuple[Tree, Tree]], sent: Weights) -> Reply:
-        """finished: what each Part's `finish` returned, (shares, private slice); sent: the weights to send. Both stacked."""
+        """finished: what each Part's `finish` returned, (shares, private slice); sent: the weights to send.
+        Both stacked."""
         clients, work = self.clients, self.chunk.work[g]
         select_lane = partial(tree_map, lambda t: self.axis.lane(t, g))
         w = {n: self.axis.lane(t, g).contiguous() for n, t in sent.items() if n in clients.sent}
@@ -182,7 +190,9 @@ Answer = TypeVar("Answer")
 class RemoteTraining(Protocol):
     """Trains chunks of clients in other processes than this one, to the same bits."""
 
-    def train(self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]) -> list[list[Reply]]:
+    def train(
+        self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
+    ) -> list[list[Reply]]:
         """The replies of every chunk, in the order of the plan."""
         ...
 
@@ -192,12 +202,18 @@ class RemoteTraining(Protocol):
 class Trainer(Clients):
     """The clients of a run, and the threads that train them. elsewhere: trains them in place of the threads.
 
-    lanes: 1, or the most clients that train side by side. workers: the number of threads, each on one core; on a GPU
-    there is one.
+    lanes: 1, or the most clients that train side by side. workers: the number of threads, each on one core;
+    on a GPU there is one.
     """
 
     def __init__(
-        self, method: Method, fed: Fed, samples: Samples, training: LocalTraining, lanes: int, workers: int = 1
+        self,
+        method: Method,
+        fed: Fed,
+        samples: Samples,
+        training: LocalTraining,
+        lanes: int,
+        workers: int = 1,
     ):
         super().__init__(method, fed, samples, training)
         self.lanes, self.axis = lanes, axis_for(lanes)
@@ -247,15 +263,16 @@ class Trainer(Clients):
         return self._pool.submit(self.update, chunk, start, private)
 
     def resized(self) -> int:
-        """Train fewer clients side by side from here on, a power of two below those of the last cohort, because they did not
-        fit into the GPU's memory. Returns how many, 0 where one trained by itself."""
+        """Train fewer clients side by side from here on, a power of two below those of the last cohort,
+        because they did not fit into the GPU's memory. Returns how many, 0 where one trained by itself."""
         if self.device.type == "cpu" or self.widest < 2 or self.lanes < 2:
             return 0
         self.resize(1 << ((min(self.lanes, self.widest) - 1).bit_length() - 1))
         return self.lanes
 
     def resize(self, lanes: int) -> None:
-        """Train so many clients side by side from here on. Recordings, which hold memory for more, are given up."""
+        """Train so many clients side by side from here on. Recordings, which hold memory for more, are given
+        up."""
         self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may be training still
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.replays = StepRecordings() if self.replays else None
@@ -263,13 +280,17 @@ class Trainer(Clients):
         self._pool = self._threads()
 
     def remarks(self) -> list[tuple[str, str]]:
-        """What a user should know of how this device trains, each with its code; empty before the first round."""
+        """What a user should know of how this device trains, each with its code; empty before the first
+        round."""
         if not self.replays or not self.replays.refused:
             return []
         return [
             (
                 "E132",
-                f"the steps of this run cannot be recorded on the GPU, so they take longer: {self.replays.refused}.",
+                (
+                    "the steps of this run cannot be recorded on the GPU, so they take longer:"
+                    f" {self.replays.refused}."
+                ),
             )
         ]
 
@@ -296,16 +317,19 @@ class Trainer(Clients):
 
 
 def _trip_name(trip: Trip, part: Part) -> str:
-    """What a trip is called among its Part's. Raises UsageError (E108) where two are the same function: noise of both would
-    be drawn for one name."""
+    """What a trip is called among its Part's. Raises UsageError (E108) where two are the same function: noise
+    of both would be drawn for one name."""
     try:
         return f"trip {trip_index(trip, part.trips)}"
     except ValueError as error:
-        raise UsageError("E108", f"'{part.name}' cannot run here: {error}; give each a function of its own.") from None
+        raise UsageError(
+            "E108", f"'{part.name}' cannot run here: {error}; give each a function of its own."
+        ) from None
 
 
 def _prepare_thread(device: torch.device) -> None:
-    """Prepare a worker thread: it computes on one core, or on this GPU, whose stream its recordings must be made of."""
+    """Prepare a worker thread: it computes on one core, or on this GPU, whose stream its recordings must be
+    made of."""
     torch.set_num_threads(1)
     if device.type == "cuda":
         torch.cuda.set_device(device)

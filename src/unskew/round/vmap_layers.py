@@ -1,11 +1,14 @@
-"""Layers over many clients at once: convolution, pooling and normalisation, with their rules for `torch.func.vmap`.
+"""Layers over many clients at once: convolution, pooling and normalisation, with their rules for
+`torch.func.vmap`.
 
-Under vmap an activation of G clients is one tensor. On a CPU it is kept as [B, G, C, H, W] in channels-last memory, and a
-convolution sees it folded along the channels, as [B, G*C, H, W] with G groups, which is far faster than one client after
-another. On a GPU it is kept as [G, C, B, H, W], and a convolution is a batched product of weights and windows: cuDNN runs
-the groups of a grouped convolution one after another, or by kernels made for depthwise layers, which takes 1.5 to 6 times as
-long in float32. Depthwise layers themselves stay grouped.
-Letters: B batch, G lanes, C channels in, O channels out, H x W pixels in, h x v pixels out, i x j of a kernel.
+Under vmap an activation of G clients is one tensor. On a CPU it is kept as [B, G, C, H, W] in channels-last
+memory, and a convolution sees it folded along the channels, as [B, G*C, H, W] with G groups, which is far
+faster than one client after another. On a GPU it is kept as [G, C, B, H, W], and a convolution is a batched
+product of weights and windows: cuDNN runs the groups of a grouped convolution one after another, or by
+kernels made for depthwise layers, which takes 1.5 to 6 times as long in float32. Depthwise layers themselves
+stay grouped.
+Letters: B batch, G lanes, C channels in, O channels out, H x W pixels in, h x v pixels out, i x j of a
+kernel.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution layer without its weights. run: the same as a function of (x, w, bias, groups), folded lanes or not.
+    """A convolution layer without its weights. run: the same as a function of (x, w, bias, groups), folded
+    lanes or not.
 
-    stride, padding, dilation: by axis; None where the layer is transposed or pads "same", which is never batched.
+    stride, padding, dilation: by axis; None where the layer is transposed or pads "same", which is never
+    batched.
     """
 
     run: Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
@@ -39,7 +44,8 @@ class Convolution:
         return self.run(x, w, bias, groups)
 
     def is_batched(self, x: Tensor, w_GOCij: Tensor, groups: int) -> bool:
-        """Whether `batched` computes this layer for inputs x [..., H, W], and faster than `run` on folded lanes."""
+        """Whether `batched` computes this layer for inputs x [..., H, W], and faster than `run` on folded
+        lanes."""
         C, i, j = w_GOCij.shape[2:]
         if self.stride is None or (groups > 1 and C == 1):
             return False
@@ -163,7 +169,8 @@ class VmapFunction(torch.autograd.Function):
 
 
 class FoldedConvolution(VmapFunction):
-    """run(x, w, bias, groups): a convolution or a transposed one. Both have their groups on the first axis of w."""
+    """run(x, w, bias, groups): a convolution or a transposed one. Both have their groups on the first axis of
+    w."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None, groups: int, run: Convolution) -> Tensor:
@@ -198,12 +205,16 @@ class FoldedPool(VmapFunction):
         (x, pool), at_x = args, in_dims[0]
         assert at_x is not None
         if not is_folded(x):
-            return pool(lanes_first(x, at_x).flatten(0, 1)).unflatten(0, (info.batch_size, -1)).transpose(1, 2), 0
+            return (
+                pool(lanes_first(x, at_x).flatten(0, 1)).unflatten(0, (info.batch_size, -1)).transpose(1, 2),
+                0,
+            )
         return pool(fold(x, at_x)).unflatten(1, (info.batch_size, -1)), 1
 
 
 class FoldedNorm(VmapFunction):
-    """Batch normalisation by each lane's own batch; running statistics are updated in place, as torch does."""
+    """Batch normalisation by each lane's own batch; running statistics are updated in place, as torch
+    does."""
 
     @staticmethod
     def forward(
@@ -217,7 +228,8 @@ class FoldedNorm(VmapFunction):
         at_x, *at = in_dims[:5]
         assert at_x is not None
         mean, var, w, b = (
-            t if t is None or lanes is None else t.movedim(lanes, 0).flatten() for t, lanes in zip(per_channel, at)
+            t if t is None or lanes is None else t.movedim(lanes, 0).flatten()
+            for t, lanes in zip(per_channel, at)
         )
         if not is_folded(x):
             x = lanes_first(x, at_x)
@@ -228,7 +240,8 @@ class FoldedNorm(VmapFunction):
 
 
 class FoldedGroupNorm(VmapFunction):
-    """Normalisation of each sample's groups of channels; a lane's groups lie beside those of the lanes before it."""
+    """Normalisation of each sample's groups of channels; a lane's groups lie beside those of the lanes before
+    it."""
 
     @staticmethod
     def forward(x: Tensor, groups: int, w: Tensor | None, b: Tensor | None, eps: float) -> Tensor:
@@ -247,7 +260,8 @@ class FoldedGroupNorm(VmapFunction):
 
 
 def fold(x: Tensor, lanes: int) -> Tensor:
-    """[.., G, ..] with its lanes at axis `lanes` -> [B, G*C, H, W]; a view where memory is [B, H, W, G, C]."""
+    """[.., G, ..] with its lanes at axis `lanes` -> [B, G*C, H, W]; a view where memory is [B, H, W, G,
+    C]."""
     return x.movedim(lanes, 1).flatten(1, 2)
 
 
@@ -278,10 +292,11 @@ def masked_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Batch normalisation over the samples of weight 1; running: (mean, variance) to be updated in place, or None.
+    """Batch normalisation over the samples of weight 1; running: (mean, variance) to be updated in place, or
+    None.
 
-    It works on [C, B*H*W], where every sum runs along contiguous memory: such sums have the same bits for any number of
-    lanes, which sums over a folded tensor have not.
+    It works on [C, B*H*W], where every sum runs along contiguous memory: such sums have the same bits for any
+    number of lanes, which sums over a folded tensor have not.
     """
     B = x.shape[0]
     rows = x.transpose(0, 1).flatten(1).contiguous()

@@ -1,1 +1,2 @@
-"""Whole runs: from settings to what trains, the folder on disk, callbacks, measures, predictions and exports."""
+"""Whole runs: from settings to what trains, the folder on disk, callbacks, measures, predictions and
+exports."""

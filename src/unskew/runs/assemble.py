@@ -25,7 +25,8 @@ from unskew.runs.hardware import SeveralGpus
 
 
 def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
-    """The loop of a run in this process. store, record: where private state and rows are kept; default: in memory.
+    """The loop of a run in this process. store, record: where private state and rows are kept; default: in
+    memory.
 
     Its trainer must be closed. Raises UsageError (E130) for a measure that cannot be taken of this run.
     """
@@ -79,7 +80,10 @@ def trainer_of(run: Run) -> Trainer:
 def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
     """Scores on the test rows of a federation, by the trainer's model."""
     return Evaluation(
-        trainer, load_samples(federation.x_test, trainer.device), np.asarray(federation.y_test), federation.test
+        trainer,
+        load_samples(federation.x_test, trainer.device),
+        np.asarray(federation.y_test),
+        federation.test,
     )
 
 

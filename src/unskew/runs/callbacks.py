@@ -1,10 +1,11 @@
-"""The callbacks that come with unskew, checks of those that a program gives, and the callbacks that settings ask for.
+"""The callbacks that come with unskew, checks of those that a program gives, and the callbacks that settings
+ask for.
 
-`EarlyStopping` ends a run whose score does not get better, and `KeepBest` keeps the model of the best round. `Pruning` ends a
-trial of a search that falls behind, by Optuna's median rule: from round `warmup` on, and once `startup` trials have ended, a
-trial is ended whose best score so far is worse than the median of what those had scored in the same round (Golovin et al.,
-KDD 2017). The trials before it are in a file in the run's folder, written before the run begins, so the decision depends on
-no clock and is the same after a kill.
+`EarlyStopping` ends a run whose score does not get better, and `KeepBest` keeps the model of the best round.
+`Pruning` ends a trial of a search that falls behind, by Optuna's median rule: from round `warmup` on, and
+once `startup` trials have ended, a trial is ended whose best score so far is worse than the median of what
+those had scored in the same round (Golovin et al., KDD 2017). The trials before it are in a file in the run's
+folder, written before the run begins, so the decision depends on no clock and is the same after a kill.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from unskew.system import disk
 
 
 class EarlyStopping(Callback):
-    """Ends the run when a score has not been better than its best value by more than `least` for `patience` rounds.
+    """Ends the run when a score has not been better than its best value by more than `least` for `patience`
+    rounds.
 
     Rounds count up to the last one that was evaluated: nobody knows whether the score has risen since.
 
-    scope, metric: of the score; by default the main score of the global model, or the clients' mean where there is none.
-    The score is the test set's, unless the setting `validation` holds samples out. What it needs to know is in the record
-    of the run, so a resumed run ends where it would have ended.
+    scope, metric: of the score; by default the main score of the global model, or the clients' mean where
+    there is none. The score is the test set's, unless the setting `validation` holds samples out. What it
+    needs to know is in the record of the run, so a resumed run ends where it would have ended.
     """
 
     def __init__(self, patience: int, scope: str = "", metric: str = "", least: float = 0.0):
@@ -76,8 +78,8 @@ BEST_FILE = "best.safetensors"
 class KeepBest(Callback):
     """Writes the model to best.safetensors in the run's folder whenever its score is the best so far.
 
-    The score is the global model's main one, or the clients' mean where there is none: the test set's, unless the setting
-    `validation` holds samples out. `unskew.load(RUN, best=True)` reads the file.
+    The score is the global model's main one, or the clients' mean where there is none: the test set's, unless
+    the setting `validation` holds samples out. `unskew.load(RUN, best=True)` reads the file.
     """
 
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -97,8 +99,8 @@ PRUNING_FILE = "pruning.json"
 
 @dataclass(frozen=True)
 class PruningRule:
-    """What a trial is held against. own: score clients' own models rather than the global one. finished: (round, score) of
-    every earlier trial that came to its end."""
+    """What a trial is held against. own: score clients' own models rather than the global one. finished:
+    (round, score) of every earlier trial that came to its end."""
 
     own: bool
     startup: int
@@ -134,12 +136,17 @@ class Pruning(Callback):
         curve = [(t, value) for t, value in zip(*run.series(scope, metric)) if t > 0]
         if not falls_behind(curve, self.rule, score_kind(run, metric).lower):
             return None
-        return f"its best {scope} {metric} is worse than the median of {len(self.rule.finished)} earlier trials"
+        return (
+            f"its best {scope} {metric} is worse than the median of {len(self.rule.finished)} earlier trials"
+        )
 
 
 def trial_series(run: Progress, own: bool) -> tuple[str, str]:
-    """(scope, metric) of the score that tells trials apart. own: clients' own models, where they are scored."""
-    return ("personal@client", "mean") if own and run.series("personal@client", "mean")[0] else main_series(run)
+    """(scope, metric) of the score that tells trials apart. own: clients' own models, where they are
+    scored."""
+    return (
+        ("personal@client", "mean") if own and run.series("personal@client", "mean")[0] else main_series(run)
+    )
 
 
 def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: bool) -> bool:
@@ -163,15 +170,17 @@ def falls_behind(curve: Sequence[tuple[int, float]], rule: PruningRule, lower: b
     return trial.should_prune()
 
 
-CALLBACK_HOOKS = {n: hook for n, hook in vars(Callback).items() if inspect.isfunction(hook) and not n.startswith("_")}
+CALLBACK_HOOKS = {
+    n: hook for n, hook in vars(Callback).items() if inspect.isfunction(hook) and not n.startswith("_")
+}
 """By name, in the order in which they stand there."""
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """The callbacks.
 
-    Raises UsageError: E109 for what is none, and for one whose hooks nobody would call; E121 for a hook that is misspelt or
-    cannot be called.
+    Raises UsageError: E109 for what is none, and for one whose hooks nobody would call; E121 for a hook that
+    is misspelt or cannot be called.
     """
     if isinstance(callbacks, Callback):
         raise UsageError("E109", f"callbacks take a list; write callbacks=[{type(callbacks).__name__}(...)].")
@@ -181,7 +190,11 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     listed = tuple(callbacks)
     for callback in listed:
         if not isinstance(callback, Callback):
-            what = f"{callback.__name__} is a class; write {callback.__name__}()" if isinstance(callback, type) else ""
+            what = (
+                f"{callback.__name__} is a class; write {callback.__name__}()"
+                if isinstance(callback, type)
+                else ""
+            )
             raise UsageError("E109", f"callbacks take unskew.Callback objects: {what or excerpt(callback)}.")
         _check_callback(callback)
     return listed
@@ -193,8 +206,13 @@ def _check_callback(callback: Callback) -> None:
     for kind in kinds[: kinds.index(Callback)]:
         if kind.__module__.partition(".")[0] != "unskew":
             check_class(kind, CALLBACK_HOOKS, ())
-    if not any(getattr(callback, hook) != getattr(Callback, hook).__get__(callback) for hook in CALLBACK_HOOKS):
-        text = f"the callback {callback.name} overrides none of {', '.join(CALLBACK_HOOKS)}, so nothing of it would be called"
+    if not any(
+        getattr(callback, hook) != getattr(Callback, hook).__get__(callback) for hook in CALLBACK_HOOKS
+    ):
+        text = (
+            f"the callback {callback.name} overrides none of {', '.join(CALLBACK_HOOKS)}, so nothing of it"
+            " would be called"
+        )
         raise UsageError("E109", f"{text}; name a method of it as one of these.")
 
 
@@ -204,14 +222,17 @@ TRACKERS_PACKAGE = "unskew.runs.trackers"
 def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
     """folder: of the run, None if it is kept in memory.
 
-    Raises UsageError: E116 where a file is asked for and there is no folder, E158 for a tracker that is not installed.
+    Raises UsageError: E116 where a file is asked for and there is no folder, E158 for a tracker that is not
+    installed.
     """
     callbacks: list[Callback] = []
     if settings.patience:
         callbacks.append(EarlyStopping(settings.patience))
     if settings.keep_best:
         if folder is None:
-            raise UsageError("E116", "keep_best writes a file; give run(..., name='my-run') to have a folder for it.")
+            raise UsageError(
+                "E116", "keep_best writes a file; give run(..., name='my-run') to have a folder for it."
+            )
         callbacks.append(KeepBest())
     if folder is not None and (folder / PRUNING_FILE).exists():
         callbacks.append(Pruning(read_rule(folder)))

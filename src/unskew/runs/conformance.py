@@ -1,7 +1,8 @@
-"""Conformance: checks that every method must pass, built-in or third-party, as scikit-learn's check_estimator has them.
+"""Conformance: checks that every method must pass, built-in or third-party, as scikit-learn's check_estimator
+has them.
 
-Methods train for a few rounds on a small seeded federation, each run once for all checks that need it. A check that fails
-says in one sentence what is wrong.
+Methods train for a few rounds on a small seeded federation, each run once for all checks that need it. A
+check that fails says in one sentence what is wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def small_federation(channels: int = 3) -> Federation:
 
 def short_settings(**changes: object) -> Settings:
     """Settings of a short run on the test federation."""
-    return Settings(clients=len(SIZES), rounds=3, epochs=1, batch=16, workers=1, model="cnn_small").replace(**changes)
+    return Settings(clients=len(SIZES), rounds=3, epochs=1, batch=16, workers=1, model="cnn_small").replace(
+        **changes
+    )
 
 
 def run_for(method: Method, clients: Federation | None = None, /, **changes: object) -> Run:
@@ -79,7 +82,8 @@ def run_for(method: Method, clients: Federation | None = None, /, **changes: obj
 
 
 def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The settings of that run, which may be for other clients; of a model that `changes` name, without building it."""
+    """The settings of that run, which may be for other clients; of a model that `changes` name, without
+    building it."""
     plain = short_settings(**changes)
     if "model" in changes:
         return plain
@@ -104,8 +108,8 @@ class CheckFailed(AssertionError):
 class CheckRun(NamedTuple):
     """A run that has been trained.
 
-    digest: SHA-256 of its weights at the end; of_slices: of the Parts' slices at the end; loop: the run, whose trainer is
-    closed; first, slices: the weights and the slices after round 1.
+    digest: SHA-256 of its weights at the end; of_slices: of the Parts' slices at the end; loop: the run,
+    whose trainer is closed; first, slices: the weights and the slices after round 1.
     """
 
     digest: str
@@ -121,7 +125,8 @@ def loop_for(method: Method, **changes: object) -> Loop:
 
 
 def train_run(method: Method, scored: bool = False, until: int | None = None, **changes: object) -> CheckRun:
-    """A run of the test federation. scored: with scores after each round; until: only to this round, instead of to the last.
+    """A run of the test federation. scored: with scores after each round; until: only to this round, instead
+    of to the last.
 
     Raises CheckFailed if the server computes what is not finite, or the gate drops a reply.
     """
@@ -159,7 +164,8 @@ class Subject:
         return Method(self.part)
 
     def run(self, lanes: str = "8", workers: int = 1, scored: bool = False) -> CheckRun:
-        """Its run with so many lanes and workers, trained when it is first asked for. Raises CheckFailed as `train_run`.
+        """Its run with so many lanes and workers, trained when it is first asked for. Raises CheckFailed as
+        `train_run`.
 
         With one lane, which takes longest, only to round 2, where a client meets what it kept and was sent.
         """
@@ -194,7 +200,8 @@ Check = Callable[[Subject], str | None]
 
 
 def check_method(part: Part, checks: Sequence[Check] | None = None) -> Iterator[CheckResult]:
-    """Run these checks (default: all) on the method made of this Part. A check that raises any error has failed."""
+    """Run these checks (default: all) on the method made of this Part. A check that raises any error has
+    failed."""
     errors: set[str] = set()
     subject = Subject(part)
     for check in CHECKS if checks is None else checks:
@@ -218,7 +225,8 @@ def _error_text(part: Part, error: Exception) -> str:
 
 
 def _differ(one: CheckRun, other: CheckRun) -> str:
-    """Where two runs ended with different bits: " of the weights", or of what the server keeps beside them; "" nowhere."""
+    """Where two runs ended with different bits: " of the weights", or of what the server keeps beside them;
+    "" nowhere."""
     if one.digest != other.digest:
         return " of the weights"
     return " of the server's slice" if one.of_slices != other.of_slices else ""
@@ -244,19 +252,24 @@ def gives_the_same_bits_for_two_workers_with_one_lane(subject: Subject) -> None:
 def agrees_for_three_and_eight_lanes(subject: Subject) -> str:
     worst = _largest_difference(subject.run().first, train_run(subject.method, lanes="3", until=1).first)
     if worst > 1e-5:
-        raise CheckFailed(f"three lanes and eight differ by {worst:.2g} after a round; hooks must not mix clients")
+        raise CheckFailed(
+            f"three lanes and eight differ by {worst:.2g} after a round; hooks must not mix clients"
+        )
     return f"largest difference {worst:.1e}" if worst else ""
 
 
 def agrees_for_one_lane_and_many(subject: Subject) -> str:
     worst = _largest_difference(subject.run().first, subject.run("1").first)
     if worst > 1e-3:
-        raise CheckFailed(f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?")
+        raise CheckFailed(
+            f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?"
+        )
     return f"largest difference {worst:.1e}"
 
 
 def ignores_padding(subject: Subject) -> None:
-    """Short batches are padded with row 0: other values there must not change the bits of clients that do not own it."""
+    """Short batches are padded with row 0: other values there must not change the bits of clients that do not
+    own it."""
     if any(trip.everyone or trip.when(0, 1) for trip in subject.part.trips):
         return  # row 0 is client 0's, and what it shared before round 1 reaches everybody
     digests = []
@@ -298,9 +311,15 @@ def shares_only_what_it_declares(subject: Subject) -> str:
                 raise CheckFailed(f"'{leaf}' is {list(shares[leaf].shape)}; declared {list(share.shape)}")
     _, refusals = gate.check(replies, run.spec, run.fed.sizes.tolist())
     if refusals:
-        raise CheckFailed(f"the gate refused an honest reply: client {refusals[0].client}: {refusals[0].text}")
+        raise CheckFailed(
+            f"the gate refused an honest reply: client {refusals[0].client}: {refusals[0].text}"
+        )
     undeclared = [leaf for leaf, share in declared.items() if share.kind is None]
-    return f"{', '.join(undeclared)}: no kind is declared, so real sites count it as inputs" if undeclared else ""
+    return (
+        f"{', '.join(undeclared)}: no kind is declared, so real sites count it as inputs"
+        if undeclared
+        else ""
+    )
 
 
 def copes_with_absent_clients_and_empty_rounds(subject: Subject) -> None:
@@ -309,7 +328,8 @@ def copes_with_absent_clients_and_empty_rounds(subject: Subject) -> None:
 
 
 def reads_sums_where_it_says_so(subject: Subject) -> str:
-    """What a Part declares to be read as a sum, the server must read as one: sums alone bring it to the same state."""
+    """What a Part declares to be read as a sum, the server must read as one: sums alone bring it to the same
+    state."""
     plain = subject.run()
     if reason := sum_problem(subject.part, plain.loop.fed):
         return f"no secure aggregation: {reason}"
@@ -319,7 +339,10 @@ def reads_sums_where_it_says_so(subject: Subject) -> str:
         _largest_difference(flat_tree(plain.slices), flat_tree(summed.slices)),
     )
     if worst > 1e-4:
-        text = f"with sums alone the server's state differs by {worst:.2g}; declare what is read apart as reads='each'"
+        text = (
+            f"with sums alone the server's state differs by {worst:.2g}; declare what is read apart as"
+            " reads='each'"
+        )
         raise CheckFailed(text)
     return f"largest difference {worst:.1e}"
 

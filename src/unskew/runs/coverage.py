@@ -1,8 +1,8 @@
 """What a run's figures rest on: the replies that were used, and the clients that were scored.
 
-A run of which too few replies were used is no result, and where many were dropped the likeliest cause is named. A client that
-never took part has none of the weights that stay at clients, and a site that did not answer sent no score; means over the
-others stand next to other methods' means over all.
+A run of which too few replies were used is no result, and where many were dropped the likeliest cause is
+named. A client that never took part has none of the weights that stay at clients, and a site that did not
+answer sent no score; means over the others stand next to other methods' means over all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from unskew.scores import kind
 LEAST_SHARE = 0.1
 """A run in which a smaller share of the replies was used says nothing about its method."""
 MOST_DROPPED = 1 / 3
-"""Where a larger share of the replies was dropped, the run's scores say more of what went wrong than of its method."""
+"""Where a larger share of the replies was dropped, the run's scores say more of what went wrong than of its
+method."""
 LARGE_INPUTS = 100.0
 """Inputs of this size were not scaled: standardised ones are about 1, and pixels at most 1."""
 LARGE_RATE = 1.0
@@ -35,10 +36,23 @@ MANY_DROPPED = "E317"
 CLIPPED = "E322"
 """The code of the events of rounds in which numbers were cut."""
 FIRST_STAGE = "E139"
-"""The code of a remark before round 1, and of the event after the last one of a run for which it came true."""
+"""The code of a remark before round 1, and of the event after the last one of a run for which it came
+true."""
 METRICS_CHANGED = "E327"
 """The code of the events which say that a file of metrics was changed."""
-TRAINING_HOOKS = ("batch", "tap", "logits", "loss", "perturb", "grad", "carry", "starts", "finish", "sends", "encode")
+TRAINING_HOOKS = (
+    "batch",
+    "tap",
+    "logits",
+    "loss",
+    "perturb",
+    "grad",
+    "carry",
+    "starts",
+    "finish",
+    "sends",
+    "encode",
+)
 """Hooks in which values that are no numbers can arise before a reply is sent."""
 SERVER_HOOKS = ("server_init", "protect", "merge", "server", "refine", "trips")
 """Hooks in which they can arise at the server."""
@@ -52,7 +66,8 @@ _DROP_CODES = ("E302", "E303", "E304", "E306", "E308", "E310", "E313", "E318", "
 class UsedReplies:
     """The replies of a whole run.
 
-    rounds: those that took place. received: replies that came. used: those that were merged. reasons: how many events
+    rounds: those that took place. received: replies that came. used: those that were merged. reasons: how
+    many events
     of each code there were. used_first: those of the first round in which any came that were merged.
     """
 
@@ -64,7 +79,8 @@ class UsedReplies:
 
     @staticmethod
     def of(events: Iterable[Mapping[str, Any]], clients: int = client_lists.MOST_CLIENTS) -> UsedReplies:
-        """Counted from the rows of events.jsonl. clients: of the run. Raises StateError (E111) where they name more."""
+        """Counted from the rows of events.jsonl. clients: of the run. Raises StateError (E111) where they
+        name more."""
         rounds = received = used = used_first = 0
         reasons: Counter[str] = Counter()
         for event in events:
@@ -85,7 +101,8 @@ class UsedReplies:
 
     @property
     def enough(self) -> bool:
-        """Whether the share of replies that were used lets the run stand as a result. A run of no rounds stands."""
+        """Whether the share of replies that were used lets the run stand as a result. A run of no rounds
+        stands."""
         return self.rounds == 0 or self.used > LEAST_SHARE * self.received
 
     def __str__(self) -> str:
@@ -95,8 +112,8 @@ class UsedReplies:
 
 
 def check_used(run: Run, record: Record) -> None:
-    """Look at a run that has come to its end; adds an event to its record where many replies were dropped (E317), or where it
-    ended in the first stage of its method (E139).
+    """Look at a run that has come to its end; adds an event to its record where many replies were dropped
+    (E317), or where it ended in the first stage of its method (E139).
 
     Raises NothingUsed (E316) with the likeliest cause where clients did not train the run.
     """
@@ -114,21 +131,31 @@ def check_used(run: Run, record: Record) -> None:
 
 
 def doubt(run: Run, replies: UsedReplies, t: int) -> str:
-    """Why the scores of a run whose last round is t say little, as a sentence with the likeliest cause; else "".
+    """Why the scores of a run whose last round is t say little, as a sentence with the likeliest cause; else
+    "".
 
-    More than a third of the replies was dropped, an exchange was left out, numbers were cut before they were summed, a metric was changed, or the run
-    ended in the first stage of its method.
+    More than a third of the replies was dropped, an exchange was left out, numbers were cut before they were
+    summed, a metric was changed, or the run ended in the first stage of its method.
     """
-    said = _dropped_doubt(run, replies) or exchange_doubt(replies) or clipping_doubt(replies) or metric_doubt(replies)
+    said = (
+        _dropped_doubt(run, replies)
+        or exchange_doubt(replies)
+        or clipping_doubt(replies)
+        or metric_doubt(replies)
+    )
     return said or first_stage_doubt(run.method, run.settings.rounds, t)
 
 
 def exchange_doubt(replies: UsedReplies) -> str:
-    """A sentence on exchanges beside the training that brought no numbers, where all replies of training were used; else ""."""
+    """A sentence on exchanges beside the training that brought no numbers, where all replies of training were
+    used; else ""."""
     times = sum(replies.reasons[code] for code in _NOT_FINITE_CODES)
     if replies.dropped or not times:
         return ""
-    text = "in an exchange beside the training, answers or what the server made of them held values that are no numbers"
+    text = (
+        "in an exchange beside the training, answers or what the server made of them held values that are no"
+        " numbers"
+    )
     return f"{text} and were left out, {times:,} times in all; events.jsonl names each (E301, E314)"
 
 
@@ -136,16 +163,23 @@ def metric_doubt(replies: UsedReplies) -> str:
     """A sentence on metrics whose file was changed while the run was under way; "" without any."""
     if not replies.reasons[METRICS_CHANGED]:
         return ""
-    text = f"a file of metrics was changed while the run was under way ({METRICS_CHANGED}), so their scores are of two versions"
+    text = (
+        f"a file of metrics was changed while the run was under way ({METRICS_CHANGED}), so their scores are"
+        " of two versions"
+    )
     return f"{text}, and runs that had ended keep the older one's; events.jsonl says since which round"
 
 
 def clipping_doubt(replies: UsedReplies) -> str:
-    """A sentence on the rounds whose sums are not those of what clients computed (secure aggregation); "" without any."""
+    """A sentence on the rounds whose sums are not those of what clients computed (secure aggregation); ""
+    without any."""
     rounds = replies.reasons[CLIPPED]
     if not rounds:
         return ""
-    text = f"in {rounds} of {replies.rounds} rounds numbers were larger than secure_aggregation's clip and were cut ({CLIPPED})"
+    text = (
+        f"in {rounds} of {replies.rounds} rounds numbers were larger than secure_aggregation's clip and were"
+        f" cut ({CLIPPED})"
+    )
     return f"{text}; events.jsonl says how many, and a larger clip or a smaller lr avoids it"
 
 
@@ -162,7 +196,9 @@ def lost_replies(name: str, received: int, used: int, untrained: int, runs: int)
 
     untrained: how many of its runs used too few to have a score.
     """
-    replies = f"{received - used:,} of {received:,} replies were dropped" if received else "no client answered"
+    replies = (
+        f"{received - used:,} of {received:,} replies were dropped" if received else "no client answered"
+    )
     scores = f"; {untrained} of {runs} runs used too few to have a score (E316)" if untrained else ""
     return f"{name}: {replies}{scores}." if used < received or untrained else ""
 
@@ -175,15 +211,21 @@ def likely_cause(run: Run, replies: UsedReplies) -> str:
         return f"availability={run.settings.availability} leaves nobody to train; choose another."
     code = max(_DROP_CODES, key=lambda c: replies.reasons[c])
     if replies.reasons[code] > sum(replies.reasons[c] for c in _NOT_FINITE_CODES):
-        return f"most were dropped with {code}; events.jsonl names each, and `unskew list errors` explains the code."
+        return (
+            f"most were dropped with {code}; events.jsonl names each, and `unskew list errors` explains the"
+            " code."
+        )
     if (largest := _largest_input(run)) > LARGE_INPUTS:
         return (
-            f"inputs as large as {largest:.3g} make training diverge; scale them, for example with normalise=dataset."
+            f"inputs as large as {largest:.3g} make training diverge; scale them, for example with"
+            " normalise=dataset."
         )
     rate = f"lr={run.settings.lr:g}"
     at_server = replies.reasons["E314"] > replies.reasons["E301"]
     if own := _own_hooks(run, SERVER_HOOKS if at_server else TRAINING_HOOKS):
-        text = f"a hook of {own} returns no number (the logarithm or the root of 0, say), or {rate} is too high"
+        text = (
+            f"a hook of {own} returns no number (the logarithm or the root of 0, say), or {rate} is too high"
+        )
         when = "replies" if replies.used_first else "the very first replies"
         where = "what the server makes of them holds" if at_server else f"{when} hold"
         return f"{where} values that are no numbers: either {text}."
@@ -191,7 +233,8 @@ def likely_cause(run: Run, replies: UsedReplies) -> str:
         return f"training diverges, most likely because {rate} is too high; try lr=0.01."
     high = f"{rate} or a setting in {run.method}" if "(" in str(run.method) else rate
     return (
-        f"training diverges, most likely because {high} is too high for this model and these data; try a tenth of it."
+        f"training diverges, most likely because {high} is too high for this model and these data; try a"
+        " tenth of it."
     )
 
 
@@ -213,7 +256,8 @@ MISSING_REASON = "the others never took part, or did not answer"
 
 
 class Coverage(NamedTuple):
-    """there: clients with a score. of: those with test samples. own: whether only the clients' own models lack scores."""
+    """there: clients with a score. of: those with test samples. own: whether only the clients' own models
+    lack scores."""
 
     there: int
     of: int
@@ -223,7 +267,8 @@ class Coverage(NamedTuple):
 def incomplete_coverage(by_scope: Mapping[str, int], tested: int) -> Coverage | None:
     """None where every client with test samples has scores, or none has.
 
-    by_scope: by scope of clients, how many have a score in the last round. tested: how many clients have test samples.
+    by_scope: by scope of clients, how many have a score in the last round. tested: how many clients have test
+    samples.
     """
     own = by_scope.get("personal@client", 0)
     common = by_scope.get("global@client", own)

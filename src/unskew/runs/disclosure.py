@@ -1,4 +1,5 @@
-"""What leaves each client, and what else a user should know, as lines of text that are printed before round 1."""
+"""What leaves each client, and what else a user should know, as lines of text that are printed before round
+1."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def disclosure_lines(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
     run = loop.run
     counts_KC = run.federation.label_counts
-    lines = payload_lines(run.method, run.fed, loop.trainer.sent, counts_KC, loop.chance.described, run.secure)
+    lines = payload_lines(
+        run.method, run.fed, loop.trainer.sent, counts_KC, loop.chance.described, run.secure
+    )
     return [*lines, *remark_lines(loop)]
 
 
@@ -51,18 +54,24 @@ def payload_lines(
     drawn: str = SERVER_NOISE,
     secure: SecureAggregation | None = None,
 ) -> list[str]:
-    """Lines on the weights and on every declared Share, with their bytes and who reads them, and on what noise amounts to.
+    """Lines on the weights and on every declared Share, with their bytes and who reads them, and on what
+    noise amounts to.
 
-    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say. drawn:
+    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not
+    say. drawn:
     as for `accounts`. secure: how replies are summed, if the server sees sums alone.
     """
     w, sent = fed.net.weights(), tuple(sent)
-    total, constant = wire_bytes(secure, {n: w[n] for n in sent}), size_in_bytes({n: w[n] for n in fed.net.constants})
+    total, constant = wire_bytes(secure, {n: w[n] for n in sent}), size_in_bytes(
+        {n: w[n] for n in fed.net.constants}
+    )
     read = f"(read: {_read_by(method.weights_read, secure)})"
     weights = f"weights {bytes_text(total)} a round {read}" if total else "no weights"
     if encoder := method.encoder:
         encoded = bytes_text(encoding.bytes_of_weights(method, fed, sent))
-        weights = f"weights {encoded} a round, encoded by {encoder.name}, in place of {bytes_text(total)} {read}"
+        weights = (
+            f"weights {encoded} a round, encoded by {encoder.name}, in place of {bytes_text(total)} {read}"
+        )
     if constant:
         weights += f"; {bytes_text(constant)} are frozen in the model and stay as they are"
     lines = [line for part in method.parts for line in _share_lines(part, method, fed, secure)]
@@ -81,7 +90,8 @@ def _read_by(reads: str, secure: SecureAggregation | None) -> str:
 
 
 def _share_lines(part: Part, method: Method, fed: Fed, secure: SecureAggregation | None) -> list[str]:
-    """One line for all shares of a Part that have a first name, and everything that the line says of them, in common."""
+    """One line for all shares of a Part that have a first name, and everything that the line says of them, in
+    common."""
     shares = [(leaf, share, "a round") for leaf, share in method.covered(part.shares(fed)).items()]
     for trip in part.trips:
         often = "once" if trip.everyone else "a round"
@@ -99,7 +109,9 @@ def _share_lines(part: Part, method: Method, fed: Fed, secure: SecureAggregation
     ]
 
 
-def accounts(method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVER_NOISE) -> dict[str, Account]:
+def accounts(
+    method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVER_NOISE
+) -> dict[str, Account]:
     """What the release of each noisy Part amounts to as differential privacy, by the Part's name.
 
     Where a figure needs samples by class and they are not known, an account of why nobody can tell.
@@ -108,9 +120,15 @@ def accounts(method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVE
     noisy = [part for part in method.parts if type(part).account is not Part.account]
     unknown = Account("epsilon depends on samples by class, which sites do not tell; each is told its own")
     known = bool(np.any(counts_KC))
-    accounted = {p: p.account(counts_KC, fed) if known or p.protects or p.samples_apart else unknown for p in noisy}
+    accounted = {
+        p: p.account(counts_KC, fed) if known or p.protects or p.samples_apart else unknown for p in noisy
+    }
     return {
-        p.name: replace(account, release=f"{account.release}; {drawn}") if p.protects or p.samples_apart else account
+        p.name: (
+            replace(account, release=f"{account.release}; {drawn}")
+            if p.protects or p.samples_apart
+            else account
+        )
         for p, account in accounted.items()
         if account
     }

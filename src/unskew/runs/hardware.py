@@ -1,10 +1,12 @@
-"""What a run computes on: its device, the clients that train there side by side, the runs at a time, and several GPUs.
+"""What a run computes on: its device, the clients that train there side by side, the runs at a time, and
+several GPUs.
 
-How many clients fit into a GPU's memory is predicted from the model, before anything is computed. On a CPU clients train
-side by side where the steps of one client are small: calling kernels then takes as long as what they compute, and where
-steps are large the activations of several clients leave the caches. Both answers follow from the model and the size of a
-batch, never from a timing, so that equal settings give equal bits; `benchmarks/own_models.py` measures both sides. On several
-GPUs the chunks of a cohort are trained in turn; GPUs of one kind compute the same bits, so their number changes none.
+How many clients fit into a GPU's memory is predicted from the model, before anything is computed. On a CPU
+clients train side by side where the steps of one client are small: calling kernels then takes as long as what
+they compute, and where steps are large the activations of several clients leave the caches. Both answers
+follow from the model and the size of a batch, never from a timing, so that equal settings give equal bits;
+`benchmarks/own_models.py` measures both sides. On several GPUs the chunks of a cohort are trained in turn;
+GPUs of one kind compute the same bits, so their number changes none.
 Letters: B batch, G lanes.
 """
 
@@ -46,7 +48,8 @@ from unskew.system.machine import usable_memory
 
 
 class SeveralGpus:
-    """A `RemoteTraining` of threads, one a GPU. first: the trainer whose device is the run's. others: further GPUs."""
+    """A `RemoteTraining` of threads, one a GPU. first: the trainer whose device is the run's. others: further
+    GPUs."""
 
     def __init__(self, first: Trainer, others: Sequence[torch.device]):
         self.first = first
@@ -55,9 +58,11 @@ class SeveralGpus:
             for device in others
         ]
 
-    def train(self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]) -> list[list[Reply]]:
-        """The replies of every chunk, in the order of the plan, on the first GPU. What fails raises when all have ended, so
-        that nothing trains on while somebody tries again."""
+    def train(
+        self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
+    ) -> list[list[Reply]]:
+        """The replies of every chunk, in the order of the plan, on the first GPU. What fails raises when all
+        have ended, so that nothing trains on while somebody tries again."""
         first, trainers = self.first, [self.first, *self.twins]
         for twin in self.twins:
             twin.chance = first.chance
@@ -103,7 +108,11 @@ def start_on(start: Broadcast, device: torch.device) -> Broadcast:
 
 def private_on(private: Mapping[int, Tree], chunk: Chunk, device: torch.device) -> dict[int, Tree]:
     """The private state of a chunk's clients on this GPU."""
-    return {w.client: tree_map(lambda t: t.to(device), private[w.client]) for w in chunk.work if w.client in private}
+    return {
+        w.client: tree_map(lambda t: t.to(device), private[w.client])
+        for w in chunk.work
+        if w.client in private
+    }
 
 
 def reply_on(reply: Reply, device: torch.device) -> Reply:
@@ -118,11 +127,13 @@ def reply_on(reply: Reply, device: torch.device) -> Reply:
 MEMORY_SHARE = 0.6
 """Of the GPU's memory that is planned with; Parts' own passes and other programs have the rest."""
 PASSES_PER_LANE, COPIES_PER_LANE = 1.5, 8
-"""A lane holds about so many times what one pass keeps for its gradients, and so many copies of the weights."""
+"""A lane holds about so many times what one pass keeps for its gradients, and so many copies of the
+weights."""
 
 
 def lanes_that_fit(memory: int, net: Network, batch: int, most: int) -> int:
-    """The most lanes that fit into so many bytes: a power of two, so that similar GPUs agree, and at most `most`."""
+    """The most lanes that fit into so many bytes: a power of two, so that similar GPUs agree, and at most
+    `most`."""
     frozen = size_in_bytes({n: net.initial[n] for n in net.constants})
     fit = max(0, int(MEMORY_SHARE * memory) - frozen) // max(1, lane_bytes(net, batch))
     return min(most, 1 << max(0, fit.bit_length() - 1))
@@ -149,7 +160,10 @@ def lane_bytes(net: Network, batch: int) -> int:
         common = {n: torch.empty(net.initial[n].shape, dtype=net.initial[n].dtype) for n in net.constants}
         x = torch.empty((batch, TRIAL_LANES, *net.shape))
     w |= {n: w[n].requires_grad_() for n in net.trainable}
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), use_kernels(net, Kernels(ManyLanes.folded)):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda t: t),
+        use_kernels(net, Kernels(ManyLanes.folded)),
+    ):
         torch.func.vmap(lambda w, x: net.run({**common, **w}, x, train=True)[0], in_dims=(0, 1))(w, x)
     return int(PASSES_PER_LANE * sum(kept.values()) + COPIES_PER_LANE * size_in_bytes(w)) // TRIAL_LANES
 
@@ -159,11 +173,13 @@ TRIAL_ROWS = 2
 SMALL_BYTES, SMALL_PRODUCTS = 16_000_000, 60_000_000
 """What a step of one client may keep in memory and multiply on its way forwards."""
 COPIES_PER_STEP = 8
-"""So many tensors of the size of the weights take part in a step: weights, gradients, the optimiser, and what is merged."""
+"""So many tensors of the size of the weights take part in a step: weights, gradients, the optimiser, and what
+is merged."""
 
 
 def is_small(net: Network, batch: int) -> bool:
-    """Whether a step of one client is small. False for a model that cannot run on zeros; the trial of it says why."""
+    """Whether a step of one client is small. False for a model that cannot run on zeros; the trial of it says
+    why."""
     weighs = COPIES_PER_STEP * size_in_bytes(dict(net.initial))
     if weighs > SMALL_BYTES:  # nothing of a large model is copied
         return False
@@ -181,7 +197,14 @@ def is_small(net: Network, batch: int) -> bool:
     saved = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t)
     plain = use_kernels(net, Kernels(folded=False))
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), keep_buffers(net.module), saved, plain, products:
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.enable_grad(),
+            keep_buffers(net.module),
+            saved,
+            plain,
+            products,
+        ):
             _answers = net.run(w, torch.zeros((TRIAL_ROWS, *net.shape)), train=True)  # it holds what is kept
     except Exception:
         return False
@@ -190,11 +213,14 @@ def is_small(net: Network, batch: int) -> bool:
 
 
 class ProductCounter(TorchFunctionMode):
-    """Counts the multiplications of the convolutions and dense layers called within it; torch's counter takes seconds to load."""
+    """Counts the multiplications of the convolutions and dense layers called within it; torch's counter takes
+    seconds to load."""
 
     count = 0
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         y = func(*args, **(kwargs or {}))
         if func in WEIGHT_LAYERS and len(args) > 1:
             self.count += y.numel() * args[1][0].numel()
@@ -202,11 +228,13 @@ class ProductCounter(TorchFunctionMode):
 
 
 WEIGHT_LAYERS = {torch.conv1d, torch.conv2d, torch.conv3d, F.linear}
-"""Layers each of whose outputs takes as many products as a row of its weights, the second argument, has numbers."""
+"""Layers each of whose outputs takes as many products as a row of its weights, the second argument, has
+numbers."""
 
 
 def check_memory(method: Method, fed: Fed, has: int | None = None) -> None:
-    """Raises UsageError (E108) if the replies of all clients to a trip, which the server holds at once, do not fit.
+    """Raises UsageError (E108) if the replies of all clients to a trip, which the server holds at once, do
+    not fit.
 
     Only Shares of a known size count, not those whose number of rows differs by client.
     has: bytes of memory; by default what this process may use.
@@ -218,22 +246,24 @@ def check_memory(method: Method, fed: Fed, has: int | None = None) -> None:
             if trip.everyone and each * fed.clients > has:
                 raise UsageError(
                     "E108",
-                    f"'{part.name}' cannot run here: its server would hold {bytes_text(each * fed.clients)} at once, {bytes_text(each)} "
-                    f"from each of {fed.clients} clients, and this machine has {bytes_text(has)} of memory. Take a model whose "
-                    f"head reads fewer features than {fed.features}, or see `unskew explain {part.name}` for lighter arguments.",
+                    f"'{part.name}' cannot run here: its server would hold {bytes_text(each * fed.clients)}"
+                    f" at once, {bytes_text(each)} from each of {fed.clients} clients, and this machine has"
+                    f" {bytes_text(has)} of memory. Take a model whose head reads fewer features than"
+                    f" {fed.features}, or see `unskew explain {part.name}` for lighter arguments.",
                 )
 
 
 MOST_LANES, MOST_LANES_ON_GPU = 16, 256
 SOFTMAX_REMARK = (
-    "the model's answers are probabilities already (a softmax at its end?), and the loss takes logits: it would take a softmax "
-    "of them again, with which training is slow and ends lower; leave the model's out."
+    "the model's answers are probabilities already (a softmax at its end?), and the loss takes logits: it"
+    " would take a softmax of them again, with which training is slow and ends lower; leave the model's out."
 )
 LANES_PATTERN = re.compile(r"[1-9][0-9]{0,4}")
 
 
 def device_of(settings: Settings) -> str:
-    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch does not find."""
+    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch
+    does not find."""
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -250,9 +280,13 @@ def device_of(settings: Settings) -> str:
 
 def _check_precision(precision: str, device: str) -> None:
     if device == "cpu" and precision == TF32:
-        raise UsageError("E109", "precision=tf32 is for GPUs, and this run computes on the CPU; leave it out.")
+        raise UsageError(
+            "E109", "precision=tf32 is for GPUs, and this run computes on the CPU; leave it out."
+        )
     if device != "cpu" and precision == BF16:
-        text = "precision=bf16 is for CPUs, and this run computes on a GPU; leave it out, or take precision=tf32"
+        text = (
+            "precision=bf16 is for CPUs, and this run computes on a GPU; leave it out, or take precision=tf32"
+        )
         raise UsageError("E109", f"{text}.")
     if precision == BF16 and not has_bf16():
         text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
@@ -260,17 +294,19 @@ def _check_precision(precision: str, device: str) -> None:
 
 
 def check_bf16(net: Network, precision: str) -> None:
-    """Raises UsageError (E109) where a model has nothing that bf16 would round: it would train as with float32."""
+    """Raises UsageError (E109) where a model has nothing that bf16 would round: it would train as with
+    float32."""
     if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
         text = (
-            "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model has none"
+            "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model"
+            " has none"
         )
         raise UsageError("E109", f"{text}; leave it out.")
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
-    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory, never on a
-    timing.
+    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory,
+    never on a timing.
 
     Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
     """
@@ -292,7 +328,11 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
 
 def other_gpus(device: str) -> list[torch.device]:
     """The GPUs that train beside the first one: all others where the device is `cuda`, without a number."""
-    return [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())] if device == "cuda" else []
+    return (
+        [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())]
+        if device == "cuda"
+        else []
+    )
 
 
 def try_model(
@@ -300,13 +340,16 @@ def try_model(
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
     """(lanes, remarks) for a user's own model, after it has taken a training step.
 
-    apart: the Part that sees the gradient of each sample, for which samples train side by side. auto: whether nobody asked
-    for several lanes, so that nobody need be told that there is one.
+    apart: the Part that sees the gradient of each sample, for which samples train side by side. auto: whether
+    nobody asked for several lanes, so that nobody need be told that there is one.
     Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
     """
-    samples = torch.as_tensor(np.asarray(federation.x[: model_trial.TRIAL_SAMPLES]), dtype=torch.float32).to(device)
+    samples = torch.as_tensor(np.asarray(federation.x[: model_trial.TRIAL_SAMPLES]), dtype=torch.float32).to(
+        device
+    )
     trial_ = model_trial.ModelTrial.of(fed.net, fed.task, samples, fed.classes)
-    # as training will compute: with factors rounded to TF32, as torch has convolutions by default, lanes differ too much
+    # as training will compute: with factors rounded to TF32, as torch has convolutions by default, lanes
+    # differ too much
     with torch.random.fork_rng([] if device == "cpu" else [samples.device]), device_mode(samples.device):
         fed.net.draws = trial_.alone()
         reason = trial_.side_by_side() if lanes > 1 or apart else ""
@@ -314,7 +357,10 @@ def try_model(
     if not reason:
         return lanes, remarks
     if apart:
-        text = f"every sample needs a gradient of its own, and this model cannot train several side by side: {reason}"
+        text = (
+            "every sample needs a gradient of its own, and this model cannot train several side by side:"
+            f" {reason}"
+        )
         raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
     if auto and device == "cpu":
         return 1, remarks
@@ -330,5 +376,6 @@ def core_count() -> int:
 
 
 def parallel_runs(device: str = "auto") -> int:
-    """How many runs to train at a time: one on each core, or one where they would share a GPU, on which they take turns."""
+    """How many runs to train at a time: one on each core, or one where they would share a GPU, on which they
+    take turns."""
     return 1 if device != "cpu" and torch.cuda.is_available() else core_count()

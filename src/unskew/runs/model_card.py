@@ -1,4 +1,5 @@
-"""model.md: what somebody should know of a run's model before using it, in Markdown. Equal runs give equal cards."""
+"""model.md: what somebody should know of a run's model before using it, in Markdown. Equal runs give equal
+cards."""
 
 from __future__ import annotations
 
@@ -63,14 +64,19 @@ def card_text(run: Run, record: Record, now: State) -> str:
     scored = "training samples held out" if settings.validation else scored
     lines += ["## Scores", "", f"Of the last evaluated round, on {scored}.", ""]
     lines += [
-        *_table(("scope", "score", "value"), ((*name, f"{v:.4f}") for *name, v in last_scores(record, now.t))),
+        *_table(
+            ("scope", "score", "value"), ((*name, f"{v:.4f}") for *name, v in last_scores(record, now.t))
+        ),
         "## What left the clients",
         "",
     ]
     lines += _table(("payload", "discloses", "read", "guarantee", "bytes of all clients"), _payloads(record))
     if spent := record.latest("privacy", "epsilon"):
         lines += [
-            f"Differential privacy: epsilon {spent[1]:.4g} after the last round; `{without_folders(str(run.method))}` says its delta.",
+            (
+                f"Differential privacy: epsilon {spent[1]:.4g} after the last round;"
+                f" `{without_folders(str(run.method))}` says its delta."
+            ),
             "",
         ]
     return "\n".join([*lines, "## Versions", "", f"unskew {revision()}, torch {torch.__version__}.", ""])
@@ -102,7 +108,13 @@ def _payloads(record: Record) -> list[tuple[Any, ...]]:
             rows[row["share"]] = row
             sizes[row["share"]] = sizes.get(row["share"], 0) + client_lists.total_bytes(row)
     return [
-        (_share_text(name, row.get("encoded")), row["kind"], row["reads"], row["guarantee"], f"{sizes[name]:,}")
+        (
+            _share_text(name, row.get("encoded")),
+            row["kind"],
+            row["reads"],
+            row["guarantee"],
+            f"{sizes[name]:,}",
+        )
         for name, row in rows.items()
     ]
 

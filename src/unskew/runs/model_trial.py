@@ -30,19 +30,21 @@ TRIAL_SAMPLES, TRIAL_LANES = 4, 2
 LANE_TOLERANCE = 1e-3
 """The largest difference, relative to the largest number, that different kernels may make."""
 PADDING, MIXED, LEAST = 4, 1e-2, 1e-3
-"""Rows that pad the step, the largest difference they may make, relative to a tensor's largest number, and what of the largest
-number of all tensors counts as that at least."""
+"""Rows that pad the step, the largest difference they may make, relative to a tensor's largest number, and
+what of the largest number of all tensors counts as that at least."""
 IN_A_VIEW = (
-    "the model changes a view of an activation in place (x.view(...) and then an operation such as relu_), which "
-    "is a copy where the activation lies otherwise in memory; change the activation itself, or go on with what reshape gives."
+    "the model changes a view of an activation in place (x.view(...) and then an operation such as relu_),"
+    " which is a copy where the activation lies otherwise in memory; change the activation itself, or go on"
+    " with what reshape gives."
 )
 
 
 LOUD_SCALE = 16.0
 """What weights are multiplied by to see whether the forward bounds them."""
 CHANGED_WEIGHT = (
-    "the model's forward changes its weight '{}', as max_norm of an embedding or clamp_ does, which would be lost: every "
-    "client's pass has weights of its own; compute with the changed values and leave the weight as it is."
+    "the model's forward changes its weight '{}', as max_norm of an embedding or clamp_ does, which would be"
+    " lost: every client's pass has weights of its own; compute with the changed values and leave the weight"
+    " as it is."
 )
 
 
@@ -66,9 +68,11 @@ class ModelTrial:
         return ModelTrial(net.copy(), task, x, y)
 
     def alone(self) -> bool:
-        """Whether the model draws random numbers by itself as it trains; dropout of samples draws from their client's key.
+        """Whether the model draws random numbers by itself as it trains; dropout of samples draws from their
+        client's key.
 
-        Raises UsageError (E123) if it cannot take a training step, changes attributes, or draws where no seed of a run reaches.
+        Raises UsageError (E123) if it cannot take a training step, changes attributes, or draws where no seed
+        of a run reaches.
         """
         before, others = self._generator_state(), randomness.global_states()
         try:
@@ -84,8 +88,8 @@ class ModelTrial:
         if drawn := [name for name, state in randomness.global_states().items() if state != others[name]]:
             raise UsageError(
                 "E123",
-                f"the model's forward draws from {drawn[0]}, which no seed of a run reaches, so that no two runs would be "
-                "equal; draw with torch, such as torch.rand(()).",
+                f"the model's forward draws from {drawn[0]}, which no seed of a run reaches, so that no two"
+                " runs would be equal; draw with torch, such as torch.rand(()).",
             )
         return by_itself
 
@@ -100,10 +104,16 @@ class ModelTrial:
 
     def _generator_state(self) -> Tensor:
         """Of torch's own generator on the device of the samples."""
-        return torch.get_rng_state() if self.x.device.type == "cpu" else torch.cuda.get_rng_state(self.x.device)
+        return (
+            torch.get_rng_state() if self.x.device.type == "cpu" else torch.cuda.get_rng_state(self.x.device)
+        )
 
     def _set_generator(self, state: Tensor) -> None:
-        torch.set_rng_state(state) if self.x.device.type == "cpu" else torch.cuda.set_rng_state(state, self.x.device)
+        (
+            torch.set_rng_state(state)
+            if self.x.device.type == "cpu"
+            else torch.cuda.set_rng_state(state, self.x.device)
+        )
 
     def side_by_side(self) -> str:
         """Why clients cannot train side by side with this model, "" if they can."""
@@ -116,7 +126,11 @@ class ModelTrial:
         try:
             many, longer = (
                 self._step(
-                    ManyLanes(), torch.stack([x] * TRIAL_LANES, 1), torch.stack([y] * TRIAL_LANES), TRIAL_LANES, padding
+                    ManyLanes(),
+                    torch.stack([x] * TRIAL_LANES, 1),
+                    torch.stack([y] * TRIAL_LANES),
+                    TRIAL_LANES,
+                    padding,
                 )
                 for x, y, padding in ((self.x, self.y, 0), (*padded, PADDING))
             )
@@ -127,12 +141,18 @@ class ModelTrial:
         if far:
             return f"'{far[0]}' then comes out otherwise"
         least = LEAST * max(_largest_value(t) for t in alone.values())
-        if any(_lane_difference(t, longer[n]) > MIXED * max(_largest_value(t), least) for n, t in alone.items()):
-            return "what it says of a sample depends on the others in its batch, so that batches cannot be padded"
+        if any(
+            _lane_difference(t, longer[n]) > MIXED * max(_largest_value(t), least) for n, t in alone.items()
+        ):
+            return (
+                "what it says of a sample depends on the others in its batch, so that batches cannot be"
+                " padded"
+            )
         return ""
 
     def says_probabilities(self) -> bool:
-        """Whether the answers to samples are no logits but probabilities already, as after a softmax: above 0, with sum 1."""
+        """Whether the answers to samples are no logits but probabilities already, as after a softmax: above
+        0, with sum 1."""
         if self.task.name != "classification":
             return False
         with use_kernels(self.net, Kernels(folded=False)), torch.no_grad():
@@ -140,11 +160,14 @@ class ModelTrial:
         return z.shape[1] > 1 and bool((z >= 0).all()) and torch.allclose(z.sum(1), z.new_ones(()), atol=1e-4)
 
     def _strangers(self) -> Tensor:
-        """Inputs [PADDING, *shape] unlike any of the samples: beyond their range, so that even a maximum over the batch differs.
+        """Inputs [PADDING, *shape] unlike any of the samples: beyond their range, so that even a maximum over
+        the batch differs.
 
         Whole numbers that a model looks up are those of the samples, in another order.
         """
-        loud = torch.tensor([10.0, -10.0, 3.0, -3.0], device=self.x.device).reshape(-1, *[1] * (self.x.dim() - 1))
+        loud = torch.tensor([10.0, -10.0, 3.0, -3.0], device=self.x.device).reshape(
+            -1, *[1] * (self.x.dim() - 1)
+        )
         beyond = loud * (1 + self.x[:1].abs())
         if not self.net.embeds:
             return beyond
@@ -155,8 +178,9 @@ class ModelTrial:
         return torch.where(floats, beyond, known)
 
     def check_weights_stay(self) -> None:
-        """Raises UsageError (E123) for a weight that the forward changes: a pass has weights of its own, and what it does to them
-        would be lost. Also tried with larger weights, for a bound on them may leave the first ones as they are."""
+        """Raises UsageError (E123) for a weight that the forward changes: a pass has weights of its own, and
+        what it does to them would be lost. Also tried with larger weights, for a bound on them may leave the
+        first ones as they are."""
         state = self._generator_state()
         names = [*self.net.trainable, *self.net.constants]
         for factor in (1.0, LOUD_SCALE):
@@ -172,7 +196,8 @@ class ModelTrial:
         self._set_generator(state)
 
     def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int, padding: int = 0) -> Weights:
-        """The loss, the gradients and the running statistics after a step; stacked where there are several lanes.
+        """The loss, the gradients and the running statistics after a step; stacked where there are several
+        lanes.
 
         padding: how many of the last samples do not count.
         """
@@ -183,15 +208,21 @@ class ModelTrial:
         start = {n: t.to(x.device) for n, t in net.initial.items()}
         common = {n: start[n] for n in start if lanes == 1 or n in net.constants}
         changed = net.buffers if lanes == 1 else tuple(n for n in start if n not in common)
-        leaves = {n: t for n, t in common.items() if n not in net.constants}  # of a large model nothing else is copied
+        leaves = {
+            n: t for n, t in common.items() if n not in net.constants
+        }  # of a large model nothing else is copied
         leaves |= axis.stack_weights([{n: start[n] for n in changed}] * lanes)
         leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
 
         def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:
             with kernels.training(weight, None):
                 z = net.run({**common, **w}, x, train=True)[0]
-            if not isinstance(z, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's model may return anything
-                text = f"in training it returns its answer as {type(z).__name__}, and a round takes logits alone"
+            if not isinstance(
+                z, Tensor
+            ):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's model may return anything
+                text = (
+                    f"in training it returns its answer as {type(z).__name__}, and a round takes logits alone"
+                )
                 raise UsageError("E123", f"the model cannot be trained: {text}; return no auxiliary outputs.")
             return (self.task.loss(z, y) * weight).sum() / count
 
@@ -207,7 +238,8 @@ class ModelTrial:
 
 @contextmanager
 def keep_buffers(module: nn.Module) -> Iterator[None]:
-    """Within it a forward pass may update buffers of floats in place, and no others: what it assigns would be lost.
+    """Within it a forward pass may update buffers of floats in place, and no others: what it assigns would be
+    lost.
 
     Raises UsageError (E123) for a buffer that a layer replaces, and for one of whole numbers that it changes.
     """
@@ -223,8 +255,9 @@ def keep_buffers(module: nn.Module) -> Iterator[None]:
                 if buffer is not before[name].get(key) and f"{name}.{key}".lstrip(".") not in whole:
                     raise UsageError(
                         "E123",
-                        f"the model's forward assigns a new tensor to its buffer '{f'{name}.{key}'.lstrip('.')}', which would "
-                        f"be lost; update it in place, such as self.{key}.copy_(...).",
+                        "the model's forward assigns a new tensor to its buffer"
+                        f" '{f'{name}.{key}'.lstrip('.')}', which would be lost; update it in place, such as"
+                        f" self.{key}.copy_(...).",
                     )
 
         return hook
@@ -232,7 +265,10 @@ def keep_buffers(module: nn.Module) -> Iterator[None]:
     hooks = [
         handle
         for name, layer in module.named_modules()
-        for handle in (layer.register_forward_pre_hook(note(name)), layer.register_forward_hook(compare(name)))
+        for handle in (
+            layer.register_forward_pre_hook(note(name)),
+            layer.register_forward_hook(compare(name)),
+        )
     ]
     try:
         yield
@@ -243,8 +279,8 @@ def keep_buffers(module: nn.Module) -> Iterator[None]:
     if changed := [n for n, then in whole.items() if n not in now or not torch.equal(then, now[n])]:
         raise UsageError(
             "E123",
-            f"the model's forward changes '{changed[0]}', a buffer of whole numbers, which would be lost because they cannot "
-            "be averaged; make it a buffer of floats and update it in place.",
+            f"the model's forward changes '{changed[0]}', a buffer of whole numbers, which would be lost"
+            " because they cannot be averaged; make it a buffer of floats and update it in place.",
         )
 
 
@@ -259,7 +295,8 @@ def check_single_samples(net: Network, task: Task, batch: int) -> None:
             raise
         raise UsageError(
             "E109",
-            "batch=1 leaves batch normalisation a single value per channel; take batch=2 or more, or a model without it.",
+            "batch=1 leaves batch normalisation a single value per channel; take batch=2 or more, or a model"
+            " without it.",
         ) from error
 
 
@@ -267,8 +304,8 @@ def _with_remedy(error: Exception) -> str:
     """Why a step failed, and for what torch says in its own words alone, what to do."""
     if any(frame.filename.endswith("checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)):
         return (
-            "it computes layers again in the backward pass (torch.utils.checkpoint), when they hold no client's weights "
-            "any more; call them directly, and take a smaller batch if memory is short"
+            "it computes layers again in the backward pass (torch.utils.checkpoint), when they hold no"
+            " client's weights any more; call them directly, and take a smaller batch if memory is short"
         )
     return python_files.one_line(error)
 

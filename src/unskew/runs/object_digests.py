@@ -1,8 +1,10 @@
-"""Digests of models, Parts and metrics that a program gives as objects, by which a resumed run notices another one of the name.
+"""Digests of models, Parts and metrics that a program gives as objects, by which a resumed run notices
+another one of the name.
 
-A digest covers the source of a user's own class or function, and the values, functions and modules that it names. Where a
-file was edited after Python had imported it, the source is not what Python runs, and the run is refused (E112). Where there
-is no source, as in a notebook, what the functions were compiled to stands for it.
+A digest covers the source of a user's own class or function, and the values, functions and modules that it
+names. Where a file was edited after Python had imported it, the source is not what Python runs, and the run
+is refused (E112). Where there is no source, as in a notebook, what the functions were compiled to stands for
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def functions_in(value: Any) -> Iterator[FunctionType]:
     elif isinstance(value, functools.cached_property | functools.partial):
         yield from functions_in(value.func)
     elif isinstance(value, Trip):
-        yield from (f for one in (value.when, value.client, value.server, value.shares) for f in functions_in(one))
+        yield from (
+            f for one in (value.when, value.client, value.server, value.shares) for f in functions_in(one)
+        )
     elif isinstance(value, tuple):
         yield from (f for one in value if isinstance(one, Trip) for f in functions_in(one))
     elif inspect.isfunction(unwrapped := inspect.unwrap(value) if callable(value) else value):
@@ -52,7 +56,8 @@ def functions_in(value: Any) -> Iterator[FunctionType]:
 
 
 def value_text(value: Any) -> str:
-    """A plain value, an array or a tree of these; "" for anything else, of which nobody can say whether it is the same."""
+    """A plain value, an array or a tree of these; "" for anything else, of which nobody can say whether it is
+    the same."""
     if isinstance(value, SCALAR_TYPES):
         return repr(value)
     if isinstance(value, Tensor):
@@ -75,8 +80,8 @@ def code_text(code: CodeType) -> str:
 def source_of(kind: Any) -> str | None:
     """The source of a class or function; None where Python has none, as of what was typed into a notebook.
 
-    Raises UsageError (E112) where the source is no longer what Python runs. Not asked of code that a tool rewrote while it was
-    imported, as pytest does.
+    Raises UsageError (E112) where the source is no longer what Python runs. Not asked of code that a tool
+    rewrote while it was imported, as pytest does.
     """
     module = sys.modules.get(kind.__module__)
     file = Path(getattr(module, "__file__", None) or "")
@@ -86,7 +91,10 @@ def source_of(kind: Any) -> str | None:
         if codes and kind.__qualname__ not in codes:
             return None
         if not _matches_file(kind, codes):
-            text = f"'{kind.__qualname__}' is not what {file} says: one of them was changed after Python had imported the other"
+            text = (
+                f"'{kind.__qualname__}' is not what {file} says: one of them was changed after Python had"
+                " imported the other"
+            )
             mend = "start Python anew, or importlib.reload the module and make the object again"
             raise UsageError("E112", f"{text}; {mend}.")
     try:
@@ -117,7 +125,8 @@ def _has_constants(attributes: Mapping[str, Any], body: CodeType) -> bool:
 
 
 def _constants(body: CodeType) -> dict[str, list[Any]]:
-    """The plain values that code may give each name; without names to which it also gives what it computes."""
+    """The plain values that code may give each name; without names to which it also gives what it
+    computes."""
     given: dict[str, list[Any]] = defaultdict(list)
     computed, before = set[str](), None
     for step in dis.get_instructions(body):
@@ -126,7 +135,9 @@ def _constants(body: CodeType) -> dict[str, list[Any]]:
         elif step.opname == "STORE_NAME":
             computed.add(step.argval)
         before = step
-    return {name: values for name, values in given.items() if name not in computed and not name.startswith("__")}
+    return {
+        name: values for name, values in given.items() if name not in computed and not name.startswith("__")
+    }
 
 
 @lru_cache(32)
@@ -150,7 +161,8 @@ _ADDING_METHODS = {"append", "extend", "insert", "setdefault", "update"}
 
 
 def is_user_code(kind: Any) -> bool:
-    """Whether a class, function or module is a user's own: neither this package's nor Python's nor installed."""
+    """Whether a class, function or module is a user's own: neither this package's nor Python's nor
+    installed."""
     name = kind.__name__ if isinstance(kind, ModuleType) else getattr(kind, "__module__", None) or ""
     root = name.partition(".")[0]
     if root in python_files.FOREIGN_MODULES:
@@ -160,12 +172,14 @@ def is_user_code(kind: Any) -> bool:
 
 
 def names_texts(kind: Any) -> Iterator[str]:
-    """What this class or function names, and what that names in turn, as texts that change when one of it does."""
+    """What this class or function names, and what that names in turn, as texts that change when one of it
+    does."""
     yield from _NameWalk().within(kind)
 
 
 def setting_texts(name: str, value: Any) -> Iterator[str]:
-    """What a setting of this name holds, and what that names in turn where it is a function or class of a user's own."""
+    """What a setting of this name holds, and what that names in turn where it is a function or class of a
+    user's own."""
     yield from _NameWalk().of_value(name, value)
 
 
@@ -189,7 +203,9 @@ class _NameWalk:
                 yield from self._of_function(function)
 
     def _of_function(self, function: FunctionType) -> Iterator[str]:
-        if function.__code__.co_filename == "<string>" and function.__name__.startswith("__"):  # what dataclasses write
+        if function.__code__.co_filename == "<string>" and function.__name__.startswith(
+            "__"
+        ):  # what dataclasses write
             return
         cells = zip(function.__code__.co_freevars, function.__closure__ or ())
         enclosed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
@@ -215,8 +231,8 @@ class _NameWalk:
 
 
 def source_text(kind: Any) -> str:
-    """The source of a class or function; where Python has none, what its functions were compiled to. Raises UsageError (E112)
-    where the source is no longer what Python runs."""
+    """The source of a class or function; where Python has none, what its functions were compiled to. Raises
+    UsageError (E112) where the source is no longer what Python runs."""
     if (text := source_of(kind)) is not None:
         return text
     values = vars(kind).items() if inspect.isclass(kind) else [("", kind)]
@@ -227,13 +243,16 @@ def source_text(kind: Any) -> str:
 
 def _names_loaded(code: CodeType) -> list[str]:
     """The globals and enclosed variables that code reads, also in functions that it makes, each once."""
-    names = [str(i.argval) for i in dis.get_instructions(code) if i.opname in (*_GLOBAL_OPCODES, *_CELL_OPCODES)]
+    names = [
+        str(i.argval) for i in dis.get_instructions(code) if i.opname in (*_GLOBAL_OPCODES, *_CELL_OPCODES)
+    ]
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_loaded(one)]
     return [*dict.fromkeys(names + inner)]
 
 
 def _adds_entries(code: CodeType) -> bool:
-    """Whether code puts something into a list or a dictionary, which may be a log that it keeps and does not read."""
+    """Whether code puts something into a list or a dictionary, which may be a log that it keeps and does not
+    read."""
     puts = any(i.opname == "STORE_SUBSCR" for i in dis.get_instructions(code))
     return (
         puts
@@ -260,19 +279,29 @@ def check_method(method: object) -> None:
     if isinstance(method, type) and issubclass(method, Part):
         text = f"{method.__name__} is a class, not a Part; write {method.__name__}()."
     elif isinstance(method, list | tuple):
-        text = "a list of methods was given, and run trains one; use unskew.compare([...]), or join Parts by '+'."
+        text = (
+            "a list of methods was given, and run trains one; use unskew.compare([...]), or join Parts by"
+            " '+'."
+        )
     elif isinstance(method, nn.Module):
-        text = f"a {type(method).__name__} was given as method; give it as model: run('fedavg', data, model=...)."
+        text = (
+            f"a {type(method).__name__} was given as method; give it as model: run('fedavg', data,"
+            " model=...)."
+        )
     else:
         text = f"a method is a text, a Part or a Method, not {excerpt(method)}."
     raise UsageError("E102", text)
 
 
 def object_digests(method: Method, model: nn.Module | None, metrics: Functions) -> dict[str, str]:
-    """SHA-256 by what it is of: the model, each Part whose class is neither this package's nor in a file, and each metric."""
+    """SHA-256 by what it is of: the model, each Part whose class is neither this package's nor in a file, and
+    each metric."""
     theirs = [p for p in method.parts if not p.spelling and type(p).__module__.partition(".")[0] != PACKAGE]
     parts = {f"the Part '{p.name}'": part_digest(p) for p in theirs}
-    scores = {f"the metric '{name}'": _text_digest([*_source_texts([function])]) for name, function in metrics.items()}
+    scores = {
+        f"the metric '{name}'": _text_digest([*_source_texts([function])])
+        for name, function in metrics.items()
+    }
     return {**({} if model is None else {"the model": model_digest(model)}), **parts, **scores}
 
 
@@ -281,7 +310,9 @@ def part_digest(part: Part) -> str:
     settings = [(f.name, getattr(part, f.name)) for f in fields(part) if f.init]  # type: ignore[arg-type]
     plain = [f"{name}={value!r}" for name, value in settings if isinstance(value, PLAIN_TYPES)]
     others = [(name, value) for name, value in settings if not isinstance(value, PLAIN_TYPES)]
-    texts = [text for name, value in others for text in [*setting_texts(name, value)] or [f"{name}={value!r}"]]
+    texts = [
+        text for name, value in others for text in [*setting_texts(name, value)] or [f"{name}={value!r}"]
+    ]
     return _text_digest([*_source_texts([type(part)]), *plain, *texts])
 
 
@@ -300,7 +331,8 @@ def model_digest(module: nn.Module) -> str:
 
 
 def _source_texts(kinds: Iterable[Any]) -> Iterable[str]:
-    """The names of classes and functions, each with its source and with what that names where it is a user's own."""
+    """The names of classes and functions, each with its source and with what that names where it is a user's
+    own."""
     for kind in kinds:
         yield getattr(kind, "__qualname__", type(kind).__qualname__)
         for own in getattr(kind, "__mro__", (kind,)):

@@ -30,7 +30,8 @@ from unskew.round.trainer import Trainer
 from unskew.runs.assemble import trainer_of
 
 ODD_DEVIATION, LEAST_SAMPLES = 3.0, 10
-"""Standardised samples whose channel has a mean or deviation above this are odd, if there are so many of them."""
+"""Standardised samples whose channel has a mean or deviation above this are odd, if there are so many of
+them."""
 NOBODY = -1
 """The client of samples that belong to none."""
 
@@ -49,7 +50,8 @@ class RemoteRows(Sequence[np.ndarray]):
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What predicts after a run. end: what clients would be sent after its last round, the global weights among it.
+    """What predicts after a run. end: what clients would be sent after its last round, the global weights
+    among it.
     store: the private state that clients keep; None where it is not here."""
 
     run: Run
@@ -57,12 +59,15 @@ class TrainedRun:
     store: Store | None
 
     def outputs(self, x: Any, client: int | str | None = None) -> Tensor:
-        """What predictions are read from, by samples: logits [N, C], or [N, C, H, W] where samples have masks.
+        """What predictions are read from, by samples: logits [N, C], or [N, C, H, W] where samples have
+        masks.
 
-        x: [N, *shape], an array or tensor of the kind that was given for training; of samples with several inputs, a
+        x: [N, *shape], an array or tensor of the kind that was given for training; of samples with several
+        inputs, a
         dictionary or tuple of them. client: by name or number, with whose
         own model and statistics; default: the global model, and nobody's.
-        Raises UsageError: E131 where no such model is here, E109 for an unknown client; DataError (E403, E405) for samples.
+        Raises UsageError: E131 where no such model is here, E109 for an unknown client; DataError (E403,
+        E405) for samples.
         """
         k, x_N = client_number(self.run.federation, client), prepare_samples(self.run, x)
         if not len(x_N):
@@ -80,12 +85,15 @@ class TrainedRun:
             trainer.close()
 
     def private(self, trainer: Trainer, k: int) -> Tree:
-        """What client k keeps, {} of nobody. Raises UsageError (E131) where client k's model, or nobody's, is not here."""
+        """What client k keeps, {} of nobody. Raises UsageError (E131) where client k's model, or nobody's, is
+        not here."""
         method, federation = self.run.method, self.run.federation
         keeps, personal = bool(trainer.kept or not trainer.sent), any(p.personal for p in method.parts)
         if k == NOBODY:
             if trainer.keeps_model or not trainer.sent:
-                text = f"with {method} every client keeps weights of its own, so no global model predicts alone"
+                text = (
+                    f"with {method} every client keeps weights of its own, so no global model predicts alone"
+                )
                 raise UsageError("E131", f"{text}; name a client, such as {federation.name_of(0)}.")
             return {}
         name = federation.name_of(k)
@@ -103,16 +111,19 @@ class TrainedRun:
 
 
 def prepare_samples(run: Run, x: Any) -> np.ndarray:
-    """Samples as the run's model, or its Parts, receive them: float32 [N, *shape], scaled as the training samples were.
+    """Samples as the run's model, or its Parts, receive them: float32 [N, *shape], scaled as the training
+    samples were.
 
-    Raises DataError: E403 for another shape or kind of numbers, E405 for NaN and infinity; UsageError (E131) where every site
-    scaled its own.
+    Raises DataError: E403 for another shape or kind of numbers, E405 for NaN and infinity; UsageError (E131)
+    where every site scaled its own.
     """
     federation = run.federation
     if isinstance(federation, RemoteFederation) and federation.scaled_apart:
         text = "sites standardised their samples by constants of their own, which stayed there"
         raise UsageError(
-            "E131", f"{text}: predict at a site, unskew predict SITE/runs/NUMBER INPUT, or scale and call result.model."
+            "E131",
+            f"{text}: predict at a site, unskew predict SITE/runs/NUMBER INPUT, or scale and call"
+            " result.model.",
         )
     if federation.layout:
         named = isinstance(x, Mapping) and federation.layout.named
@@ -121,24 +132,32 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
         )
         return _warn_if_scaled(federation, federation.from_natural(rows))
     if isinstance(x, Mapping):
-        raise DataError("E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...].")
+        raise DataError(
+            "E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...]."
+        )
     form = federation.intake.form if federation.intake else {}
     if is_frame(x) and form.get("kind") == "table":
         x = encode_frame(x, form["columns"], "predict")
     given = sample_array(x, "predict")
     if given.shape[1:] != federation.shape:
         raise DataError(
-            "E403", f"predict: samples are {list(given.shape[1:])}; the model was trained on {list(federation.shape)}."
+            "E403",
+            f"predict: samples are {list(given.shape[1:])}; the model was trained on"
+            f" {list(federation.shape)}.",
         )
     if run.fed.net.embeds:
         return _token_ids(federation, given)
-    came = np.dtype(federation.intake.dtype) if federation.intake and federation.intake.dtype else np.dtype(np.float32)
+    came = (
+        np.dtype(federation.intake.dtype)
+        if federation.intake and federation.intake.dtype
+        else np.dtype(np.float32)
+    )
     divided = len(federation.shape) > 1  # columns of numbers stay what they are, whatever their type
     if divided and given.dtype != came and (given.dtype in DEPTHS or came in DEPTHS):
         raise DataError(
             "E403",
-            f"predict: samples are {given.dtype}, those of training were {came}, which are scaled in another way; give "
-            f"x.astype('{came}') on the scale of the training samples.",
+            f"predict: samples are {given.dtype}, those of training were {came}, which are scaled in another"
+            f" way; give x.astype('{came}') on the scale of the training samples.",
         )
     x_N = _warn_if_scaled(federation, federation.from_natural(scale_samples(given, "predict")))
     if not np.isfinite(x_N).all():
@@ -147,12 +166,16 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
 
 
 def _token_ids(federation: Federation, given: np.ndarray) -> np.ndarray:
-    """Samples [N, ...] that the model looks up. Raises DataError (E405) for a fraction where training had whole numbers."""
+    """Samples [N, ...] that the model looks up. Raises DataError (E405) for a fraction where training had
+    whole numbers."""
     came = federation.intake.dtype if federation.intake else ""
     if came and np.dtype(came).kind in "iu" and given.dtype.kind == "f":
         wrong = np.argwhere(given != np.rint(given))  # also NaN
         if len(wrong):
-            text = f"sample {wrong[0][0]} holds {given[tuple(wrong[0])]:.4g}, and the model looks whole numbers up"
+            text = (
+                f"sample {wrong[0][0]} holds {given[tuple(wrong[0])]:.4g}, and the model looks whole"
+                " numbers up"
+            )
             raise DataError("E405", f"predict: {text}; give the numbers that stand for the words.")
     return given.astype(np.float32)
 
@@ -165,7 +188,8 @@ def _warn_if_scaled(federation: Federation, x_N: np.ndarray) -> np.ndarray:
 
 
 def _scaled_twice(federation: Federation, x_N: np.ndarray) -> str:
-    """Why samples that have been standardised by the training samples' constants look odd, "" if they do not."""
+    """Why samples that have been standardised by the training samples' constants look odd, "" if they do
+    not."""
     if federation.applied is None or len(x_N) < LEAST_SAMPLES:
         return ""
     (means, stds), (mean, std) = federation.applied, scaling.channel_constants(x_N, federation.layout)
@@ -180,13 +204,14 @@ def _scaled_twice(federation: Federation, x_N: np.ndarray) -> str:
     came = f"mean {mean[c] * stds[c] + means[c]:.3g} and standard deviation {std[c] * stds[c]:.3g}"
     was = f"mean {means[c]:.3g} and standard deviation {stds[c]:.3g}"
     return (
-        f"{which} of these samples has {came}, that of the training samples {was}: are they scaled already? They must "
-        "come as the training samples did; predict scales them."
+        f"{which} of these samples has {came}, that of the training samples {was}: are they scaled already?"
+        " They must come as the training samples did; predict scales them."
     )
 
 
 def client_number(federation: Federation, client: int | str | None) -> int:
-    """The number of a client given by name or number. Raises UsageError (E109) for one that does not exist."""
+    """The number of a client given by name or number. Raises UsageError (E109) for one that does not
+    exist."""
     if client is None:
         return NOBODY
     names = [federation.name_of(k) for k in range(federation.clients)]
@@ -202,7 +227,8 @@ def client_number(federation: Federation, client: int | str | None) -> int:
 
 
 def input_facts(federation: Federation) -> dict[str, Any]:
-    """What a file with the model's weights says of its inputs and outputs, so that samples can be scaled elsewhere."""
+    """What a file with the model's weights says of its inputs and outputs, so that samples can be scaled
+    elsewhere."""
     mean, std = federation.applied or (None, None)
     came = federation.intake.dtype if federation.intake else ""
     form = dict(federation.intake.form) if federation.intake else {}
@@ -218,13 +244,18 @@ def input_facts(federation: Federation) -> dict[str, Any]:
         "mean": list(mean) if mean else None,
         "std": list(std) if std else None,
         **({"form": form} if form else {}),
-        **({"scaled_apart": True} if isinstance(federation, RemoteFederation) and federation.scaled_apart else {}),
+        **(
+            {"scaled_apart": True}
+            if isinstance(federation, RemoteFederation) and federation.scaled_apart
+            else {}
+        ),
     }
 
 
 def class_names(federation: Federation, guess: np.ndarray) -> np.ndarray:
-    """Predicted classes [N] by what they are called: whole numbers where all names are such. Masks stay numbers of classes,
-    predicted numbers as they are; of several labels, whether each is there, bool [N, L]."""
+    """Predicted classes [N] by what they are called: whole numbers where all names are such. Masks stay
+    numbers of classes, predicted numbers as they are; of several labels, whether each is there, bool [N,
+    L]."""
     if federation.several:
         return guess > 0.5
     if federation.target:

@@ -1,7 +1,8 @@
-"""A run in its folder opened to predict: its model and what it needs, without the samples that it was trained on.
+"""A run in its folder opened to predict: its model and what it needs, without the samples that it was trained
+on.
 
-A folder may come from anybody. Nothing in it is run: what is read are safetensors and JSON, and a method or a model in a
-Python file is taken from the file that the caller names, never from the one that the folder names.
+A folder may come from anybody. Nothing in it is run: what is read are safetensors and JSON, and a method or a
+model in a Python file is taken from the file that the caller names, never from the one that the folder names.
 """
 
 from __future__ import annotations
@@ -58,18 +59,25 @@ class UserCode:
 def recorded_method(
     path: Path, files: Mapping[str, str], settings: Settings, given: Method | Part | str | None
 ) -> Method:
-    """The method of the run in this folder. files: digests of the files it was trained with. given: by the caller, if needed.
+    """The method of the run in this folder. files: digests of the files it was trained with. given: by the
+    caller, if needed.
 
-    Raises StateError (E156) where it takes a Python file and none was given, (E112) where the one given is another.
+    Raises StateError (E156) where it takes a Python file and none was given, (E112) where the one given is
+    another.
     """
     if given is None:
-        if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
+        if (
+            ".py" in settings.method
+        ):  # anywhere in it, so that no other way of reading the text can find a file
             text = f"the method of {path}, {settings.method}, has a Part in a Python file"
             raise StateError("E156", f"{text}; name the method with your own file: method=... (--method).")
         try:
             return resolve.method_of(settings)
         except UsageError as error:
-            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them again"
+            text = (
+                f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
+                " again"
+            )
             raise StateError("E156", f"{text}: method=...") from error
     if isinstance(given, str):
         _check_file(path, files, given)
@@ -77,17 +85,27 @@ def recorded_method(
     return resolve.method_of(settings, given)
 
 
-def check_model(path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | str | None) -> None:
-    """Raises StateError (E156) where the model of the run takes code and none was given, (E112) where it is another file."""
+def check_model(
+    path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | str | None
+) -> None:
+    """Raises StateError (E156) where the model of the run takes code and none was given, (E112) where it is
+    another file."""
     if given is None and (settings.model == GIVEN_OBJECT or ".py" in settings.model):
-        was = "a module that a program gave" if settings.model == GIVEN_OBJECT else f"{settings.model}, a Python file"
-        raise StateError("E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION).")
+        was = (
+            "a module that a program gave"
+            if settings.model == GIVEN_OBJECT
+            else f"{settings.model}, a Python file"
+        )
+        raise StateError(
+            "E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION)."
+        )
     if isinstance(given, str):
         _check_file(path, files, given)
 
 
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
-    """Raises StateError (E112) for a file or folder of the caller's whose content is not that of any that the run was trained with."""
+    """Raises StateError (E112) for a file or folder of the caller's whose content is not that of any that the
+    run was trained with."""
     then = set(files.values())
     imports = any(python_files.IMPORTED_BY in file for file in files)  # older versions did not tell them
     named = python_files.digests_with_imports(text) if imports else python_files.digests(text)
@@ -111,18 +129,21 @@ class OpenRun:
 
 
 def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = False) -> OpenRun:
-    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end. best: with
-    the global model of its best round, which the setting keep_best keeps.
+    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end.
+    best: with the global model of its best round, which the setting keep_best keeps.
 
-    Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model cannot be built
-    from what is given, E201 for a damaged checkpoint, E204 for a damaged index of private state, E208 for damaged records; NothingUsed (E316) for one that its
-    clients did not train.
+    Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model
+    cannot be built from what is given, E201 for a damaged checkpoint, E204 for a damaged index of private
+    state, E208 for damaged records; NothingUsed (E316) for one that its clients did not train.
     """
     checkpoint = _checkpoint(path)
     tree, facts = _best(path, checkpoint) if best else checkpoint
     if not unfinished and not (path / checkpoints.MODEL).is_file():
         rounds = facts["settings"].get("rounds", "?")
-        text = f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path} goes on"
+        text = (
+            f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path}"
+            " goes on"
+        )
         raise StateError("E155", f"{text}, and unfinished=True (--unfinished) takes its model as it is.")
     settings = _settings(path, facts)
     run = rebuild(path, _federation(path, facts), facts["files"], settings, code)
@@ -137,10 +158,12 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
 
 
 def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """The tensors of the best round, with the facts of the run. Raises StateError (E155) where they were not kept."""
+    """The tensors of the best round, with the facts of the run. Raises StateError (E155) where they were not
+    kept."""
     if not (path / BEST_FILE).is_file():
         text = (
-            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--keep-best) keeps the model of its best round"
+            f"{path} has no {BEST_FILE}: only a run with keep_best=True (--keep-best) keeps the model of its"
+            " best round"
         )
         raise StateError("E155", f"{text}.")
     tree, facts = checkpoints.read(path / BEST_FILE)
@@ -153,7 +176,10 @@ def _checkpoint(path: Path) -> Checkpoint:
     except FileNotFoundError:
         raise disk.no_run(path, checkpoints.LATEST) from None
     except StateError as error:
-        text = f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one before it"
+        text = (
+            f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one"
+            " before it"
+        )
         raise StateError(error.code, f"{text}.") from error
 
 
@@ -162,19 +188,30 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
     try:
         return config.build(facts["settings"])
     except UsageError as error:
-        text = f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is {revision()}: {error.text}"
+        text = (
+            f"{path} was trained by unskew {recorded_revision(path) or '(unknown)'}, and this is"
+            f" {revision()}: {error.text}"
+        )
         raise StateError("E156", f"{text} Open it with the version that trained it.") from error
 
 
-def rebuild(path: Path, federation: Federation, files: Mapping[str, str], settings: Settings, code: UserCode) -> Run:
-    """The run of this folder, put together on a federation, which need not have samples. files: digests of those it was trained with.
+def rebuild(
+    path: Path, federation: Federation, files: Mapping[str, str], settings: Settings, code: UserCode
+) -> Run:
+    """The run of this folder, put together on a federation, which need not have samples. files: digests of
+    those it was trained with.
 
-    Raises StateError: E156 for a model or a method that cannot be built from what is given, E112 for another file.
+    Raises StateError: E156 for a model or a method that cannot be built from what is given, E112 for another
+    file.
     """
     method, model = recorded_method(path, files, settings, code.method), code.model
     check_model(path, files, settings, model)
-    here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")  # whatever machine trained it
-    here = here.replace(normalise="none", set={}, metrics="none", availability=without_trace(settings.availability))
+    here = settings.replace(
+        device="cpu", precision="float32", workers=1, lanes="1"
+    )  # whatever machine trained it
+    here = here.replace(
+        normalise="none", set={}, metrics="none", availability=without_trace(settings.availability)
+    )
     if isinstance(model, str):
         here, model = here.replace(model=model), None
     module = None if model is None else models.unwrapped(model)
@@ -187,12 +224,16 @@ def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
     if inputs is None and (path / checkpoints.MODEL).is_file():
         inputs = checkpoints.read(path / checkpoints.MODEL)[1].get("inputs")
     if inputs is None:
-        raise StateError("E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it.")
+        raise StateError(
+            "E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it."
+        )
     file = path / "federation.json"
     try:
         return RemoteFederation.from_facts(inputs, schema.parse_federation(file, file.read_bytes()))
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise StateError("E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again.") from None
+        raise StateError(
+            "E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again."
+        ) from None
 
 
 def check_weights(path: Path, run: Run, w: Weights) -> None:

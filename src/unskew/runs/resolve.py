@@ -1,4 +1,5 @@
-"""From settings to a run: data, method, clients, model, task, device and lanes, each resolved once and then handed down."""
+"""From settings to a run: data, method, clients, model, task, device and lanes, each resolved once and then
+handed down."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ from unskew.tasks.task import Task, task_of
 def check_spelling(settings: Settings) -> None:
     """Check everything that can be checked without reading a sample.
 
-    Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a tracker that is not
-    installed (E158), and DataError (E402) for an archive that is not on this machine.
+    Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a
+    tracker that is not installed (E158), and DataError (E402) for an archive that is not on this machine.
     """
     Availability.parse(settings.availability)
     Skew.parse(settings.skew)
@@ -66,18 +67,22 @@ def check_spelling(settings: Settings) -> None:
 def dataset_of(settings: Settings) -> Dataset:
     """Read the data set that the settings name: `name(option=value)`, an .npz file or a folder.
 
-    Raises as `check_spelling` does, before anything is read, and DataError (E4xx) for data that cannot be read.
+    Raises as `check_spelling` does, before anything is read, and DataError (E4xx) for data that cannot be
+    read.
     """
     check_spelling(settings)
     return data.read(settings.data)
 
 
-def deal_out(settings: Settings, method: Method, dataset: Dataset, model: nn.Module | None = None) -> Federation:
-    """Deal a data set out to clients, after standardising it by its constants if settings and Parts ask for that.
+def deal_out(
+    settings: Settings, method: Method, dataset: Dataset, model: nn.Module | None = None
+) -> Federation:
+    """Deal a data set out to clients, after standardising it by its constants if settings and Parts ask for
+    that.
 
     model: given in Python instead of the one that settings name; samples that it looks up stay whole numbers.
-    Raises UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a partition that
-    these data do not allow.
+    Raises UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a
+    partition that these data do not allow.
     """
     method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
     if settings.validation:
@@ -101,7 +106,8 @@ def deal_out(settings: Settings, method: Method, dataset: Dataset, model: nn.Mod
 
 
 def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
-    """Whether the model begins with an embedding. Raises UsageError (E109) if its samples are to be standardised."""
+    """Whether the model begins with an embedding. Raises UsageError (E109) if its samples are to be
+    standardised."""
     if model is None and settings.model != GIVEN_OBJECT and calls.parse(settings.model, "model", "E104").file:
         with torch.random.fork_rng(devices=[]):
             pixels = task_of(dataset.y, target=dataset.target, shape=dataset.shape).pixels(dataset.shape)
@@ -110,7 +116,9 @@ def _has_embedding(settings: Settings, dataset: Dataset, model: nn.Module | None
     if not embeds and not (model is None and hf_folder.is_folder_model(settings.model)):
         return False
     if settings.normalise == "dataset":
-        raise UsageError("E109", "normalise=dataset would scale the whole numbers that the model looks up; use none.")
+        raise UsageError(
+            "E109", "normalise=dataset would scale the whole numbers that the model looks up; use none."
+        )
     return True
 
 
@@ -125,7 +133,11 @@ SMALLEST_RATE = 1e-20
 
 def run_remarks(settings: Settings, method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     """The remarks on a run of this method with these settings."""
-    return (*noise_remarks(method, fed), *method_remarks(method, fed, settings.patience), *rate_remarks(settings))
+    return (
+        *noise_remarks(method, fed),
+        *method_remarks(method, fed, settings.patience),
+        *rate_remarks(settings),
+    )
 
 
 def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -134,11 +146,17 @@ def rate_remarks(settings: Settings) -> tuple[tuple[str, str], ...]:
     if idle is None:
         return ()
     by = f"lr_rounds={settings.lr_rounds:g}" if settings.lr_rounds else f"lr_decay={settings.lr_decay:g}"
-    fallen = f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g} ({by}, lr_min={settings.lr_min:g})"
+    fallen = (
+        f"in round {idle} of {settings.rounds} the learning rate has fallen to {settings.lr_in(idle):.3g}"
+        f" ({by}, lr_min={settings.lr_min:g})"
+    )
     return (
         (
             "E140",
-            f"{fallen}, so no round from there on trains anything; set a larger lr_min, or let it fall more slowly.",
+            (
+                f"{fallen}, so no round from there on trains anything; set a larger lr_min, or let it fall"
+                " more slowly."
+            ),
         ),
     )
 
@@ -157,10 +175,12 @@ def resolve(
     """The run that settings describe, its data read and its model built.
 
     data, method, model, metrics: given in Python instead of what the settings name, metrics by name.
-    Raises UsageError for settings that cannot work together or do not fit the data, DataError for data that nobody can
-    train on.
+    Raises UsageError for settings that cannot work together or do not fit the data, DataError for data that
+    nobody can train on.
     """
-    settings = settings.replace(availability="full") if pools(settings) else settings  # its one client stands for all
+    settings = (
+        settings.replace(availability="full") if pools(settings) else settings
+    )  # its one client stands for all
     method = method_of(settings, method)
     run = run_on(federation_of(settings, method, data, model), settings, method, model, metrics)
     check_memory(method, run.fed)
@@ -174,13 +194,16 @@ def run_on(
     model: nn.Module | None = None,
     metrics: Functions | None = None,
 ) -> Run:
-    """The run of a method on clients that hold their samples already. Raises UsageError, DataError for what cannot work."""
+    """The run of a method on clients that hold their samples already. Raises UsageError, DataError for what
+    cannot work."""
     Availability.parse(settings.availability).presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     task = task_of(federation.y, settings.loss, federation.target, federation.shape)
     method.check_task(task.name)
     theirs = model is not None or hf_folder.is_on_disk(settings.model)
-    module = _adapt_model(method, model_of(settings, federation, task, model), federation, task, settings.seed)
+    module = _adapt_model(
+        method, model_of(settings, federation, task, model), federation, task, settings.seed
+    )
     net = Network(module, federation.shape, handed_over=not theirs, layout=federation.layout)
     del module  # it may be large
     fed = _facts(settings, federation, net, task)
@@ -219,17 +242,21 @@ def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
             raise UsageError("E134", f"{text}; leave '{part.name}' out, or {remedy}.")
     if fed.clients < LEAST_SITES:
         text = (
-            f"secure aggregation takes {LEAST_SITES} clients, because each of two could tell the other's part of a sum"
+            f"secure aggregation takes {LEAST_SITES} clients, because each of two could tell the other's part"
+            " of a sum"
         )
         raise UsageError("E134", f"{text}; here are {fed.clients}. Take more, or {remedy}.")
     if settings.measure != NONE:
-        text = f"'{settings.measure}' is measured on single replies, which nobody sees with secure aggregation"
+        text = (
+            f"'{settings.measure}' is measured on single replies, which nobody sees with secure aggregation"
+        )
         raise UsageError("E134", f"{text}; set measure=none, or {remedy}.")
     summing.fraction(fed.clients)
 
 
 def method_of(settings: Settings, method: Method | Part | None = None) -> Method:
-    """The method given in Python, or else the one that settings name. Raises UsageError (E102, E107, E121)."""
+    """The method given in Python, or else the one that settings name. Raises UsageError (E102, E107,
+    E121)."""
     if isinstance(method, Part):
         return Method(method)
     return parts_of(settings.method, settings.set) if method is None else method
@@ -252,12 +279,16 @@ def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict
 
 def with_arguments(settings: Settings) -> Settings:
     """The same settings with the arguments of `set` written into the method."""
-    return settings if pools(settings) else settings.replace(method=method_text(settings.method, settings.set), set={})
+    return (
+        settings
+        if pools(settings)
+        else settings.replace(method=method_text(settings.method, settings.set), set={})
+    )
 
 
 def comparison_settings(settings: Settings) -> Settings:
-    """The settings of a method as one row of a comparison: nobody is absent from centralised training, and references
-    are neither measured nor summed, for none of their clients share anything."""
+    """The settings of a method as one row of a comparison: nobody is absent from centralised training, and
+    references are neither measured nor summed, for none of their clients share anything."""
     if settings.method == CENTRALISED:
         settings = settings.replace(availability="full", set={})
     alone = {"measure": NONE, "secure_aggregation": "off"}
@@ -274,8 +305,8 @@ def federation_of(
 ) -> Federation:
     """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
-    Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as reading
-    and dealing out do.
+    Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as
+    reading and dealing out do.
     """
     taken = None if data is None or isinstance(data, str) else take(data)
     if isinstance(taken, Federation):
@@ -293,7 +324,9 @@ def pools(settings: Settings) -> bool:
     return settings.method == CENTRALISED
 
 
-def model_of(settings: Settings, federation: Federation, task: Task, model: nn.Module | None = None) -> nn.Module:
+def model_of(
+    settings: Settings, federation: Federation, task: Task, model: nn.Module | None = None
+) -> nn.Module:
     """The user's module with the weights it has, or the named model, initialised from the seed.
 
     Raises UsageError: E104 for an unknown model, E122 or E123 for one that does not fit the data.
@@ -329,9 +362,11 @@ def _facts(settings: Settings, federation: Federation, net: Network, task: Task)
     )  # fmt: skip
 
 
-def _adapt_model(method: Method, module: nn.Module, federation: Federation, task: Task, seed: int) -> nn.Module:
-    """The model as the method's Parts change it, each with a random stream of its own. Raises UsageError (E123) where a user's
-    own Part makes one that does not fit the data."""
+def _adapt_model(
+    method: Method, module: nn.Module, federation: Federation, task: Task, seed: int
+) -> nn.Module:
+    """The model as the method's Parts change it, each with a random stream of its own. Raises UsageError
+    (E123) where a user's own Part makes one that does not fit the data."""
     shape, classes = federation.shape, federation.n_classes
     for p in method.parts:
         if overrides(p, "model"):

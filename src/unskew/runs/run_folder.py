@@ -1,7 +1,8 @@
 """A run in its folder: begun, saved after every round, and resumed to the same bits.
 
-A run is only resumed with the same settings, data, files of the user's own and given objects. A file that only metrics come
-from changes no weight and may be changed; the record then tells from which round on its scores are of another version.
+A run is only resumed with the same settings, data, files of the user's own and given objects. A file that
+only metrics come from changes no weight and may be changed; the record then tells from which round on its
+scores are of another version.
 """
 
 from __future__ import annotations
@@ -53,20 +54,28 @@ BLOCK_BYTES = 1 << 20
 def fingerprint(federation: Federation, whole: int = WHOLE_BYTES, by_sample: bool = False) -> str:
     """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
 
-    Of an array above `whole` bytes the checksums of its blocks count; of samples that are read when they are wanted, those of
-    each sample. by_sample: also of samples in memory, so that it does not depend on how much memory a machine has.
+    Of an array above `whole` bytes the checksums of its blocks count; of samples that are read when they are
+    wanted, those of
+    each sample. by_sample: also of samples in memory, so that it does not depend on how much memory a machine
+    has.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
     further = tuple(fact for fact in (federation.target, federation.layout) if fact)
     sha = hashlib.sha256(repr(facts + further).encode())
     indices = [
-        index for part in (federation.train, federation.val, federation.test) for index in (part.rows, part.offsets)
+        index
+        for part in (federation.train, federation.val, federation.test)
+        for index in (part.rows, part.offsets)
     ]
     samples = (federation.x, federation.y, federation.x_test, federation.y_test)
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
         each = array.survey.crc if isinstance(array, Rows) else array
-        if by_sample and (array is federation.x or array is federation.x_test) and not isinstance(array, Rows):
+        if (
+            by_sample
+            and (array is federation.x or array is federation.x_test)
+            and not isinstance(array, Rows)
+        ):
             each = checksums(array)
         for block in _byte_blocks(each, whole):
             sha.update(block)
@@ -85,13 +94,15 @@ def _byte_blocks(array: Any, whole: int) -> Iterator[memoryview | bytes]:
 
 
 def check_same(path: Path, settings: Settings) -> None:
-    """Raises StateError (E112) unless the run in this folder is of these settings, and of the same files of a user's own."""
+    """Raises StateError (E112) unless the run in this folder is of these settings, and of the same files of a
+    user's own."""
     config.check_same(config.load(path / "config.yaml"), settings, path)
     check_files(first_files(path), settings, path)
 
 
 def first_files(path: Path) -> dict[str, str]:
-    """The digests that the user's own files had when the run in this folder began. Raises StateError (E111) for a damaged file."""
+    """The digests that the user's own files had when the run in this folder began. Raises StateError (E111)
+    for a damaged file."""
     env = path / "env.json"
     try:
         return dict(json.loads(env.read_text())["files"]) if env.exists() else {}
@@ -101,16 +112,20 @@ def first_files(path: Path) -> dict[str, str]:
 
 
 def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> None:
-    """Raises StateError (E112) if a file that the settings name, other than for metrics alone, has not the digest it had before."""
+    """Raises StateError (E112) if a file that the settings name, other than for metrics alone, has not the
+    digest it had before."""
     for file in _changed_files(before, settings):
         if file not in settings.files_of_metrics():
             raise StateError(
-                "E112", f"{file} has changed since {path} began; going on would mix two of it. Choose another --name."
+                "E112",
+                f"{file} has changed since {path} began; going on would mix two of it. Choose another"
+                " --name.",
             )
 
 
 def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list[dict[str, Any]]:
-    """An event (E327) for every file of metrics that has changed. before: digests; t: the last round that is finished."""
+    """An event (E327) for every file of metrics that has changed. before: digests; t: the last round that is
+    finished."""
     versions = f"its scores are of the new version from round {t + 1} on, and of the older one up to there"
     return [
         {
@@ -124,20 +139,24 @@ def metric_events(before: Mapping[str, str], settings: Settings, t: int) -> list
 
 
 def _changed_files(before: Mapping[str, str], settings: Settings) -> list[str]:
-    """Of files that were not told before, as versions that knew nothing of imports did not, nobody can say whether they have."""
+    """Of files that were not told before, as versions that knew nothing of imports did not, nobody can say
+    whether they have."""
     return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 
 def check_objects(before: Mapping[str, str], run: Run, path: Path) -> None:
-    """Raises StateError where a model or Part that a program gave is another one than before (E112), or missing (E118)."""
+    """Raises StateError where a model or Part that a program gave is another one than before (E112), or
+    missing (E118)."""
     for name, then in before.items():
         if name not in run.given:
-            raise StateError("E118", f"{path} was begun from Python with {name} given as an object; resume it there.")
+            raise StateError(
+                "E118", f"{path} was begun from Python with {name} given as an object; resume it there."
+            )
         if run.given[name] != then:
             raise StateError(
                 "E112",
-                f"{name} given here is not the one with which {path} was begun; going on would mix two runs. Choose "
-                "another --name.",
+                f"{name} given here is not the one with which {path} was begun; going on would mix two runs."
+                " Choose another --name.",
             )
 
 
@@ -162,7 +181,8 @@ class RunFolder:
     def open(path: Path) -> RunFolder:
         """The run in this folder, resolved anew from its config.yaml.
 
-        Raises StateError: E117 where there is none, E118 for one that began with objects that only Python can give.
+        Raises StateError: E117 where there is none, E118 for one that began with objects that only Python can
+        give.
         """
         file = path / "config.yaml"
         if not file.exists():
@@ -171,7 +191,8 @@ class RunFolder:
         goes_on = f"unskew.run(..., name='{path.name}')"
         if GIVEN_OBJECT in (settings.data, settings.model) or GIVEN_OBJECT in settings.metrics:
             raise StateError(
-                "E118", f"{path} was begun from Python with its own data, model or metric; resume it with {goes_on}."
+                "E118",
+                f"{path} was begun from Python with its own data, model or metric; resume it with {goes_on}.",
             )
         try:
             method = resolve.method_of(settings)
@@ -182,11 +203,14 @@ class RunFolder:
             raise StateError("E118", f"{path} cannot be read: {error.text} {ours}") from error
         return RunFolder(path, resolve.resolve(settings, method=method))
 
-    def go(self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None) -> tuple[Loop, State]:
-        """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every round.
+    def go(
+        self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None
+    ) -> tuple[Loop, State]:
+        """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every
+        round.
 
-        Raises StateError when in use or of other settings, Paused on a full disk, and NothingUsed at the end of a run
-        that its clients did not train; all its files are there then, too.
+        Raises StateError when in use or of other settings, Paused on a full disk, and NothingUsed at the end
+        of a run that its clients did not train; all its files are there then, too.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -196,7 +220,8 @@ class RunFolder:
             if full.code != "E203":
                 raise
             resume = (
-                f"The last checkpoint is safe; free space, then: {config.resume_command(self.path, self.run.settings)}"
+                "The last checkpoint is safe; free space, then:"
+                f" {config.resume_command(self.path, self.run.settings)}"
             )
             raise Paused(full.code, f"{full.text} {resume}") from full
 
@@ -240,7 +265,8 @@ class RunFolder:
         return loop, now
 
     def locked(self) -> AbstractContextManager[Any]:
-        """What keeps others out of the folder while this run trains. Raises StateError (E110) where somebody is in it."""
+        """What keeps others out of the folder while this run trains. Raises StateError (E110) where somebody
+        is in it."""
         return RunLock(self.path)
 
     def opened(self, checkpoint: Checkpoint | None) -> Loop:
@@ -261,10 +287,14 @@ class RunFolder:
         self.store(checkpoint).check()
 
     def _check_same(self, checkpoint: Checkpoint | None) -> None:
-        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 where one must have been lost."""
+        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 where one must have
+        been lost."""
         if checkpoint is None:
             if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
-                text = f"{self.path} has begun, but its checkpoints are gone. Start the run again under another --name."
+                text = (
+                    f"{self.path} has begun, but its checkpoints are gone. Start the run again under another"
+                    " --name."
+                )
                 raise StateError("E202", text)
             return
         facts, settings = checkpoint[1], self.run.settings
@@ -287,7 +317,9 @@ class RunFolder:
             if now.t < loop.last:
                 began = recorded_revision(self.path)
                 other = (
-                    f" It was begun by unskew {began}; this is {revision()}." if began not in ("", revision()) else ""
+                    f" It was begun by unskew {began}; this is {revision()}."
+                    if began not in ("", revision())
+                    else ""
                 )
                 say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
                 self._tell_rescored(loop, checkpoint[1]["files"], now.t, say)
@@ -299,14 +331,16 @@ class RunFolder:
         return now
 
     def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
-        """Into the record, that a file of metrics was mended. before: digests of the user's own files; t: the last finished round."""
+        """Into the record, that a file of metrics was mended. before: digests of the user's own files; t: the
+        last finished round."""
         events = metric_events(before, self.run.settings, t)
         loop.record.add("events", events)
         for event in events:
             say(f"{event['code']} {event['text']}")
 
     def save(self, loop: Loop, now: State) -> None:
-        """Write the checkpoint of a round that is finished. Raises Paused (E203) on a full disk; the one before stays."""
+        """Write the checkpoint of a round that is finished. Raises Paused (E203) on a full disk; the one
+        before stays."""
         store = loop.store
         assert isinstance(store, DiskStore)
         meta = {
@@ -335,13 +369,15 @@ class RunFolder:
             disk.replace(path, config.dump(self.run.settings))
 
     def _describe_data(self) -> None:
-        """federation.json, once it is known that the data are the run's: others would be refused, and described all the same."""
+        """federation.json, once it is known that the data are the run's: others would be refused, and
+        described all the same."""
         tables = module_inputs.table_exposure(self.run.fed.net.module, self.run.fed.shared)
         looked_up = {"looked_up": tables} if tables else {}
         disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary() | looked_up))
 
     def _account(self, loop: Loop) -> None:
-        """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
+        """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the
+        published."""
         counts_KC, drawn = self.run.federation.label_counts, loop.chance.described
         by_part = accounts(self.run.method, self.run.fed, counts_KC, drawn)
         schema.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
@@ -361,8 +397,8 @@ class RunFolder:
 
 
 def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
-    """The run with as many lanes as its checkpoint says that it trained with on a GPU, where nobody asked for a number: what
-    `auto` predicts here may be another, with other last bits."""
+    """The run with as many lanes as its checkpoint says that it trained with on a GPU, where nobody asked for
+    a number: what `auto` predicts here may be another, with other last bits."""
     recorded = checkpoint[1].get("lanes") if checkpoint else None
     if recorded is None or run.device == "cpu" or run.settings.lanes != "auto":
         return run
@@ -385,6 +421,8 @@ def environment(run: Run) -> dict[str, Any]:
         "cores": hardware.core_count(),
         "device": run.device,
         "files": run.settings.files(),
-        "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
+        "command": (
+            " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else ""
+        ),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }

@@ -1,7 +1,9 @@
-"""Files and folders: names that are safe, writes that leave a file whole after a crash or on a full disk, and locks.
+"""Files and folders: names that are safe, writes that leave a file whole after a crash or on a full disk, and
+locks.
 
-Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it may be lost) or
-`Appending` (a file that only grows). Whole-file locks of the operating system end with the process that holds them.
+Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it
+may be lost) or `Appending` (a file that only grows). Whole-file locks of the operating system end with the
+process that holds them.
 """
 
 from __future__ import annotations
@@ -44,14 +46,26 @@ def check_name(name: str) -> str:
 def no_run(path: Path, lacks: str) -> StateError:
     """What is said of a folder that is no run, E117. lacks: the file that it would have."""
     near = Path("runs") / path.name
-    hint = f"Did you mean {near}?" if near != path and (near / lacks).is_file() else "Runs are folders under runs/."
+    hint = (
+        f"Did you mean {near}?"
+        if near != path and (near / lacks).is_file()
+        else "Runs are folders under runs/."
+    )
     if (path / AT_SITE).is_file():
-        hint = "It is what a site keeps of a run: unskew site watch shows it, unskew predict and unskew export take its model."
+        hint = (
+            "It is what a site keeps of a run: unskew site watch shows it, unskew predict and unskew export"
+            " take its model."
+        )
     elif names := _runs_in(path, lacks) or _runs_in(path / "runs", lacks):
         count = "one run" if len(names) == 1 else f"{len(names):,} runs; name one of them"
-        hint = f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."
+        hint = (
+            f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."
+        )
         if lacks == "config.yaml" and (path / "compare.yaml").is_file():
-            hint += f" All of them go on with `unskew resume {path}`, or with the same unskew.compare(...) in Python."
+            hint += (
+                f" All of them go on with `unskew resume {path}`, or with the same unskew.compare(...) in"
+                " Python."
+            )
     return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")
 
 
@@ -62,9 +76,11 @@ def _runs_in(path: Path, lacks: str) -> list[Path]:
 
 
 def slug(text: str) -> str:
-    """A folder name for a method's text: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; for a file, its name.
+    """A folder name for a method's text: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; for a file,
+    its name.
 
-    Different texts have different names: one that cannot be read back from its name ends in a few digits of its hash.
+    Different texts have different names: one that cannot be read back from its name ends in a few digits of
+    its hash.
     """
     short = re.sub(r"(^|\+)[^+(]*/", r"\1", text)
     name = re.sub(r"[^a-z0-9._-]+", "-", short.lower().replace("+", "_")).strip("-_.")
@@ -76,13 +92,16 @@ def slug(text: str) -> str:
 
 
 def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | None = None) -> None:
-    """Make `data`, which may be in several buffers, the content of the file at `path`; after a crash the file holds either its old content or the new.
+    """Make `data`, which may be in several buffers, the content of the file at `path`; after a crash the file
+    holds either its old content or the new.
 
-    The data are written to a new file `<name>.<random>.part` in the same folder and synced, the file is renamed, and the
-    folder is synced. A link at `path` is replaced, and its target stays as it is. Text is encoded as UTF-8.
+    The data are written to a new file `<name>.<random>.part` in the same folder and synced, the file is
+    renamed, and the folder is synced. A link at `path` is replaced, and its target stays as it is. Text is
+    encoded as UTF-8.
     keep: a second path under which the old file, if there is one, remains.
 
-    Raises Paused (E203) when the disk is full, and any other OSError unchanged. In both cases the old file stays.
+    Raises Paused (E203) when the disk is full, and any other OSError unchanged. In both cases the old file
+    stays.
     """
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
@@ -91,7 +110,8 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
 
 
 def is_link_to(path: Path, target: Path) -> bool:
-    """Whether what lies at `path` is now a link to this file, or the file itself; False where there can be no links."""
+    """Whether what lies at `path` is now a link to this file, or the file itself; False where there can be no
+    links."""
     if path.resolve() == target.resolve():
         return True
     part = path.with_name(path.name + ".part")
@@ -125,13 +145,16 @@ def write_output(path: Path, data: bytes | str) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has opened."""
+    """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has
+    opened."""
     if str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/self/fd/")):
         return True
     return path.exists() and not path.is_file() and not path.is_symlink()
 
 
-def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:
+def replace_piecewise(
+    path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None
+) -> None:
     """The same for content that is made piece by piece. size: bytes of all pieces."""
     with full_disk_as_paused(path, size):
         with _new_file(path) as file:
@@ -145,10 +168,11 @@ def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: i
 
 
 def replace_unsynced(path: Path, data: bytes) -> None:
-    """Make `data` the content of the file at `path`, of which no reader ever sees a part and which only this user can read.
+    """Make `data` the content of the file at `path`, of which no reader ever sees a part and which only this
+    user can read.
 
-    Several threads may do so at once. For what may be lost: after a power cut the file may be missing or cut off.
-    Raises OSError, and leaves nothing behind then.
+    Several threads may do so at once. For what may be lost: after a power cut the file may be missing or cut
+    off. Raises OSError, and leaves nothing behind then.
     """
     with _new_file(path, 0o600) as file:
         file.write(data)
@@ -183,8 +207,8 @@ def sha256(path: Path) -> str:
 def new_folder(path: Path) -> Iterator[Path]:
     """A new folder to write into, which becomes the one at `path` when the block ends: whole, or not at all.
 
-    The block writes its files with `replace`. Raises FileExistsError where something has that name already, whether before
-    or after the block, and any other OSError unchanged; nothing is left behind then.
+    The block writes its files with `replace`. Raises FileExistsError where something has that name already,
+    whether before or after the block, and any other OSError unchanged; nothing is left behind then.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -234,7 +258,8 @@ class AppendFile:
             self._file.truncate(length)
 
     def add(self, lines: bytes | str) -> None:
-        """Write all of `lines` at the end of the file, or nothing. Raises Paused (E203) when the disk is full."""
+        """Write all of `lines` at the end of the file, or nothing. Raises Paused (E203) when the disk is
+        full."""
         content = lines.encode() if isinstance(lines, str) else lines
         before, written = self.size, 0
         try:
@@ -247,7 +272,8 @@ class AppendFile:
             raise
 
     def sync(self) -> None:
-        """Return when everything that was added is safely on the disk. Raises Paused (E203) when the disk is full."""
+        """Return when everything that was added is safely on the disk. Raises Paused (E203) when the disk is
+        full."""
         with full_disk_as_paused(self.path, 0):
             os.fsync(self._file.fileno())
 
@@ -324,7 +350,8 @@ if sys.platform == "win32":
     """The byte that is locked: beyond the text, which others may then read."""
 
     def lock(file: IO[Any], wait: bool) -> None:
-        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another has it."""
+        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another
+        has it."""
         while True:
             file.seek(_FAR)
             try:
@@ -341,5 +368,6 @@ else:
     import fcntl
 
     def lock(file: IO[Any], wait: bool) -> None:
-        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another has it."""
+        """Lock an open file, waiting for others if told to; raises OSError with an errno of HELD if another
+        has it."""
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

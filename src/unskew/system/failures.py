@@ -21,7 +21,8 @@ class UnexpectedError(UnskewError):
 
 
 def explain(error: Exception) -> UnskewError:
-    """The error to show for any exception: itself where it is one already, else E203, E141, E142, E501 or E143."""
+    """The error to show for any exception: itself where it is one already, else E203, E141, E142, E501 or
+    E143."""
     if isinstance(error, UnskewError):
         return error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:

@@ -26,15 +26,16 @@ def one_core() -> Iterator[None]:
 
 
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where Linux says how much memory a group of processes may use, such as a container or a job of a cluster."""
+"""Where Linux says how much memory a group of processes may use, such as a container or a job of a
+cluster."""
 OWN_GROUPS = Path("/proc/self")
 """Where it says in which groups this process is, and its own limits (`ulimit -v`)."""
 ADDRESSES = "Max address space"
 
 
 def usable_memory() -> int:
-    """Bytes of memory of this machine, or fewer where this process, its job or its container may use fewer; more than any
-    machine has where the system does not say (Windows)."""
+    """Bytes of memory of this machine, or fewer where this process, its job or its container may use fewer;
+    more than any machine has where the system does not say (Windows)."""
     if not hasattr(os, "sysconf"):
         return sys.maxsize
     return min((os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits(), *_addresses()))

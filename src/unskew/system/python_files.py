@@ -1,6 +1,8 @@
-"""Python files: users' own that a setting names (a method, a model, a loader of data), and facts read from source without importing it.
+"""Python files: users' own that a setting names (a method, a model, a loader of data), and facts read from
+source without importing it.
 
-The names of methods, models and data sets are listed from source before torch is loaded, so that a new one is one new file.
+The names of methods, models and data sets are listed from source before torch is loaded, so that a new one is
+one new file.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ _imported_digests: dict[Path, str] = {}
 _FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
 """A file among the Parts of a method, or before the function of a model."""
 _named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
-"""The files that the user has named and that may be imported; None in a program, which could import any file itself."""
+"""The files that the user has named and that may be imported; None in a program, which could import any file
+itself."""
 
 
 @contextmanager
 def restrict(*texts: str) -> Iterator[None]:
-    """Import no files inside but those that these texts name: the user wrote the texts, and documents may name others."""
+    """Import no files inside but those that these texts name: the user wrote the texts, and documents may
+    name others."""
     whole = [text[: text.rfind(".py") + 3] for text in texts if ".py" in text]
     before = _named.set(frozenset((*whole, *files_of(*texts))))
     try:
@@ -59,7 +63,8 @@ def check_named(file: str | Path) -> None:
 
 
 def folder_note(path: Path) -> str:
-    """For a sentence about a file that is not there: the folder that its path counts from; "" for an absolute path."""
+    """For a sentence about a file that is not there: the folder that its path counts from; "" for an absolute
+    path."""
     if path.is_absolute():
         return ""
     try:
@@ -69,10 +74,11 @@ def folder_note(path: Path) -> str:
 
 
 def import_file(file: str | Path) -> ModuleType:
-    """Import a file under a name that nothing else has, so that a user's `random.py` does not replace Python's.
+    """Import a file under a name that nothing else has, so that a user's `random.py` does not replace
+    Python's.
 
-    Every file of a user's own is imported here. Raises UsageError: E111 if the file does not exist or fails while it is
-    imported, E506 if only a document names it.
+    Every file of a user's own is imported here. Raises UsageError: E111 if the file does not exist or fails
+    while it is imported, E506 if only a document names it.
     """
     path = Path(file)
     if not path.is_file():
@@ -98,8 +104,8 @@ def import_file(file: str | Path) -> ModuleType:
 
 
 def _forget_changed(file: Path) -> None:
-    """Let Python read the modules that a file imports anew if one of them has changed since it was last asked: their digests
-    are those of the files, and what runs must be what they say."""
+    """Let Python read the modules that a file imports anew if one of them has changed since it was last
+    asked: their digests are those of the files, and what runs must be what they say."""
     now = {module.resolve(): digest(module) for module in imported_files(file)}
     if any(_imported_digests.get(module, d) != d for module, d in now.items()):
         for name, loaded in list(sys.modules.items()):
@@ -121,8 +127,8 @@ def digests(*texts: str) -> dict[str, str]:
 
 
 def digests_with_imports(*texts: str) -> dict[str, str]:
-    """Digests of the files that methods or models name, and of the user's own modules that these import, by file: a constant
-    or a layer in such a module decides what is trained as much as one in the file itself."""
+    """Digests of the files that methods or models name, and of the user's own modules that these import, by
+    file: a constant or a layer in such a module decides what is trained as much as one in the file itself."""
     named = digests(*texts)
     return named | {
         f"{module} ({IMPORTED_BY} {file})": digest(module)
@@ -134,7 +140,8 @@ def digests_with_imports(*texts: str) -> dict[str, str]:
 def imported_files(file: Path, within: str = "") -> set[Path]:
     """The files of the user's own modules that a file imports, or that one of these does, wherever in it.
 
-    within: the installed package that the file belongs to, whose modules alone count; they are found beside that package.
+    within: the installed package that the file belongs to, whose modules alone count; they are found beside
+    that package.
     """
     modules, waiting = set[Path](), [file]
     while waiting:
@@ -174,7 +181,8 @@ def _digest(data: bytes) -> str:
 
 @lru_cache
 def _imported_names(source: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """What a file's text imports, each with the number of dots before it: `from ..a.b import c` is (2, ("a", "b", "c")).
+    """What a file's text imports, each with the number of dots before it: `from ..a.b import c` is (2, ("a",
+    "b", "c")).
     Nothing where it is not Python: whoever imports the file says so."""
     try:
         tree = ast.parse(source)
@@ -191,8 +199,8 @@ def _imported_names(source: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
 
 
 def _import_places(imported: tuple[int, tuple[str, ...]], importing: Path, file: Path) -> Iterator[Path]:
-    """The files that an import runs, as far as they are a user's own: beside the file, in the working folder, or elsewhere on
-    Python's path but for what is installed."""
+    """The files that an import runs, as far as they are a user's own: beside the file, in the working folder,
+    or elsewhere on Python's path but for what is installed."""
     level, names = imported
     if not level and names[0] in FOREIGN_MODULES:
         return
@@ -223,7 +231,11 @@ def _folders() -> Iterator[Path]:
     """Where Python finds modules, without those that came with it or were installed."""
     with_python = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix)}
     for entry in map(Path, ("", *sys.path)):
-        if entry.is_dir() and "site-packages" not in entry.parts and not with_python & {*entry.resolve().parents}:
+        if (
+            entry.is_dir()
+            and "site-packages" not in entry.parts
+            and not with_python & {*entry.resolve().parents}
+        ):
             yield entry
 
 
@@ -255,7 +267,9 @@ def defaults(path: Path, function: str) -> tuple[str, ...]:
 def constant(path: Path, name: str, otherwise: Any) -> Any:
     """The literal that the file assigns to this name at its top level, or `otherwise`."""
     for node in _parsed(path).body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == name for t in node.targets
+        ):
             return ast.literal_eval(node.value)
     return otherwise
 

@@ -1,35 +1,41 @@
-"""What a model is trained for: a class for every sample, pixel or token, several labels, or a number. The labels decide.
+"""What a model is trained for: a class for every sample, pixel or token, several labels, or a number. The
+labels decide.
 
 Classification    cross-entropy against class distributions, and scores from a confusion matrix
 
 Several labels    each is there or not, trained with binary cross-entropy
     loss        mean_l -(y_l log s(z_l) + (1 - y_l) log(1 - s(z_l))),   s the logistic function
     predicted   the labels with s(z_l) > 1/2
-    sample F1   2 |P and G| / (|P| + |G|) of a sample's predicted and true labels, 1 where it has and is given none; the mean
-                over samples. That of all rows follows from that of each client's, so it is the main score everywhere
+    sample F1   2 |P and G| / (|P| + |G|) of a sample's predicted and true labels, 1 where it has and is given
+    none; the mean
+                over samples. That of all rows follows from that of each client's, so it is the main score
+                everywhere
 
-Regression        a number for every sample, trained with squared or absolute error, scored in the target's own unit
+Regression        a number for every sample, trained with squared or absolute error, scored in the target's
+own unit
     learnt      u = (y - center) / scale: what the model's one output z is compared with
     mse, mae    (z - u)^2, |z - u|
     RMSE        sqrt(mean (g - y)^2)        of predictions g = center + scale z
     MAE         mean |g - y|
-    R2          1 - sum (g - y)^2 / sum (y - mean y)^2: left out where all targets are equal, because it is undefined
-    An answer that is not finite counts as the largest error that a record can hold, so that it is never left out of a mean.
+    R2          1 - sum (g - y)^2 / sum (y - mean y)^2: left out where all targets are equal, because it is
+    undefined An answer that is not finite counts as the largest error that a record can hold, so that it is
+    never left out of a mean.
 
 Segmentation      a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice
     soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
     ce          mean_p -sum_c y_c log softmax(z)_c
     ce+dice     the mean of the two, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
-    Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0 where only one is
-    Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
+    Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0
+    where only one is Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
 
 Tokens            a class for every token of a sample: the next word at each place, or each word's kind
     loss             of a sample: the mean over its labelled places of -log softmax(z)_y, in nats
-    token accuracy   the share of a sample's labelled places whose likeliest class is the true one; the mean over samples
-    A place without a label, such as padding, has -1 for it and counts nowhere; every sample has a label at one place at least.
+    token accuracy   the share of a sample's labelled places whose likeliest class is the true one; the mean
+    over samples A place without a label, such as padding, has -1 for it and counts nowhere; every sample has
+    a label at one place at least.
 
-Further scores are in `tasks/metrics`. Letters: N samples or images, B batch, C classes (0 is the background of masks), L labels,
-P pixels, T tokens.
+Further scores are in `tasks/metrics`. Letters: N samples or images, B batch, C classes (0 is the background
+of masks), L labels, P pixels, T tokens.
 """
 
 from __future__ import annotations
@@ -95,7 +101,8 @@ class Classification:
     def metrics(self, confusion_CC: np.ndarray, loss_sum: float | None = None) -> dict[str, float]:
         """accuracy, macro_f1 and worst_class from a confusion matrix [true, predicted]; {} if it is empty.
 
-        Confusion matrices of parts of a test set can be added up first. Classes without a sample are left out of the
+        Confusion matrices of parts of a test set can be added up first. Classes without a sample are left out
+        of the
         means. loss_sum: the summed loss of the same samples; adds `loss`, their mean in nats.
         """
         counted = _class_scores(np.diag(confusion_CC), confusion_CC.sum(1), confusion_CC.sum(0))
@@ -104,7 +111,9 @@ class Classification:
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """`metrics` from predicted and true classes, both [N]."""
-        right, *both = (np.bincount(labels, minlength=classes) for labels in (true[true == guess], true, guess))
+        right, *both = (
+            np.bincount(labels, minlength=classes) for labels in (true[true == guess], true, guess)
+        )
         return _class_scores(right, *both)
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
@@ -117,8 +126,9 @@ class Classification:
 
 
 def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray) -> dict[str, float]:
-    """accuracy, macro_f1 and worst_class from how many samples of each class are guessed right, are there, and are guessed; {}
-    without samples. No matrix [C, C] is needed, which many classes would fill the memory with."""
+    """accuracy, macro_f1 and worst_class from how many samples of each class are guessed right, are there,
+    and are guessed; {} without samples. No matrix [C, C] is needed, which many classes would fill the memory
+    with."""
     if not true_C.sum():
         return {}
     present = true_C > 0
@@ -209,7 +219,8 @@ class Regression:
         )
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse, mae, and r2 where targets differ, of predicted and true targets, both [N]; {} for no samples."""
+        """rmse, mae, and r2 where targets differ, of predicted and true targets, both [N]; {} for no
+        samples."""
         if not len(true):
             return {}
         y = true.astype(np.float64)
@@ -218,14 +229,16 @@ class Regression:
         return self.client_scores(guess, true, classes) | r2
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse and mae on one client's test samples, of which there may be too few for a spread; {} if it has none."""
+        """rmse and mae on one client's test samples, of which there may be too few for a spread; {} if it has
+        none."""
         if not len(true):
             return {}
         error = guess - true.astype(np.float64)
         return {"rmse": math.sqrt(float((error**2).mean())), "mae": float(np.abs(error).mean())}
 
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client: squares are averaged, not their roots."""
+        """The scores on all clients' rows from those of each client: squares are averaged, not their
+        roots."""
         square = sum(share * one["rmse"] ** 2 for share, one in zip(shares, scores, strict=True))
         return {"rmse": math.sqrt(square), "mae": mean_scores(shares, scores)["mae"]}
 
@@ -269,10 +282,11 @@ class Segmentation:
         return z.argmax(1).to(torch.uint8 if z.shape[1] <= 256 else torch.int64)
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """Means over images, in [0, 1]: `dice` over classes but the background, `dice_both` over all; {} for no images.
+        """Means over images, in [0, 1]: `dice` over classes but the background, `dice_both` over all; {} for
+        no images.
 
-        An image counts the classes that are in its mask or predicted, so that absent ones do not raise the score; one
-        without any counts 1.
+        An image counts the classes that are in its mask or predicted, so that absent ones do not raise the
+        score; one without any counts 1.
         """
         if not len(true):
             return {}
@@ -330,7 +344,8 @@ def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """A class for every token that has a label. places: how many tokens a sample has, 0 for as many as numbers."""
+    """A class for every token that has a label. places: how many tokens a sample has, 0 for as many as
+    numbers."""
 
     places: int = 0
 
@@ -343,7 +358,8 @@ class TokenLabels:
         return (self.places,) if self.places else tuple(shape)
 
     def targets(self, y_BT: Tensor, classes: int) -> Tensor:
-        """The labels themselves, int64 [B, T]; distributions over a whole vocabulary would be as large as the logits."""
+        """The labels themselves, int64 [B, T]; distributions over a whole vocabulary would be as large as the
+        logits."""
         return y_BT.long()
 
     def loss(self, z_BTC: Tensor, y_BT: Tensor) -> Tensor:
@@ -384,8 +400,8 @@ class TokenLabels:
 class Task(Protocol):
     """Targets, loss, predictions and scores of one kind of labels.
 
-    Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for nothing else. Of
-    labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
+    Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for
+    nothing else. Of labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
     """
 
     name: ClassVar[str]
@@ -399,7 +415,8 @@ class Task(Protocol):
         ...
 
     def targets(self, y: Tensor, classes: int, /) -> Tensor:
-        """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]; or what other outputs are to be."""
+        """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]; or what other outputs are to
+        be."""
         ...
 
     def loss(self, z: Tensor, y: Tensor, /) -> Tensor:
@@ -407,7 +424,8 @@ class Task(Protocol):
         ...
 
     def predictions(self, z: Tensor, /) -> Tensor:
-        """The most likely class, [B, ...], from logits [B, C, ...]; or the number, or each label's probability [B, L]."""
+        """The most likely class, [B, ...], from logits [B, C, ...]; or the number, or each label's
+        probability [B, L]."""
         ...
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
@@ -432,9 +450,12 @@ class TargetScale(Protocol):
     def scale(self) -> float: ...
 
 
-def task_of(y: np.ndarray, loss: str = "auto", target: TargetScale | None = None, shape: tuple[int, ...] = ()) -> Task:
-    """Classification for labels [N], segmentation for masks [N, height, width], regression for a target; multi-label for
-    truth values [N, L]; a class for every token for labels [N, T] of samples [T], or of rows with several inputs.
+def task_of(
+    y: np.ndarray, loss: str = "auto", target: TargetScale | None = None, shape: tuple[int, ...] = ()
+) -> Task:
+    """Classification for labels [N], segmentation for masks [N, height, width], regression for a target;
+    multi-label for truth values [N, L]; a class for every token for labels [N, T] of samples [T], or of rows
+    with several inputs.
 
     loss: the setting of that name. target: of data whose labels are numbers. shape: of one sample.
     Raises UsageError (E109) for a loss of another task.
@@ -446,17 +467,25 @@ def task_of(y: np.ndarray, loss: str = "auto", target: TargetScale | None = None
             )
         return Regression(target.center, target.scale, "mse" if loss == "auto" else loss)
     if loss in REGRESSION_LOSSES:
-        raise UsageError("E109", f"loss={loss} compares numbers, but these samples have classes: leave loss=auto.")
+        raise UsageError(
+            "E109", f"loss={loss} compares numbers, but these samples have classes: leave loss=auto."
+        )
     if y.dtype.kind == "b":
         if loss != "auto":
-            raise UsageError("E109", f"loss={loss} is for one class a sample, and these have several: leave loss=auto.")
+            raise UsageError(
+                "E109", f"loss={loss} is for one class a sample, and these have several: leave loss=auto."
+            )
         return MultiLabel()
     if y.ndim == 2 and len(shape) == 1:
         if loss not in ("auto", "ce"):
-            raise UsageError("E109", f"loss={loss} compares masks, but these samples are tokens: leave loss=auto.")
+            raise UsageError(
+                "E109", f"loss={loss} compares masks, but these samples are tokens: leave loss=auto."
+            )
         return TokenLabels(y.shape[1])
     if y.ndim > 1:
         return Segmentation() if loss == "auto" else Segmentation(loss)
     if loss not in ("auto", "ce"):
-        raise UsageError("E109", f"loss={loss} compares masks, but these samples have one label each: leave loss=auto.")
+        raise UsageError(
+            "E109", f"loss={loss} compares masks, but these samples have one label each: leave loss=auto."
+        )
     return Classification()

@@ -1,4 +1,5 @@
-"""A coordinator that cannot be trusted: it holds the true key, and asks a site for what nobody has agreed to."""
+"""A coordinator that cannot be trusted: it holds the true key, and asks a site for what nobody has agreed
+to."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def _guarded(held: list[Victim], attack: Callable[[Victim], str]) -> str:
     pid, memory = victim.pid, memory_of(victim.pid)
     seen = attack(victim)
     check(alive(pid) and pid == victim.pid, "the worker has ended")
-    check(memory_of(pid) - memory < MOST_BYTES, f"the worker holds {(memory_of(pid) - memory) / 2**20:.0f} MB more")
+    check(
+        memory_of(pid) - memory < MOST_BYTES,
+        f"the worker holds {(memory_of(pid) - memory) / 2**20:.0f} MB more",
+    )
     check(not (victim.ground.root / "was-here").exists(), "code of a message was run")
     Policy().write(victim.folder)
     run, w = victim.begun(settings())
@@ -86,7 +90,8 @@ def swapped(v: Victim) -> str:
     answer = v.ask("visit", run, part="feddata", trip=0, lr=0.05)
     check("code" in answer.header and not answer.tree, f"samples left: {list(answer.tree)}")
     check(
-        v.ask("train", run, 1, {"w": w}, lr=0.05).header.get("n", 0) > 0, "the approved study is not trained any more"
+        v.ask("train", run, 1, {"w": w}, lr=0.05).header.get("n", 0) > 0,
+        "the approved study is not trained any more",
     )
     return text
 
@@ -94,7 +99,9 @@ def swapped(v: Victim) -> str:
 def placed_anew(v: Victim) -> str:
     """The same study, set up as another client among others."""
     run, w = v.begun(settings())
-    return v.refuses("E520", "setup", run, tree={"w": w}, settings=settings().as_dict(), k=1, clients=2, largest=5000)
+    return v.refuses(
+        "E520", "setup", run, tree={"w": w}, settings=settings().as_dict(), k=1, clients=2, largest=5000
+    )
 
 
 def averages(v: Victim) -> str:
@@ -115,7 +122,8 @@ def method(v: Victim) -> str:
 def share(v: Victim) -> str:
     """Inputs and features, which the default policy keeps."""
     return " | ".join(
-        refused(v.hello(v.new_run(), settings(name)), "E520") for name in ("feddata(share=1.0)", "fedmix(group=8)")
+        refused(v.hello(v.new_run(), settings(name)), "E520")
+        for name in ("feddata(share=1.0)", "fedmix(group=8)")
     )
 
 
@@ -126,7 +134,12 @@ def shapes(v: Victim) -> str:
     wrong = tree_map(lambda t: torch.zeros(3), w)
     text = v.refuses("E504", "setup", v.new_run(), tree={"w": wrong}, settings=s.as_dict(), **PLACE)
     codes = []
-    for tree in (wrong, tree_map(lambda t: t.to(torch.int8), w), {"head": {"more": torch.zeros(1)}}, torch.zeros(3)):
+    for tree in (
+        wrong,
+        tree_map(lambda t: t.to(torch.int8), w),
+        {"head": {"more": torch.zeros(1)}},
+        torch.zeros(3),
+    ):
         codes.append(v.refuses("E310", "train", run, 1, {"w": tree}, lr=0.05))
     return " | ".join([text, *codes])
 
@@ -144,7 +157,9 @@ def model_file(v: Victim) -> str:
         {"method": f"fedprox + {trap}\n"},
     ):
         texts.append(v.refuses("E506", "hello", v.new_run(), settings=plain | facts))
-        v.refuses("E506", "setup", v.new_run(), tree={"w": {"a": torch.zeros(1)}}, settings=plain | facts, **PLACE)
+        v.refuses(
+            "E506", "setup", v.new_run(), tree={"w": {"a": torch.zeros(1)}}, settings=plain | facts, **PLACE
+        )
     return texts[0]
 
 
@@ -179,7 +194,9 @@ def replayed(v: Victim) -> str:
 def paths(v: Victim) -> str:
     """Numbers of runs that lead elsewhere."""
     s = settings().as_dict()
-    return " | ".join(v.refuses("E114", "hello", run, settings=s) for run in ("../../etc", "..", "", "a/b", "/etc/x"))
+    return " | ".join(
+        v.refuses("E114", "hello", run, settings=s) for run in ("../../etc", "..", "", "a/b", "/etc/x")
+    )
 
 
 def longer(v: Victim) -> str:
@@ -187,7 +204,10 @@ def longer(v: Victim) -> str:
     run, w = v.begun(settings())
     texts = [v.refuses("E520", "train", run, 3, {"w": w}, lr=0.05)]
     answers = [v.ask("train", run, 1, {"w": w}, lr=0.05).header for _ in range(12)]
-    check(answers[-1].get("code") == "E520", f"asked 12 times for round 1: {answers[-1].get('text', 'answered')}")
+    check(
+        answers[-1].get("code") == "E520",
+        f"asked 12 times for round 1: {answers[-1].get('text', 'answered')}",
+    )
     return " | ".join([*texts, answers[-1]["text"]])
 
 
@@ -195,22 +215,33 @@ def nonsense(v: Victim) -> str:
     """Values that no honest request has."""
     run, w = v.begun(settings())
     odd: list[dict[str, Any]] = [
-        {"lr": None}, {"lr": float("nan")}, {"lr": "x"}, {"lr": 0.1, "base": "../../x"}, {"lr": 0.1, "base": 10**300},
-        {"lr": 0.1, "early": {"a": 1}}, {"lr": 0.1, "score": "x"}, {"lr": 0.1, "early": "ab"}, {"lr": 10**400},
-    ]  # fmt: skip
+        {"lr": None},
+        {"lr": float("nan")},
+        {"lr": "x"},
+        {"lr": 0.1, "base": "../../x"},
+        {"lr": 0.1, "base": 10**300},
+        {"lr": 0.1, "early": {"a": 1}},
+        {"lr": 0.1, "score": "x"},
+        {"lr": 0.1, "early": "ab"},
+        {"lr": 10**400},
+    ]
     for header in odd:
         v.refuses("E310", "train", run, 1, {"w": w}, **header)
     for t in (-5, True, 10**300, "1"):
         v.refuses("E310", "train", run, t, {"w": w}, lr=0.05)  # pyright: ignore[reportArgumentType]
     for place in ({"k": -1}, {"k": 5}, {"k": "a"}, {"largest": 2**62}, {"clients": 3 * 10**7}):
-        v.refuses("E310", "setup", v.new_run(), tree={"w": w}, settings=settings().as_dict(), **(PLACE | place))
+        v.refuses(
+            "E310", "setup", v.new_run(), tree={"w": w}, settings=settings().as_dict(), **(PLACE | place)
+        )
     return f"{len(odd) + 9} requests, each E310"
 
 
 def deep(v: Victim) -> str:
     """Names of 3,000 levels, and a header of 100,000."""
     run, w = v.begun(settings())
-    text = v.refuses("E310", "train", run, 1, {"w": w, "down": {"/".join("a" * 3000): torch.zeros(1)}}, lr=0.05)
+    text = v.refuses(
+        "E310", "train", run, 1, {"w": w, "down": {"/".join("a" * 3000): torch.zeros(1)}}, lr=0.05
+    )
     header = json.dumps({"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1})
     nested = header[:-1] + ', "q":' + "[" * 10**5 + "]" * 10**5 + "}"
     refused(v.send(SignedMessage(nested, v.key.sign(nested.encode()), b"")), "E310")

@@ -35,7 +35,8 @@ PICKLED = b"\x80\x04cos\nsystem\n(S'touch was-here'\ntR."
 
 @dataclass
 class Honest:
-    """An honest answer, about to be changed. key: the site's own. before: earlier answers, the last one last."""
+    """An honest answer, about to be changed. key: the site's own. before: earlier answers, the last one
+    last."""
 
     sealed: SignedMessage
     key: PrivateKey
@@ -59,7 +60,9 @@ class Honest:
 
     def weights(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SignedMessage:
         """With other weights, signed again."""
-        return self.holding(w=tree_map(lambda t: change(t) if t.is_floating_point() else t, self.packet.tree["w"]))
+        return self.holding(
+            w=tree_map(lambda t: change(t) if t.is_floating_point() else t, self.packet.tree["w"])
+        )
 
     def raw(self, blob: bytes, **facts: Any) -> SignedMessage:
         """With any bytes in the place of its tensors, and a digest and signature that fit."""
@@ -89,7 +92,9 @@ TRAIN: dict[str, Callable[[Honest], Changed]] = {
     "the answer to an earlier request": lambda h: h.before[-2] if len(h.before) > 1 else h.sealed,
     "the answer to another run": lambda h: h.before[0],
     "another site's name": lambda h: h.saying(site="a"),
-    "another's signature": lambda h: replace(h.sealed, signature=PrivateKey.make().sign(h.sealed.text.encode())),
+    "another's signature": lambda h: replace(
+        h.sealed, signature=PrivateKey.make().sign(h.sealed.text.encode())
+    ),
     "tensors changed after signing": lambda h: replace(h.sealed, blob=bytes(len(h.sealed.blob))),
     "a body of 60 MB": lambda h: h.raw(bytes(60 << 20)),
     "100,000 tensors": lambda h: h.holding(w={f"t{k}": torch.zeros(1) for k in range(100_000)}),

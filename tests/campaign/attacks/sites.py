@@ -23,22 +23,45 @@ AGREED, MANY = 5000, 1 << 30
 USED = ("a count of 1e15",)
 """Lies whose answers are used all the same, with what was known before in place of the lie."""
 CODES = {
-    "tensors of other sizes": "E302", "tensors of another type": "E303", "complex numbers": "E303 E304", "NaN": "E301",
-    "weights times 1e12": "E318", "more than was declared": "E303 E304", "a count of 1e15": "E305",
-    "a count of -5": "E305", "a count that is no number": "E305", "a loss of 1e299": "E301",
-    "the answer to an earlier request": "E304 E307", "the answer to another run": "E307", "another site's name": "E307",
-    "another's signature": "E310", "tensors changed after signing": "E310", "a body of 60 MB": "E304 E311",
-    "100,000 tensors": "E304 E311", "names of 1,500 levels": "E310", "a pickle": "E304",
-    "axes that do not fit": "E310", "JSON of 100,000 levels": "E310", "an error that moves the cursor": "E312",
-    "nothing in time": "E311", "more samples than agreed": "E505", "a count beyond all counts": "E310",
-    "another site": "E310", "another site's name in hello": "E310", "data of another shape": "E504",
-    "100,000 classes": "E310 E504", "classes that move the cursor": "E504", "a shape of 300,000 axes": "E310",
-}  # fmt: skip
-"""With which code the coordinator names the liar; one of them, where that depends on sizes or on how fast the machine is."""
+    "tensors of other sizes": "E302",
+    "tensors of another type": "E303",
+    "complex numbers": "E303 E304",
+    "NaN": "E301",
+    "weights times 1e12": "E318",
+    "more than was declared": "E303 E304",
+    "a count of 1e15": "E305",
+    "a count of -5": "E305",
+    "a count that is no number": "E305",
+    "a loss of 1e299": "E301",
+    "the answer to an earlier request": "E304 E307",
+    "the answer to another run": "E307",
+    "another site's name": "E307",
+    "another's signature": "E310",
+    "tensors changed after signing": "E310",
+    "a body of 60 MB": "E304 E311",
+    "100,000 tensors": "E304 E311",
+    "names of 1,500 levels": "E310",
+    "a pickle": "E304",
+    "axes that do not fit": "E310",
+    "JSON of 100,000 levels": "E310",
+    "an error that moves the cursor": "E312",
+    "nothing in time": "E311",
+    "more samples than agreed": "E505",
+    "a count beyond all counts": "E310",
+    "another site": "E310",
+    "another site's name in hello": "E310",
+    "data of another shape": "E504",
+    "100,000 classes": "E310 E504",
+    "classes that move the cursor": "E504",
+    "a shape of 300,000 axes": "E310",
+}
+"""With which code the coordinator names the liar; one of them, where that depends on sizes or on how fast the
+machine is."""
 
 
 def cases(ground: Ground, rng: random.Random) -> Iterator[Case]:
-    """Every lie in training, in an order of its own, in runs that go on; then every lie of who one is, each in its run."""
+    """Every lie in training, in an order of its own, in runs that go on; then every lie of who one is, each
+    in its run."""
     yield Case(FAMILY, f"{LIAR} becomes a liar", partial(replace, ground), 120, counts=False)
     lies = [lie for lie in TRAIN if lie != "the answer to another run"]
     rng.shuffle(lies)
@@ -84,7 +107,8 @@ def _case(lie: str, run: Ongoing) -> Case:
 
 
 def lied(run: Ongoing, lie: str) -> str:
-    """The liar alone is named, with the code of its lie; its answer is not used, and the truth is, right after."""
+    """The liar alone is named, with the code of its lie; its answer is not used, and the truth is, right
+    after."""
     ground, since, rounds = run.ground, len(run.events()), len(run.ground.rounds(run.name))
     programs, memory = ground.programs(), ground.memory(("conductor",))
     tell(ground, lie)
@@ -94,7 +118,10 @@ def lied(run: Ongoing, lie: str) -> str:
     finally:
         tell(ground, "")
     code, *others = named(run, since)
-    check(code in CODES[lie] and not others, f"named with {[code, *others]}, not {CODES[lie]}: {run.events()[since:]}")
+    check(
+        code in CODES[lie] and not others,
+        f"named with {[code, *others]}, not {CODES[lie]}: {run.events()[since:]}",
+    )
     told = f"{code} {run.told(code, LIAR, since)[0]}"
     check_unharmed(ground, programs)
     grown = ground.memory(("conductor",)) - memory
@@ -117,7 +144,8 @@ def missing(run: Ongoing, since: int) -> bool:
 
 
 def check_clean(run: Ongoing, since: int) -> None:
-    """Nobody else is named, nothing was run, and nothing that moves a cursor has reached a screen or a file."""
+    """Nobody else is named, nothing was run, and nothing that moves a cursor has reached a screen or a
+    file."""
     ground = run.ground
     others = [e["text"] for e in run.events()[since:] if re.match(r"[ab](:| (?!node))", e.get("text", ""))]
     check(not others, f"an honest site is named: {others}")
@@ -127,7 +155,8 @@ def check_clean(run: Ongoing, since: int) -> None:
 
 
 def introduced(run: Ongoing, lie: str) -> str:
-    """A run that begins beside the liar is that of the two honest sites, or of three in which the third is never used."""
+    """A run that begins beside the liar is that of the two honest sites, or of three in which the third is
+    never used."""
     ground = run.ground
     if lie == "more samples than agreed":
         admission.write_bound(ground.home, LIAR, AGREED)

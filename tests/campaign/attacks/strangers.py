@@ -31,8 +31,8 @@ from unskew.federation.tickets import Coordinator
 FAMILY = "strangers"
 ROUNDS = 40
 AT_ONCE_S, MOST_BYTES, MOST_TAKEN = 5.0, 20 << 20, 32 << 20
-"""How soon a connection is closed, how much memory the server, and how much of the disk messages, may take during an attack, and how much of a body the kernel's
-buffers take before anybody has read it."""
+"""How soon a connection is closed, how much memory the server, and how much of the disk messages, may take
+during an attack, and how much of a body the kernel's buffers take before anybody has read it."""
 Attack = Callable[[socket.socket], bool | None]
 Shown = dict[str, ssl.SSLContext | None]
 """What a stranger may show: nothing at all, no certificate, or one that is not admitted."""
@@ -66,7 +66,10 @@ def arrive(ground: Ground, shown: Shown) -> str:
     ground.do("federation", "admit", "lung", "--compared", "site-d/d.pub")
     ground.do("federation", "revoke", "lung", "d")
     shown |= {"in plain text": None, "without a certificate": bare(ground)}
-    shown |= {"with another authority's certificate": foreign, "with a key that was never admitted": unknown.tls()}
+    shown |= {
+        "with another authority's certificate": foreign,
+        "with a key that was never admitted": unknown.tls(),
+    }
     shown |= {"with a revoked certificate": SiteFolder.open(ground.root / "site-d").tls()}
     return f"{len(shown)} kinds"
 
@@ -85,22 +88,31 @@ def _guarded(work: Callable[[Ongoing], str], run: Ongoing) -> str:
     ground = run.ground
     programs, memory, files = ground.programs(), ground.memory(("front", "superlink")), files_of(ground)
     seen = work(run)
-    check_unharmed(ground, Programs({label: programs.pids[label] for label in ("serve", "front", "superlink")}))
+    check_unharmed(
+        ground, Programs({label: programs.pids[label] for label in ("serve", "front", "superlink")})
+    )
     grown = ground.memory(("front", "superlink")) - memory
     check(grown < MOST_BYTES, f"the server holds {grown / 2**20:.0f} MB more")
     check(files_of(ground) <= files, f"written: {sorted(files_of(ground) - files)}")
-    check(pieces_of(ground) < MOST_BYTES, f"pieces of messages take {pieces_of(ground) / 2**20:.0f} MB of the disk")
+    check(
+        pieces_of(ground) < MOST_BYTES,
+        f"pieces of messages take {pieces_of(ground) / 2**20:.0f} MB of the disk",
+    )
     check(not (ground.root / "was-here").exists(), "an app of a stranger was run")
     run.goes_on()
     return seen
 
 
 def files_of(ground: Ground) -> set[str]:
-    """Files that no stranger may make: all but logs, journals, databases, those of runs and sites, and the pieces of the
-    messages that sites and coordinator exchange meanwhile."""
+    """Files that no stranger may make: all but logs, journals, databases, those of runs and sites, and the
+    pieces of the messages that sites and coordinator exchange meanwhile."""
     paths = [path for path in ground.home.folder.rglob("*") if path.parent != _pieces(ground)]
     names = {str(path.relative_to(ground.root)) for path in paths}
-    return {name for name in names if not name.endswith((".log", ".jsonl", ".lock", ".part")) and ".db" not in name}
+    return {
+        name
+        for name in names
+        if not name.endswith((".log", ".jsonl", ".lock", ".part")) and ".db" not in name
+    }
 
 
 def pieces_of(ground: Ground) -> int:
@@ -117,17 +129,21 @@ def _pieces(ground: Ground) -> Path:
 
 
 def attack(ground: Ground, source: int, what: Attack) -> tuple[bool, float]:
-    """Connect from an address of its own and attack. Returns whether there was an answer, and the seconds until the end."""
+    """Connect from an address of its own and attack. Returns whether there was an answer, and the seconds
+    until the end."""
     began, answered = time.monotonic(), False
     with contextlib.suppress(OSError):
         here = (f"127.0.0.{60 + source}", 0)
-        with socket.create_connection(("127.0.0.1", ground.home.port), timeout=9, source_address=here) as line:
+        with socket.create_connection(
+            ("127.0.0.1", ground.home.port), timeout=9, source_address=here
+        ) as line:
             answered = bool(what(line))
     return answered, time.monotonic() - began
 
 
 def refused(ground: Ground, attacks: dict[str, Attack]) -> float:
-    """Raises Wrong unless every attack ends at once and without an answer. Returns the longest, in seconds."""
+    """Raises Wrong unless every attack ends at once and without an answer. Returns the longest, in
+    seconds."""
     longest = 0.0
     for source, (name, what) in enumerate(attacks.items()):
         answered, seconds = attack(ground, source % 6, what)

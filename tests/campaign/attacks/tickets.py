@@ -35,7 +35,10 @@ def invited(ground: Ground, site: str) -> Ticket:
 
 
 def refused(done: Called, why: str) -> str:
-    check(done.code == 2 and done.err.startswith("E50") and why in done.err, f"exit code {done.code}: {done.text}")
+    check(
+        done.code == 2 and done.err.startswith("E50") and why in done.err,
+        f"exit code {done.code}: {done.text}",
+    )
     return done.err.strip()
 
 
@@ -58,9 +61,13 @@ def twice(ground: Ground, site: str) -> str:
         unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-1/{site}.pub").code == 0,
         "the first key is refused",
     )
-    text = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-2/{site}.pub"), "another key")
+    text = refused(
+        unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-2/{site}.pub"), "another key"
+    )
     check(unskew(ground, "federation", "revoke", "lung", site).code == 0, "the first key is not admitted")
-    again = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-2/{site}.pub"), "ticket")
+    again = refused(
+        unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-2/{site}.pub"), "ticket"
+    )
     return without(ground, site, f"{text} | {again}")
 
 
@@ -74,13 +81,16 @@ def altered(ground: Ground, site: str) -> str:
 
 
 def replaced(ground: Ground, site: str) -> str:
-    """Another coordinator's key in it, and that key's signature: both ends see other fingerprints, and its key is refused."""
+    """Another coordinator's key in it, and that key's signature: both ends see other fingerprints, and its
+    key is refused."""
     key, ticket = PrivateKey.make(), invited(ground, site)
     replace(ticket, coordinator=key.public.text).signed(key).write(ground.root / f"{site}.replaced")
     done = unskew(ground, "join", f"{site}.replaced", "--folder", f"{site}-replaced", "--json")
     seen = json.loads(done.out)
     check(seen["coordinator"] != ground.home.fingerprints["coordinator"], "the fingerprint is the true one")
-    text = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-replaced/{site}.pub"), "ticket")
+    text = refused(
+        unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-replaced/{site}.pub"), "ticket"
+    )
     return without(ground, site, text)
 
 
@@ -89,7 +99,9 @@ def expired(ground: Ground, site: str) -> str:
     invited(ground, site)
     late = ground.home.ticket(site, days=-1)
     late.write(ground.home.ticket_file(site))
-    text = refused(unskew(ground, "join", str(ground.home.ticket_file(site)), "--folder", f"{site}-late"), "expired")
+    text = refused(
+        unskew(ground, "join", str(ground.home.ticket_file(site)), "--folder", f"{site}-late"), "expired"
+    )
     key = PrivateKey.make().public
     (ground.root / f"{site}.pub").write_text(f"{key.text} unskew-ticket={late.proof(key)}\n")
     again = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "expired")
@@ -101,7 +113,9 @@ def unproven(ground: Ground, site: str) -> str:
     invited(ground, site)
     (ground.root / f"{site}.pub").write_text(PrivateKey.make().public.text + "\n")
     return without(
-        ground, site, refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "ticket")
+        ground,
+        site,
+        refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "ticket"),
     )
 
 
@@ -111,7 +125,9 @@ def of_another(ground: Ground, site: str) -> str:
     invited(ground, site)
     invited(ground, other)
     SiteFolder.make(ground.root / f"{site}-other", Ticket.read(ground.home.ticket_file(site)))
-    done = unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-other/{site}.pub", "--site", other)
+    done = unskew(
+        ground, "federation", "admit", "lung", "--compared", f"{site}-other/{site}.pub", "--site", other
+    )
     return without(ground, site, without(ground, other, refused(done, "ticket")))
 
 

@@ -53,9 +53,13 @@ class Victim:
         return self.send(seal(fixed | header, tree or {}, self.key))
 
     def send(self, request: SignedMessage) -> Packet:
-        return unseal(ask_worker(self.socket, self.joined.folder, request, ANSWERS_S), self.joined.key.public, WIDE)
+        return unseal(
+            ask_worker(self.socket, self.joined.folder, request, ANSWERS_S), self.joined.key.public, WIDE
+        )
 
-    def refuses(self, code: str, kind: str, run: str, t: int = 0, tree: Tree | None = None, **header: Any) -> str:
+    def refuses(
+        self, code: str, kind: str, run: str, t: int = 0, tree: Tree | None = None, **header: Any
+    ) -> str:
         """Raises Wrong unless the site refuses with this code, and sends no tensor. Returns what it says."""
         return refused(self.ask(kind, run, t, tree, **header), code)
 
@@ -98,5 +102,7 @@ def refused(answer: Packet, code: str) -> str:
 def settings(method: str = "fedavg", **changes: Any) -> Settings:
     """A study as the coordinator sends it."""
     return study_settings(
-        config.build({"method": method, "model": "mlp", "rounds": 2, "epochs": 1, "batch": 32, "seed": 0} | changes)
+        config.build(
+            {"method": method, "model": "mlp", "rounds": 2, "epochs": 1, "batch": 32, "seed": 0} | changes
+        )
     ).replace(clients=2)

@@ -1,18 +1,21 @@
 """Audit: a lower bound on epsilon by canaries in one run (Steinke, Nasr and Jagielski, NeurIPS 2023).
 
-The run is trained once more with the same settings, but each of m canaries is left out with probability 1/2: samples of
-its clients, or whole clients. The auditor sees the merged model alone and guesses, of the `share` of canaries whose own
-class it is most and least sure of, that they were in and out. So many right guesses would be unlikely under a smaller
-epsilon than the bound (theorem 5.2), at 95 %.
+The run is trained once more with the same settings, but each of m canaries is left out with probability 1/2:
+samples of its clients, or whole clients. The auditor sees the merged model alone and guesses, of the `share`
+of canaries whose own class it is most and least sure of, that they were in and out. So many right guesses
+would be unlikely under a smaller epsilon than the bound (theorem 5.2), at 95 %.
 canaries=mislabelled: canary samples have a class drawn at random, which a model can only memorise.
-The claim is that of the run, or of what was trained for the audit if that protects less: clients without their canaries are
-smaller, so dpsgd draws each sample more often. A claim for a delta above `delta` is audited at its own. A client more or less
-is two steps from a client with another sample: with samples as canaries a claim (epsilon, delta) for clients stands for
-(2 epsilon, (1 + e^epsilon) delta). Canaries are samples that one client alone holds.
-Differs from the paper: the auditor sees the model after the last round, not every round; so the bound is looser.
+The claim is that of the run, or of what was trained for the audit if that protects less: clients without
+their canaries are smaller, so dpsgd draws each sample more often. A claim for a delta above `delta` is
+audited at its own. A client more or less is two steps from a client with another sample: with samples as
+canaries a claim (epsilon, delta) for clients stands for (2 epsilon, (1 + e^epsilon) delta). Canaries are
+samples that one client alone holds.
+Differs from the paper: the auditor sees the model after the last round, not every round; so the bound is
+looser.
 
-Of the theorem: each of m canaries is in the data with probability 1/2. The auditor guesses of r of them whether they are, and v
-guesses are right. If the run is (eps, delta)-DP, guesses are no better than coins of q = e^eps / (1 + e^eps), but for delta:
+Of the theorem: each of m canaries is in the data with probability 1/2. The auditor guesses of r of them
+whether they are, and v guesses are right. If the run is (eps, delta)-DP, guesses are no better than coins of
+q = e^eps / (1 + e^eps), but for delta:
     P[V >= v] <= beta + 2 m delta alpha,     beta = P[B >= v],  B ~ Binomial(r, q)
     alpha = max_{1 <= i <= m} P[v > B >= v - i] / i
 The bound is the largest eps for which that is at most 1 - confidence.
@@ -56,9 +59,11 @@ class Claim:
     delta: float
 
     def replaced(self) -> Claim:
-        """What it says where a canary does not come or go with its unit, but changes it: the unit goes, and another comes.
+        """What it says where a canary does not come or go with its unit, but changes it: the unit goes, and
+        another comes.
 
-        Two steps of a client more or less lie between an update with a sample and the same client's update without it.
+        Two steps of a client more or less lie between an update with a sample and the same client's update
+        without it.
         """
         if self.epsilon > MOST_EPSILON:
             return NO_CLAIM
@@ -70,7 +75,8 @@ NO_CLAIM = Claim(math.inf, 0.0)
 
 
 def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
-    """The most likely that (epsilon, delta)-DP makes as many right guesses. counts: canaries m, guesses r, right ones v."""
+    """The most likely that (epsilon, delta)-DP makes as many right guesses. counts: canaries m, guesses r,
+    right ones v."""
     m, r, v = counts
     q = 1 / (1 + math.exp(-epsilon))
     beta = float(binom.sf(v - 1, r, q))
@@ -88,11 +94,14 @@ def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) 
         return 0.0
     if chance(counts, MOST_EPSILON, delta) <= risk:
         return MOST_EPSILON
-    return cast(float, brentq(lambda epsilon: chance(counts, epsilon, delta) - risk, 0.0, MOST_EPSILON, xtol=1e-9))
+    return cast(
+        float, brentq(lambda epsilon: chance(counts, epsilon, delta) - risk, 0.0, MOST_EPSILON, xtol=1e-9)
+    )
 
 
 def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> tuple[int, int, int]:
-    """(m, r, v): the share of canaries with the highest scores is taken for inside, as many of the lowest for outside."""
+    """(m, r, v): the share of canaries with the highest scores is taken for inside, as many of the lowest for
+    outside."""
     m = len(scores_M)
     half = min(m // 2, max(1, round(share * m / 2)))  # nothing is guessed of one canary, and of none twice
     order = np.argsort(scores_M, kind="stable")
@@ -111,8 +120,12 @@ class Audit(Attack):
     """Bounds epsilon from below."""
 
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most canaries"] = 1000
-    unit: Annotated[Literal["sample", "client"], "what a canary is: a sample, or a client with all it has"] = "sample"
-    canaries: Annotated[Literal["mislabelled", "as they are"], "the classes of canary samples"] = "mislabelled"
+    unit: Annotated[
+        Literal["sample", "client"], "what a canary is: a sample, or a client with all it has"
+    ] = "sample"
+    canaries: Annotated[Literal["mislabelled", "as they are"], "the classes of canary samples"] = (
+        "mislabelled"
+    )
     share: Annotated[float, Gt(0), Le(1), "share of the canaries of which the auditor guesses"] = 0.2
     delta: Annotated[
         float, Ge(0), Lt(1), "the delta under which epsilon is bounded, or the claim's, if that is larger"
@@ -129,7 +142,11 @@ class Audit(Attack):
             return "it needs one label a sample"
         if not scene.sent:
             return "its clients send no weights"
-        return None if len(self._canaries(scene.run.federation)) else "every sample is held by several of its clients"
+        return (
+            None
+            if len(self._canaries(scene.run.federation))
+            else "every sample is held by several of its clients"
+        )
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         federation = scene.run.federation
@@ -140,15 +157,20 @@ class Audit(Attack):
         lists, y = self._planted(federation, canaries, inside, rng)
         if not any(map(len, lists)):
             return self._outcome(
-                (len(canaries), 0, 0), claim_of(scene, self.unit, scene.run), ("nothing was left to train on",)
+                (len(canaries), 0, 0),
+                claim_of(scene, self.unit, scene.run),
+                ("nothing was left to train on",),
             )
-        again = resolve.run_on(replace(federation, train=Index.of(lists), y=y), scene.run.settings, scene.run.method)
+        again = resolve.run_on(
+            replace(federation, train=Index.of(lists), y=y), scene.run.settings, scene.run.method
+        )
         sure = self._sure(scene, y, canaries, train_model(again))
         counts = count_guesses(sure, inside, self.share if self.unit == "sample" else 1.0)
         return self._outcome(counts, claim_of(scene, self.unit, again), ())
 
     def _canaries(self, federation: Federation) -> np.ndarray:
-        """What may be a canary: rows that one client alone holds, for a claim covers what one client does; or clients."""
+        """What may be a canary: rows that one client alone holds, for a claim covers what one client does; or
+        clients."""
         if self.unit == "client":
             return np.flatnonzero(federation.sizes > 0)
         rows, holders = np.unique(federation.train.rows, return_counts=True)
@@ -164,7 +186,10 @@ class Audit(Attack):
         if value > claim.epsilon:
             rare = chance(counts, claim.epsilon, delta)
             text = f"epsilon {claim.epsilon:.3g} is claimed, and the audit refutes it: {right}"
-            remarks = (*remarks, f"{text}; where the claim holds, at most {rare:.2g} of audits come to as many")
+            remarks = (
+                *remarks,
+                f"{text}; where the claim holds, at most {rare:.2g} of audits come to as many",
+            )
         return Outcome((score,), f"none; {right}", {}, remarks)
 
     def _planted(
@@ -181,7 +206,11 @@ class Audit(Attack):
 
     def _sure(self, scene: Scene, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
         """[M] how sure the model is of each canary's own class; of a client the mean over what it had."""
-        rows = [canaries] if self.unit == "sample" else [np.asarray(scene.run.federation.train[k]) for k in canaries]
+        rows = (
+            [canaries]
+            if self.unit == "sample"
+            else [np.asarray(scene.run.federation.train[k]) for k in canaries]
+        )
         index = torch.as_tensor(np.concatenate(rows))
         own = torch.as_tensor(y)[index]
         sure = shadows.confidences(scene, [weights], scene.seen(scene.trainer.samples.x[index]), own)[0]
@@ -204,20 +233,26 @@ def train_model(run: Run) -> Weights:
 
 
 def claim_of(scene: Scene, unit: str, again: Run) -> Claim:
-    """What is claimed of the merged model for one canary, against whoever gets it: by privacy.json, or for the run that was
-    trained for the audit if that is less.
+    """What is claimed of the merged model for one canary, against whoever gets it: by privacy.json, or for
+    the run that was trained for the audit if that is less.
 
-    unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients, and what protects clients less of a
-    sample.
+    unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients, and what protects
+    clients less of a sample.
     """
     kept = schema.read_privacy(scene.path)
     anew = accounts(again.method, again.fed, again.federation.label_counts)
     claims = [NO_CLAIM]
     for part in scene.run.method.parts:
         readings = kept.get(part.name, {}).get("epsilons", [])
-        if not readings or part.name not in anew or not (part.protects or (part.samples_apart and unit == "sample")):
+        if (
+            not readings
+            or part.name not in anew
+            or not (part.protects or (part.samples_apart and unit == "sample"))
+        ):
             continue
         stated, now = readings[0]["epsilon"], anew[part.name].epsilons[0][0]
-        claim = Claim(math.inf if stated is None else max(float(stated), now), float(getattr(part, "delta", 0.0)))
+        claim = Claim(
+            math.inf if stated is None else max(float(stated), now), float(getattr(part, "delta", 0.0))
+        )
         claims.append(claim.replaced() if part.protects and unit == "sample" else claim)
     return min(claims, key=lambda claim: claim.epsilon)

@@ -1,11 +1,13 @@
-"""Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD 2024, figure 9d)?
+"""Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD
+2024, figure 9d)?
 
-The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits into: the
-brightest value of the first channel of the adversary's own samples, or the darkest where these are bright there. The adversary marks half of its own samples, computes from them what a client would send, and trains a classifier for "marked
-or not" on n of these, for several n; it is scored on the samples that clients shared, half of them marked before they are
-sent.
-Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages are of
-samples that are all marked or all not.
+The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits
+into: the brightest value of the first channel of the adversary's own samples, or the darkest where these are
+bright there. The adversary marks half of its own samples, computes from them what a client would send, and
+trains a classifier for "marked or not" on n of these, for several n; it is scored on the samples that clients
+shared, half of them marked before they are sent.
+Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages
+are of samples that are all marked or all not.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ READS = ("flea/features", "fedmix/x", "naivemix/x")
 CORNER = 2
 """The row and the column where the marker begins."""
 SEEN = 0.25
-"""What a marker in the brightest colour must differ from the pixels in its place, in the range of values; else it is dark."""
+"""What a marker in the brightest colour must differ from the pixels in its place, in the range of values;
+else it is dark."""
 Sent = Callable[[Tensor], Tensor]
 """What clients would send of samples as stored, [N, *shape] -> [N', ...]."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A square in an image. place: its rows, which are its columns, too. colour: of its pixels in the first channel."""
+    """A square in an image. place: its rows, which are its columns, too. colour: of its pixels in the first
+    channel."""
 
     image: Image
     place: slice
@@ -73,7 +77,8 @@ class Context(Attack):
 
     marker: Annotated[int, Ge(1), "side of the marker in pixels"] = 5
     own: Annotated[
-        tuple[Annotated[int, Ge(20), Le(1_000_000)], ...], "numbers of own samples with which the attacker tries"
+        tuple[Annotated[int, Ge(20), Le(1_000_000)], ...],
+        "numbers of own samples with which the attacker tries",
     ] = (100, 300, 1000, 3000, 10_000)
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
     name: ClassVar[str] = "context"
@@ -161,7 +166,8 @@ def _accuracy(sure: np.ndarray, marks: Tensor) -> tuple[float, float, float]:
 
 
 def _scores(share: str, of: str, sure: np.ndarray, marks: Tensor, plan: tuple[int, bool]) -> list[Score]:
-    """Accuracy and AUC; on raw inputs the marker is seen at a glance. plan: seed, whether these are the main scores."""
+    """Accuracy and AUC; on raw inputs the marker is seen at a glance. plan: seed, whether these are the main
+    scores."""
     seed, main = plan
     carry, n = marks.numpy().astype(bool), len(sure)
     accuracy = Score(share, of, "accuracy", *_accuracy(sure, marks), 0.5, 1.0, n, main)

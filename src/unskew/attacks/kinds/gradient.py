@@ -1,16 +1,20 @@
-"""Gradient: labels (iDLG, Zhao et al., 2020) and images (Geiping et al., NeurIPS 2020) from the update of one client.
+"""Gradient: labels (iDLG, Zhao et al., 2020) and images (Geiping et al., NeurIPS 2020) from the update of one
+client.
 
 With D = w_t - w_k, the update of a client with n samples, and d_c its entry for class c in the head's bias:
     labels:  n_c = n (p_c - d_c / sum_s lr_s)      p: mean prediction on the adversary's own samples
-             the n classes with the largest n_c, each as often as n_c says; with n = 1 the class with the least d_c
-    images:  min_x  1 - cos(D(x), D) + tv TV(x)    D(x): the update that x, with these labels, would have given
+             the n classes with the largest n_c, each as often as n_c says; with n = 1 the class with the
+             least d_c
+    images:  min_x  1 - cos(D(x), D) + tv TV(x)    D(x): the update that x, with these labels, would have
+    given
 by signed Adam with a falling rate; samples are then paired with what was made by least squared error.
-The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that the run's last
-round, or its first, began with, without the method's Parts; so where a Part changes what leaves (noise for every sample, an
-encoding), only `batch=0` is made, which attacks the updates that were sent.
-Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are not known
-but guessed as above. Of several inputs each is scored by itself and searched from the mean of the attacker's own in steps
-of their standard deviation; whole numbers and truth values move like any number.
+The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that
+the run's last round, or its first, began with, without the method's Parts; so where a Part changes what
+leaves (noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were
+sent.
+Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are
+not known but guessed as above. Of several inputs each is scored by itself and searched from the mean of the
+attacker's own in steps of their standard deviation; whole numbers and truth values move like any number.
 """
 
 from __future__ import annotations
@@ -28,7 +32,15 @@ from torch import Tensor
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import Samples, unseen
-from unskew.attacks.inversion import Inversion, Search, Update, has_slopes, pieces, round_counts, score_subject
+from unskew.attacks.inversion import (
+    Inversion,
+    Search,
+    Update,
+    has_slopes,
+    pieces,
+    round_counts,
+    score_subject,
+)
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
@@ -49,12 +61,14 @@ class Gradient(Attack):
     """Inverts updates of clients with few samples."""
 
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 8
-    batch: Annotated[int, Ge(0), Le(MOST), "samples of each attacked client; 0: its update as it was sent"] = 1
+    batch: Annotated[
+        int, Ge(0), Le(MOST), "samples of each attacked client; 0: its update as it was sent"
+    ] = 1
     most: Annotated[int, Ge(1), Le(MOST), "the most samples of an attacked client, if batch is 0"] = MOST
     epochs: Annotated[int, Ge(1), Le(100), "local epochs of an attacked client, if batch is not 0"] = 1
-    at: Annotated[Literal["last", "first"], "the round on whose first weights clients train, if batch is not 0"] = (
-        "last"
-    )
+    at: Annotated[
+        Literal["last", "first"], "the round on whose first weights clients train, if batch is not 0"
+    ] = "last"
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of an inversion"] = 300
     tv: Annotated[float, Ge(0), Le(1000), "weight of the total variation"] = 0.01
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
@@ -71,13 +85,18 @@ class Gradient(Attack):
         if not set(scene.run.fed.net.learnable) <= set(scene.sent):
             return "its clients do not send all weights that they train"
         if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
-            return "its clients start from weights of their own, and an inversion from those that all are sent"
+            return (
+                "its clients start from weights of their own, and an inversion from those that all are sent"
+            )
         if module_inputs.has_embedding(scene.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
         if not has_slopes(scene.run.fed.net):
             return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
         if self.batch and (part := _changes_what_leaves(scene.run.method)):
-            text = f"'{part}' changes what its clients send, and not what clients that are made up for the attack would"
+            text = (
+                f"'{part}' changes what its clients send, and not what clients that are made up for the"
+                " attack would"
+            )
             return f"{text}; set batch=0, which attacks updates as they were sent"
         if not self.batch and not self._smallest(scene):
             return f"no client that answered in its last round has at most {self.most} samples; set batch"
@@ -98,7 +117,9 @@ class Gradient(Attack):
             right.append((_common(labels, y), _common(_likeliest(own, len(y), scene.run.fed.classes), y)))
             x = inversion.inputs(update, labels, digest(seed, "inversion", number))
             stored_x = scene.unseen_by_model(x)
-            order = _pairs(*(pieces(layout, each.float()) for each in (stored_x, stored, own.x.to(stored.device))))
+            order = _pairs(
+                *(pieces(layout, each.float()) for each in (stored_x, stored, own.x.to(stored.device)))
+            )
             answers.append(stored_x[order])
             there.append(stored)
         return self._outcome(scene, own, torch.cat(answers), torch.cat(there), right)
@@ -114,7 +135,8 @@ class Gradient(Attack):
         return epochs * -(-n // scene.run.settings.batch)
 
     def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
-        """What the clients were sent; and of each its samples as stored, their classes, and its weights after training."""
+        """What the clients were sent; and of each its samples as stored, their classes, and its weights after
+        training."""
         y = torch.as_tensor(scene.run.federation.y)
         if not self.batch:
             heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
@@ -132,12 +154,18 @@ class Gradient(Attack):
         stored, labels = scene.trainer.samples.x[torch.as_tensor(drawn)], y[torch.as_tensor(drawn)]
         plan = self.epochs, digest(seed, "clients")
         after = shadows.train_shadows(scene, scene.seen(stored), labels, inside, start, plan)
-        return start, [(stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)]
+        return start, [
+            (stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)
+        ]
 
     def _outcome(
         self, scene: Scene, own: Samples, answers: Tensor, there: Tensor, right: Sequence[tuple[int, int]]
     ) -> Outcome:
-        of = f"clients of {self.batch}, {self.epochs} epochs, {self.at} round" if self.batch else "updates as sent"
+        of = (
+            f"clients of {self.batch}, {self.epochs} epochs, {self.at} round"
+            if self.batch
+            else "updates as sent"
+        )
         layout = scene.run.federation.layout
         mine, back, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
         recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
@@ -155,16 +183,24 @@ class Gradient(Attack):
 
 
 def _changes_what_leaves(method: Method) -> str:
-    """The name of a Part by which a client sends something else than the weights that its training ends with; "" without one."""
+    """The name of a Part by which a client sends something else than the weights that its training ends with;
+    "" without one."""
     return next(
-        (p.name for p in method.parts if p.samples_apart or any(overrides(p, h) for h in ("encode", "sends"))), ""
+        (
+            p.name
+            for p in method.parts
+            if p.samples_apart or any(overrides(p, h) for h in ("encode", "sends"))
+        ),
+        "",
     )
 
 
 def _common(guess: Tensor, y: Tensor) -> int:
     """How many labels are right, whatever their order."""
     classes = int(max(guess.max(), y.max())) + 1
-    both = torch.minimum(torch.bincount(guess.cpu(), minlength=classes), torch.bincount(y.cpu(), minlength=classes))
+    both = torch.minimum(
+        torch.bincount(guess.cpu(), minlength=classes), torch.bincount(y.cpu(), minlength=classes)
+    )
     return int(both.sum())
 
 
@@ -176,10 +212,13 @@ def _likeliest(own: Samples, n: int, classes: int) -> Tensor:
 def _pairs(answers: Mapping[str, Tensor], there: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
     """For each sample the number of what was made that is paired with it, by the least sum of squared errors.
 
-    By the names of the inputs, each of which counts as much as the others, by its mean and in the variance of the attacker's own.
+    By the names of the inputs, each of which counts as much as the others, by its mean and in the variance of
+    the attacker's own.
     """
     cost = sum(
-        torch.cdist(x.flatten(1), answers[name].flatten(1)).pow(2) / x[0].numel() / (float(own[name].var()) or 1.0)
+        torch.cdist(x.flatten(1), answers[name].flatten(1)).pow(2)
+        / x[0].numel()
+        / (float(own[name].var()) or 1.0)
         for name, x in there.items()
     )
     assert isinstance(cost, Tensor)

@@ -1,10 +1,11 @@
-"""Match: which record is behind the noisy latent means that FedDPMS's clients share (ours; Chen & Vikalo, CVPRW 2023)?
+"""Match: which record is behind the noisy latent means that FedDPMS's clients share (ours; Chen & Vikalo,
+CVPRW 2023)?
 
-The adversary averages the vectors that a client released of one class, which takes the noise out (sigma / sqrt(alpha)),
-encodes candidates with the encoder of that round, and names the candidate that is nearest to the average. Candidates
-are the client's samples of the class and as many samples of that class that no client holds, so that chance is 1/2; where
-clients' samples look otherwise at each (a feature skew, sites), its own test samples, or it is not attacked. Candidates that
-are equally near share the answer.
+The adversary averages the vectors that a client released of one class, which takes the noise out (sigma /
+sqrt(alpha)), encodes candidates with the encoder of that round, and names the candidate that is nearest to
+the average. Candidates are the client's samples of the class and as many samples of that class that no client
+holds, so that chance is 1/2; where clients' samples look otherwise at each (a feature skew, sites), its own
+test samples, or it is not attacked. Candidates that are equally near share the answer.
     one vector        nothing is averaged
     all vectors       the average of all that were released
 It is attacked by (client, class): the more samples stand behind a mean, the less it is near any of them.
@@ -40,14 +41,16 @@ ONE, ALL = "one vector", "all vectors"
 
 @dataclass(frozen=True)
 class Trial:
-    """One released mean. z: [n, L], its vectors. candidates: [2 m, L] latents, the client's own m first; x: samples."""
+    """One released mean. z: [n, L], its vectors. candidates: [2 m, L] latents, the client's own m first; x:
+    samples."""
 
     z: Tensor
     candidates: Tensor
     x: Tensor
 
     def hit(self, z_L: Tensor) -> float:
-        """1 if the candidate nearest to this vector is one of the client's, else 0; of several that are as near, their share."""
+        """1 if the candidate nearest to this vector is one of the client's, else 0; of several that are as
+        near, their share."""
         distance = torch.linalg.vector_norm(self.candidates - z_L, dim=1)
         nearest = (distance == distance.min()).double()
         return float(nearest[: len(nearest) // 2].sum() / nearest.sum()) if bool(nearest.any()) else 0.5
@@ -59,10 +62,16 @@ class Match(Attack):
 
     name: ClassVar[str] = "match"
     asks: ClassVar[str] = "which record is behind it?"
-    adversary: ClassVar[str] = "the server, and every client, for all are sent all latents, the encoder and the decoder"
+    adversary: ClassVar[str] = (
+        "the server, and every client, for all are sent all latents, the encoder and the decoder"
+    )
 
     def refuse(self, scene: Scene) -> str | None:
-        return None if part_of(scene, FedDPMS) else "its clients share no noisy means of latents, as FedDPMS's do"
+        return (
+            None
+            if part_of(scene, FedDPMS)
+            else "its clients share no noisy means of latents, as FedDPMS's do"
+        )
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedDPMS)
@@ -73,11 +82,24 @@ class Match(Attack):
         strangers, remarks = _strangers(scene, visit, own, seed)
         trials = list(self._trials(scene, visit, strangers, seed))
         if not trials:
-            text = f"no class of which a client of {scene.path} released a mean has samples that no client holds"
-            raise UsageError("E151", "; ".join(remarks) or f"{text}, so nothing can be told from its members.")
+            text = (
+                f"no class of which a client of {scene.path} released a mean has samples that no client holds"
+            )
+            raise UsageError(
+                "E151", "; ".join(remarks) or f"{text}, so nothing can be told from its members."
+            )
         hits = {ONE: sum(t.hit(t.z[0]) for t in trials), ALL: sum(t.hit(t.z.mean(0)) for t in trials)}
         scores = [
-            Score(f"{part.name}/z", of, "top-1 match", *share_of(n, len(trials)), 0.5, 1.0, len(trials), main=of == ALL)
+            Score(
+                f"{part.name}/z",
+                of,
+                "top-1 match",
+                *share_of(n, len(trials)),
+                0.5,
+                1.0,
+                len(trials),
+                main=of == ALL,
+            )
             for of, n in hits.items()
         ]
         sheet = self._sheet(scene, decoder, trials)
@@ -86,8 +108,11 @@ class Match(Attack):
         name = f"{len(own)} {own.name}" if first is own else "test samples, of each client its own"
         return Outcome(tuple(scores), name, pictures, tuple(remarks))
 
-    def _trials(self, scene: Scene, visit: Visit, strangers: Mapping[int, Samples], seed: int) -> Iterator[Trial]:
-        """Every released mean with its candidates, in random order, at most as many as samples are to be attacked.
+    def _trials(
+        self, scene: Scene, visit: Visit, strangers: Mapping[int, Samples], seed: int
+    ) -> Iterator[Trial]:
+        """Every released mean with its candidates, in random order, at most as many as samples are to be
+        attacked.
 
         strangers: by client, samples that it is told from.
         """
@@ -114,7 +139,9 @@ class Match(Attack):
     def _sheet(self, scene: Scene, decoder: Weights, trials: list[Trial]) -> dict[str, object]:
         shape = scene.run.fed.shape
         with torch.no_grad():
-            decoded = decode(decoder, torch.stack([t.z.mean(0) for t in trials[: success.MOST_IMAGES]]), shape)
+            decoded = decode(
+                decoder, torch.stack([t.z.mean(0) for t in trials[: success.MOST_IMAGES]]), shape
+            )
         decoded = scene.natural(scene.unseen_by_model(decoded)).float()
         shown = [scene.natural(t.x).float() for t in trials[: success.MOST_IMAGES]]
         nearest = torch.stack([x[success.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
@@ -122,7 +149,8 @@ class Match(Attack):
 
 
 def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dict[int, Samples], list[str]]:
-    """(samples that no client holds and that look like a client's, by client; what is said of clients without enough of them)."""
+    """(samples that no client holds and that look like a client's, by client; what is said of clients without
+    enough of them)."""
     federation = scene.run.federation
     strangers, remarks = dict[int, Samples](), list[str]()
     for k in (r.client for r in visit.replies):
@@ -150,8 +178,11 @@ def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
     release = scene.first(f"{part.name} release", look)
     if release is None:
         raise UsageError(
-            "E151", f"no client of {scene.path} released anything: no class is large enough, or no round was left."
+            "E151",
+            f"no client of {scene.path} released anything: no class is large enough, or no round was left.",
         )
     visit, decoder, ours = release
-    scene.check_same(ours, scene.final.slices[part.name]["z"][[r.client for r in visit.replies]], f"{part.name}/z")
+    scene.check_same(
+        ours, scene.final.slices[part.name]["z"][[r.client for r in visit.replies]], f"{part.name}/z"
+    )
     return visit, decoder

@@ -1,14 +1,18 @@
-"""Membership: was this sample in the training? By loss (Yeom et al., CSF 2018) and LiRA (Carlini et al., S&P 2022).
+"""Membership: was this sample in the training? By loss (Yeom et al., CSF 2018) and LiRA (Carlini et al., S&P
+2022).
 
 loss:  score(x, y) = log p_y - log(1 - p_y) under the attacked model, larger for members
 lira:  score = log N(phi; mu_in, s_in^2) - log N(phi; mu_out, s_out^2),  phi = log p_y - log(1 - p_y)
-       mu_in, mu_out: of shadow models trained with and without the sample; each trains on half of the candidates
-Attacked are the merged model (shadows start from the initial weights) and the last update of single clients (shadows
-start from the weights that the client received). Candidates are as many members as samples that no client holds, with
-the same classes; where clients' samples look otherwise at each (a feature skew, sites), those of an update are its client's
-own test samples, or it is not attacked. True positives are counted at 1 % and 0.1 % false ones, or at none where there are
-too few strangers for that; without the payload they are those that a threshold at a stranger's score lets pass.
-Differs from the paper: shadows are 16, share their first weights, and minimise the task's loss without the method's Parts.
+       mu_in, mu_out: of shadow models trained with and without the sample; each trains on half of the
+       candidates
+Attacked are the merged model (shadows start from the initial weights) and the last update of single clients
+(shadows start from the weights that the client received). Candidates are as many members as samples that no
+client holds, with the same classes; where clients' samples look otherwise at each (a feature skew, sites),
+those of an update are its client's own test samples, or it is not attacked. True positives are counted at 1 %
+and 0.1 % false ones, or at none where there are too few strangers for that; without the payload they are
+those that a threshold at a stranger's score lets pass.
+Differs from the paper: shadows are 16, share their first weights, and minimise the task's loss without the
+method's Parts.
 """
 
 from __future__ import annotations
@@ -45,13 +49,20 @@ RATES = (0.01, 0.001)
 class Membership(Attack):
     """Tells members of the training set from samples that nobody trained on."""
 
-    clients: Annotated[int, Ge(0), Le(100), "how many clients' updates are attacked, the largest of the last round"] = 3
-    shadows: Annotated[int, Ge(0), MultipleOf(2), "shadow models of each attacked model; 0: the loss alone"] = 16
-    passes: Annotated[int, Ge(0), "passes of a shadow of the merged model; 0: as many as clients made, at most 20"] = 0
+    clients: Annotated[
+        int, Ge(0), Le(100), "how many clients' updates are attacked, the largest of the last round"
+    ] = 3
+    shadows: Annotated[
+        int, Ge(0), MultipleOf(2), "shadow models of each attacked model; 0: the loss alone"
+    ] = 16
+    passes: Annotated[
+        int, Ge(0), "passes of a shadow of the merged model; 0: as many as clients made, at most 20"
+    ] = 0
     name: ClassVar[str] = "membership"
     asks: ClassVar[str] = "was this sample in the training?"
     adversary: ClassVar[str] = (
-        "of the merged model: whoever gets it, all clients included; of an update: the server. Both know the candidates"
+        "of the merged model: whoever gets it, all clients included; of an update: the server. Both know the"
+        " candidates"
     )
     on_merged: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, object]] = {"shadows": 8, "clients": 1, "samples": 200}
@@ -65,8 +76,14 @@ class Membership(Attack):
         fed, method = scene.run.fed, scene.run.method
         own = [n for n in (*fed.net.trainable, *fed.net.buffers) if method.keeps(n, fed)]
         if own:
-            text = f"its clients keep '{own[0]}' of the model they train, of which whoever reads payloads has the first"
-            return f"{text} values alone: the model that would be attacked is nobody's, and its area no measure of what leaks"
+            text = (
+                f"its clients keep '{own[0]}' of the model they train, of which whoever reads payloads has"
+                " the first"
+            )
+            return (
+                f"{text} values alone: the model that would be attacked is nobody's, and its area no measure"
+                " of what leaks"
+            )
         return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
@@ -87,14 +104,17 @@ class Membership(Attack):
             more, drawn = self._attacked(scene, target, others.x, others.y, seed)
             scores, curves = [*scores, *more], [*curves, *drawn]
             remarks += (
-                [] if more else [f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"]
+                []
+                if more
+                else [f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"]
             )
         pictures = {"roc": curves} if curves else {}
         return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", pictures, tuple(remarks))
 
     @staticmethod
     def _strangers(scene: Scene, target: Target, seed: int) -> Samples | None:
-        """Samples that are told from a client's members where its samples look as no other client's do; else None."""
+        """Samples that are told from a client's members where its samples look as no other client's do; else
+        None."""
         if target.client < 0:
             return None
         held = scene.trainer.samples.x[torch.as_tensor(target.rows)]
@@ -151,7 +171,8 @@ class Membership(Attack):
 
 @dataclass(frozen=True)
 class Target:
-    """An attacked model. of: what it is. client: whose, -1 for the merged one. rows: of the samples it trained on.
+    """An attacked model. of: what it is. client: whose, -1 for the merged one. rows: of the samples it
+    trained on.
 
     start: from where it was trained. passes: over its samples.
     """
@@ -164,7 +185,9 @@ class Target:
     passes: int
 
 
-def _scores(of: str, members: np.ndarray, others: np.ndarray, rng: np.random.Generator, seed: int) -> list[Score]:
+def _scores(
+    of: str, members: np.ndarray, others: np.ndarray, rng: np.random.Generator, seed: int
+) -> list[Score]:
     n = len(members) + len(others)
     low, high = success.interval_of_auc(members, others, rng)
     scores = [Score("w", of, "AUC", success.auc(members, others), low, high, 0.5, 1.0, n, main=True)]

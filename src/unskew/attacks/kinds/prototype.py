@@ -1,22 +1,27 @@
-"""Prototype: images from the class prototypes that ReBaFL's and FedProto's clients share (Xu et al., arXiv 2303.06314).
+"""Prototype: images from the class prototypes that ReBaFL's and FedProto's clients share (Xu et al., arXiv
+2303.06314).
 
-A client's prototype of class c is the mean of its features of c, sums_c / n_c. The adversary has the body phi, and
-samples of its own, on which it trains
+A client's prototype of class c is the mean of its features of c, sums_c / n_c. The adversary has the body
+phi, and samples of its own, on which it trains
     linear the best affine map from phi(x) to x, which needs few samples
     upcnn  a decoder g that minimises |g(phi(x)) - x|^2: dense, then upsampling convolutions
     vae    the same with a stochastic bottleneck, and KL / 1000 to a standard normal law
 and applies them to prototypes.
-    grnn   no training set: an image G(e) from noise e, its generator G optimised for |phi(G(e)) - prototype|^2
-The server has each client's model, so features are moved by what the mean of its own samples of the class differs between
-that model and the merged one. Each answer is shrunk towards the class mean by the factor that is best for prototypes of
+    grnn   no training set: an image G(e) from noise e, its generator G optimised for |phi(G(e)) -
+    prototype|^2
+The server has each client's model, so features are moved by what the mean of its own samples of the class
+differs between that model and the merged one. Each answer is shrunk towards the class mean by the factor that
+is best for prototypes of
 as many of its own samples: an attacker that learns nothing then answers with the class mean.
-An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of the adversary's own
-samples of the class: what returns the class mean has learnt nothing of the client. Where clients' samples look otherwise at each
-(a feature skew, sites), it is the mean of the client's own test samples of the class, or the client is not attacked. Prototypes are those that were sent
-in the last round, by the number of samples behind them, and `behind` names numbers for which others are computed from as
-many of a client's samples; nobody sent these, so they do not stand for the attack in tables, and beside noise for every sample
-(dpsgd), which they would not have, there are none.
-Differs from the paper, which names upcnn, vae and grnn, and neither their architectures nor a measure: both are ours.
+An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of
+the adversary's own
+samples of the class: what returns the class mean has learnt nothing of the client. Where clients' samples
+look otherwise at each (a feature skew, sites), it is the mean of the client's own test samples of the class,
+or the client is not attacked. Prototypes are those that were sent in the last round, by the number of samples
+behind them, and `behind` names numbers for which others are computed from as many of a client's samples;
+nobody sent these, so they do not stand for the attack in tables, and beside noise for every sample (dpsgd),
+which they would not have, there are none. Differs from the paper, which names upcnn, vae and grnn, and
+neither their architectures nor a measure: both are ours.
 """
 
 from __future__ import annotations
@@ -54,8 +59,9 @@ TRIALS = 24
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Mean features of samples of one class at one client. of: which. h: [N, D]. y: [N]. x: N times [n, *shape], the
-    samples behind each, in natural units. plain: [N, *shape], the mean of others of the class that look like them."""
+    """Mean features of samples of one class at one client. of: which. h: [N, D]. y: [N]. x: N times [n,
+    *shape], the samples behind each, in natural units. plain: [N, *shape], the mean of others of the class
+      that look like them."""
 
     of: str
     h: Tensor
@@ -70,20 +76,27 @@ class Prototype(Attack):
 
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most prototypes of a kind that are attacked"] = 50
     behind: Annotated[
-        tuple[Annotated[int, Ge(1), Le(1_000_000)], ...], "numbers of samples of which further prototypes are computed"
+        tuple[Annotated[int, Ge(1), Le(1_000_000)], ...],
+        "numbers of samples of which further prototypes are computed",
     ] = (1, 2, 10, 100)
-    own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = 2000
+    own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
+        2000
+    )
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps that an attacker trains at most"] = 600
     name: ClassVar[str] = "prototype"
     asks: ClassVar[str] = "which images are behind it?"
-    adversary: ClassVar[str] = "the server, which reads each client's sums and counts, and has the merged model"
+    adversary: ClassVar[str] = (
+        "the server, which reads each client's sums and counts, and has the merged model"
+    )
     quick: ClassVar[Mapping[str, object]] = {"samples": 20, "own": 500, "steps": 100, "behind": ()}
 
     def refuse(self, scene: Scene) -> str | None:
         part = _part(scene)
         if part is None or not part.shares(scene.run.fed):
             return "its clients share no sums of features by class, as ReBaFL's and FedProto's do"
-        return None if scene.sent else "its clients keep their models, without which prototypes cannot be read"
+        return (
+            None if scene.sent else "its clients keep their models, without which prototypes cannot be read"
+        )
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = _part(scene)
@@ -111,15 +124,18 @@ class Prototype(Attack):
                 answers[name] = group.plain + share * (both[len(trial.h) :] - group.plain)
                 scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answers[name], group, span)
             nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["linear"], group.x)])
-            if sheet := success.image_sheet({"nearest sample": nearest, **answers, "class mean": group.plain}):
+            if sheet := success.image_sheet(
+                {"nearest sample": nearest, **answers, "class mean": group.plain}
+            ):
                 pictures[f"prototypes {group.of}"] = sheet
         drawn = {"images": pictures} if pictures else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", drawn, tuple(remarks))
 
     @staticmethod
     def _plains(scene: Scene, means: Tensor, seed: int) -> tuple[dict[int, Tensor], list[str]]:
-        """([C, *shape] by client, the mean sample of each class, of samples that look like the client's; what is said of clients
-        that are not attacked, for want of these). means: of samples that look like everybody's."""
+        """([C, *shape] by client, the mean sample of each class, of samples that look like the client's; what
+        is said of clients that are not attacked, for want of these). means: of samples that look like
+        everybody's."""
         federation = scene.run.federation
         plains, remarks = dict[int, Tensor](), list[str]()
         for k in (r.client for r in scene.last_round.replies):
@@ -129,11 +145,14 @@ class Prototype(Attack):
             except UsageError as error:
                 remarks.append(f"what {federation.name_of(k)} sent is not attacked: {error.text}")
                 continue
-            plains[k] = means if alike is None else class_means(scene.natural(alike.x).float(), alike.y, len(means))
+            plains[k] = (
+                means if alike is None else class_means(scene.natural(alike.x).float(), alike.y, len(means))
+            )
         return plains, remarks
 
     def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, means: Tensor, seed: int) -> Prototypes:
-        """Prototypes of its own samples, each of as many as are usual behind one of the group, where it has so many."""
+        """Prototypes of its own samples, each of as many as are usual behind one of the group, where it has
+        so many."""
         usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
         rng = numpy_key(seed, "trial", group.of)
         counts = {c: int((y == c).sum()) for c in y.unique().tolist()}
@@ -148,7 +167,8 @@ class Prototype(Attack):
         return Prototypes("own", torch.stack(h), torch.tensor(labels), x, means[labels])
 
     def _moved(self, scene: Scene, own: Samples, w: Weights) -> Tensor:
-        """[C, D]: what to add to features under these weights, by class, to compare them with those of the merged model."""
+        """[C, D]: what to add to features under these weights, by class, to compare them with those of the
+        merged model."""
         seen, classes = scene.seen(own.x), scene.run.fed.classes
         ours, theirs = (self._features(scene, weights)(seen) for weights in (scene.final.weights, w))
         return class_means(ours - theirs, own.y, classes)
@@ -166,19 +186,24 @@ class Prototype(Attack):
         """Images in natural units whose features under the merged model are near these."""
         net, w = scene.trainer.net, scene.final.weights
         shape = torch.Size(scene.run.fed.shape)
-        x = decoders.fit_generator(lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn")))
+        x = decoders.fit_generator(
+            lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn"))
+        )
         return scene.natural(scene.unseen_by_model(x)).float()
 
     def _groups(
         self, scene: Scene, part: Part, own: Samples, plains: Mapping[int, Tensor], seed: int
     ) -> Iterator[Prototypes]:
-        """Prototypes as they were sent, and then those of so many samples where clients have as many of a class.
+        """Prototypes as they were sent, and then those of so many samples where clients have as many of a
+        class.
 
         plains: the mean sample of each class, by client that is attacked.
         """
         heard = scene.last_round
         assert heard.start is not None
-        moves = {r.client: self._moved(scene, own, {**heard.start.weights, **r.weights}) for r in heard.replies}
+        moves = {
+            r.client: self._moved(scene, own, {**heard.start.weights, **r.weights}) for r in heard.replies
+        }
         pairs = [
             (r, c)
             for r in heard.replies
@@ -188,7 +213,9 @@ class Prototype(Attack):
         ]
         if not pairs:
             text = "no client that can be attacked sent a count above 0 of a class that it has"
-            raise UsageError("E151", f"in the last round of {scene.path} {text}, so there is no prototype to attack.")
+            raise UsageError(
+                "E151", f"in the last round of {scene.path} {text}, so there is no prototype to attack."
+            )
         chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
         sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
         move = torch.stack([moves[pairs[i][0].client][pairs[i][1]] for i in chosen])
@@ -204,10 +231,14 @@ class Prototype(Attack):
                 yield group
 
     def _of(
-        self, scene: Scene, heard: RecordedRound, m: int, plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int]
+        self,
+        scene: Scene,
+        heard: RecordedRound,
+        m: int,
+        plan: tuple[Mapping[int, Tensor], Mapping[int, Tensor], int],
     ) -> Prototypes | None:
-        """Prototypes of m samples of one class at one client, under the model that the client had trained. plan: moves of
-        features, and mean samples of classes, by client; seed."""
+        """Prototypes of m samples of one class at one client, under the model that the client had trained.
+        plan: moves of features, and mean samples of classes, by client; seed."""
         moves, plains, seed = plan
         assert heard.start is not None
         counts = scene.run.federation.label_counts
@@ -222,11 +253,15 @@ class Prototype(Attack):
             rows = rng.permutation(_rows(scene, reply.client, c).numpy())[:m]
             stored = scene.trainer.samples.x[torch.as_tensor(rows)]
             w = {**heard.start.weights, **reply.weights}
-            h.append(self._features(scene, w)(scene.seen(stored, reply.client)).mean(0) + moves[reply.client][c])
+            h.append(
+                self._features(scene, w)(scene.seen(stored, reply.client)).mean(0) + moves[reply.client][c]
+            )
             y.append(c)
             x.append(scene.natural(stored).float())
             plain.append(plains[reply.client][c])
-        return Prototypes(f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x, torch.stack(plain))
+        return Prototypes(
+            f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x, torch.stack(plain)
+        )
 
 
 def _part(scene: Scene) -> Part | None:
@@ -245,7 +280,8 @@ def _nearest(answer: Tensor, x: Tensor) -> Tensor:
 
 
 def _best_share(answers: Tensor, trial: Prototypes) -> float:
-    """How much of an answer's difference from the class mean is worth keeping: 0, a quarter, a half, three quarters or all."""
+    """How much of an answer's difference from the class mean is worth keeping: 0, a quarter, a half, three
+    quarters or all."""
 
     def error(share: float) -> float:
         shrunk = trial.plain + share * (answers - trial.plain)
@@ -256,7 +292,8 @@ def _best_share(answers: Tensor, trial: Prototypes) -> float:
 
 
 def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float) -> list[Score]:
-    """Squared error to the nearest sample behind; and of images how much more alike than the class mean is to its own."""
+    """Squared error to the nearest sample behind; and of images how much more alike than the class mean is to
+    its own."""
     there = torch.stack([_nearest(a, x) for a, x in zip(answers, group.x)])
     usual_there = torch.stack([_nearest(mean, x) for mean, x in zip(group.plain, group.x)])
     error, without = success.mse(answers, there), success.mse(group.plain, usual_there)
@@ -280,5 +317,7 @@ def _scores(share: str, of: str, answers: Tensor, group: Prototypes, span: float
         alike, usual = success.ssim(answers, there, span), success.ssim(group.plain, usual_there, span)
         value, low, high = mean_of((alike - usual).double().numpy())
         most = float((1 - usual).mean())
-        scores.append(Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=as_sent))
+        scores.append(
+            Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=as_sent)
+        )
     return scores

@@ -3,12 +3,12 @@
 The adversary has the model that made the activations f(x), and samples x' of its own. It trains decoders g by
     min_g mean |g(f(x')) - x'|^2
 and applies them to the activations that were sent: g(f(x)).
-linear: no non-linearity, as the paper's code has it. deep: convolutions with ReLU, ours. class mean: the mean of its own
-samples of the class that was sent in clear, which needs no activation.
+linear: no non-linearity, as the paper's code has it. deep: convolutions with ReLU, ours. class mean: the mean
+of its own samples of the class that was sent in clear, which needs no activation.
 Of several inputs each is decoded by itself, whole numbers as numbers.
 FedMix's averages and FedData's inputs are taken as they were sent, and compared with each sample behind them.
-Differs from the paper: it is scored on samples that were shared, not on a test set, and trains on samples that no client
-holds, with Adam and early stopping.
+Differs from the paper: it is scored on samples that were shared, not on a test set, and trains on samples
+that no client holds, with Adam and early stopping.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ CLASS_MEAN = "class mean"
 class Reconstruct(Attack):
     """Turns shared activations back into images."""
 
-    own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = 2000
+    own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = (
+        2000
+    )
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most"] = 600
     name: ClassVar[str] = "reconstruct"
     one_input: ClassVar[bool] = False
@@ -75,12 +77,18 @@ class Reconstruct(Attack):
         for name, guess in success.guesses(mine, there).items():
             x = there[name]
             if taken.cut:
-                answers = self._decoded(Lesson(shown, mine[name].to(shown.device), self.steps, seed), taken.sent[rows])
-                answers[CLASS_MEAN] = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)[taken.y[rows]]
+                answers = self._decoded(
+                    Lesson(shown, mine[name].to(shown.device), self.steps, seed), taken.sent[rows]
+                )
+                answers[CLASS_MEAN] = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)[
+                    taken.y[rows]
+                ]
             else:
                 answers = {"as sent": sent[name]}
             scores += _scores(taken.share, name, answers, x, guess)
-            sheet = success.image_sheet({"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)})
+            sheet = success.image_sheet(
+                {"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)}
+            )
             sheets |= {f"{score_subject(name, taken.share)} turned back into images": sheet} if sheet else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
@@ -97,11 +105,14 @@ def _scores(
 ) -> Iterator[Score]:
     """How like answers are to the samples, or to the input of this name."""
     for of, x in answers.items():
-        yield from success.likeness_scores(share, score_subject(name, of), x, there, guess, main=of != CLASS_MEAN)
+        yield from success.likeness_scores(
+            share, score_subject(name, of), x, there, guess, main=of != CLASS_MEAN
+        )
 
 
 def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
-    """Activations of samples as stored, [N, ...], under the model and at the cut at which others were taken."""
+    """Activations of samples as stored, [N, ...], under the model and at the cut at which others were
+    taken."""
     with scene.trainer.evaluating():
         net = scene.trainer.net
         until = net.check_cut(taken.cut)

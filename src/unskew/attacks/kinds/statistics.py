@@ -2,10 +2,11 @@
 
 Differencing: a site that shares twice, with n samples and then with one more, shares its difference
     x_c = (n + 1) mu'_c - n mu_c,   s_c = (n + 1) sigma'_c - n sigma_c
-which are that sample's mean and standard deviation of every channel, to the digits that float32 leaves; of a channel in which
-all of the adversary's own samples agree everybody knows them, and they are left out.
-Property: which site, or which largest class, has these statistics? The nearest, by (mu, log sigma), of those that the
-adversary computes from its own samples of each; its own are as many as the site has, or all there are.
+which are that sample's mean and standard deviation of every channel, to the digits that float32 leaves; of a
+channel in which all of the adversary's own samples agree everybody knows them, and they are left out.
+Property: which site, or which largest class, has these statistics? The nearest, by (mu, log sigma), of those
+that the adversary computes from its own samples of each; its own are as many as the site has, or all there
+are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ LEAST_SPREAD = 1e-5
 class Statistics(Attack):
     """Differences two releases of statistics, and guesses whose they are."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"] = 100
+    samples: Annotated[
+        int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"
+    ] = 100
     name: ClassVar[str] = "statistics"
     asks: ClassVar[str] = "which statistics has one added sample, and whose are they?"
     adversary: ClassVar[str] = "the server, and every client, for all are sent the table of all sites"
@@ -49,7 +52,11 @@ class Statistics(Attack):
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.method.samples_apart:
             return "what it differences has noise here, and `privacy.json` says what that hides of a sample"
-        return None if part_of(scene, FedRDN) else "its clients share no statistics of their inputs, as FedRDN's do"
+        return (
+            None
+            if part_of(scene, FedRDN)
+            else "its clients share no statistics of their inputs, as FedRDN's do"
+        )
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedRDN)
@@ -67,7 +74,8 @@ class Statistics(Attack):
         return Outcome(tuple(scores), f"{len(own)} {own.name}{of_sites}")
 
     def _differences(self, scene: Scene, part: FedRDN, seed: int, of_own: Tensor) -> list[Score]:
-        """How far the statistics of one added sample are from what two releases give, in units of their own spread."""
+        """How far the statistics of one added sample are from what two releases give, in units of their own
+        spread."""
         guess, spread_C = of_own.mean(0), of_own.std(0)
         varies_C = spread_C > LEAST_SPREAD * guess.abs().clamp(min=LEAST_SPREAD)
         rng = numpy_key(seed, "added")
@@ -96,7 +104,8 @@ class Statistics(Attack):
         return scores
 
     def _properties(self, scene: Scene, part: FedRDN, seed: int) -> list[Score]:
-        """Whether the nearest statistics of the adversary's own samples name the site, or its largest class."""
+        """Whether the nearest statistics of the adversary's own samples name the site, or its largest
+        class."""
         federation = scene.run.federation
         if not federation.natural and scene.run.task.name != "classification":
             return []  # no class is a site's largest
@@ -120,15 +129,21 @@ class Statistics(Attack):
         hits = sum(known[i] == truth[k] for i, k in zip(nearest, sites))
         most_common = max(np.bincount([truth[k] for k in sites])) / len(sites)
         share = f"{part.name}/mu"
-        return [Score(share, what, "accuracy", *share_of(hits, len(sites)), float(most_common), 1.0, len(sites))]
+        return [
+            Score(share, what, "accuracy", *share_of(hits, len(sites)), float(most_common), 1.0, len(sites))
+        ]
 
 
 def _released(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
     """[2 C]: the means and the deviations that a site with these samples, as stored, would share."""
-    batch = Batch(x, torch.zeros(len(x), scene.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device))
+    batch = Batch(
+        x, torch.zeros(len(x), scene.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device)
+    )
     with scene.trainer.evaluating():
         w = scene.final.weights
-        c = replace_fields(scene.trainer.client(0, scene.ended, part.name, w, {}), data=lambda _: iter([batch]))
+        c = replace_fields(
+            scene.trainer.client(0, scene.ended, part.name, w, {}), data=lambda _: iter([batch])
+        )
         shared = part.measure(w, c)
     return torch.cat([shared["mu"], shared["sigma"]])
 

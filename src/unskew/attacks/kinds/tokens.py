@@ -1,12 +1,15 @@
-"""Tokens: the words, codes or other whole numbers that a client's samples hold, from its update (Melis et al., S&P 2019).
+"""Tokens: the words, codes or other whole numbers that a client's samples hold, from its update (Melis et
+al., S&P 2019).
 
 With E_v row v of a table that the model looks up, E_v as it was sent to the client and E'_v as it came back:
-    r_v = |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, what weight decay alone makes of a row
-Rows with a gradient were looked up. Where the widest gap in log10 r is 1 or more, the rows above it are named, and rows are
-sorted by r, those alike by how many of the attacker's own samples hold them. Else the update says little: the rows of its
-own samples are named, and sorted by these, those alike by r. AUC, recall and precision are of the rows that the client's
-samples hold. Without the payload the attacker's own samples sort all rows, and as many are named.
-Tables from which all samples take the same rows (places in a sentence) are left out, and so are padding rows.
+    r_v = |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, what weight decay alone makes of
+    a row
+Rows with a gradient were looked up. Where the widest gap in log10 r is 1 or more, the rows above it are
+named, and rows are sorted by r, those alike by how many of the attacker's own samples hold them. Else the
+update says little: the rows of its own samples are named, and sorted by these, those alike by r. AUC, recall
+and precision are of the rows that the client's samples hold. Without the payload the attacker's own samples
+sort all rows, and as many are named. Tables from which all samples take the same rows (places in a sentence)
+are left out, and so are padding rows.
 Differs from the paper: it has no weight decay, no noise, and names whatever differs from 0.
 """
 
@@ -34,7 +37,8 @@ PIECE = 256
 
 
 class Lookups:
-    """Runs a scene's model and notes the rows; within `with`. names: weights of the tables that are looked at.
+    """Runs a scene's model and notes the rows; within `with`. names: weights of the tables that are looked
+    at.
 
     counts: by table, bool, the rows that stand for something.
     """
@@ -57,8 +61,8 @@ class Lookups:
             hook.remove()
 
     def present(self, x: Tensor, k: int = -1) -> dict[str, Tensor]:
-        """bool [V] by table: the rows, without padding, that samples [N, *shape], as stored, look up at client k, or at
-        nobody's."""
+        """bool [V] by table: the rows, without padding, that samples [N, *shape], as stored, look up at
+        client k, or at nobody's."""
         self._seen = {n: torch.zeros(rows, dtype=torch.bool) for n, rows in self.rows.items()}
         with torch.no_grad(), self.scene.trainer.evaluating():
             for piece in x.split(PIECE):
@@ -89,16 +93,20 @@ READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
 
 TINY, ROUNDING = 1e-12, 1e-6
-"""Of the largest change of a row: less than TINY is none, for no float32 has as many digits. Of a row's length: beside weight
-decay less than ROUNDING is none."""
+"""Of the largest change of a row: less than TINY is none, for no float32 has as many digits. Of a row's
+length: beside weight decay less than ROUNDING is none."""
 
 
 @dataclass(frozen=True)
 class Tokens(Attack):
     """Names the rows of the model's tables that a client's samples look up."""
 
-    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples of its own by which the attacker guesses"] = 500
-    clients: Annotated[int, Ge(1), Le(1000), "how many clients' updates are attacked, the first of the last round"] = 10
+    samples: Annotated[
+        int, Ge(1), Le(1_000_000), "the most samples of its own by which the attacker guesses"
+    ] = 500
+    clients: Annotated[
+        int, Ge(1), Le(1000), "how many clients' updates are attacked, the first of the last round"
+    ] = 10
     name: ClassVar[str] = "tokens"
     asks: ClassVar[str] = "which words or codes do its samples hold?"
     adversary: ClassVar[str] = "the server, which reads each update"
@@ -116,7 +124,8 @@ class Tokens(Attack):
                 pass
         if any(overrides(p, "starts") for p in scene.run.method.parts):
             return (
-                "its clients start from weights of their own, and what changed is told from those that they were sent"
+                "its clients start from weights of their own, and what changed is told from those that they"
+                " were sent"
             )
         if not scene.answered(scene.final.t):
             return "nobody answered in its last round"
@@ -131,7 +140,12 @@ class Tokens(Attack):
         every = scene.trainer.samples.x[torch.unique(torch.cat(rows))]
         own = unseen(federation, every, seed, most=self.samples)
         with Lookups(
-            scene, {n: t for n, t in embedding_tables(scene.run.fed.net.module).items() if n in scene.run.fed.shared}
+            scene,
+            {
+                n: t
+                for n, t in embedding_tables(scene.run.fed.net.module).items()
+                if n in scene.run.fed.shared
+            },
         ) as lookups:
             frequent = lookups.counted(own.x)
             differing = [name for name, counts in frequent.items() if _differs(counts, len(own))]
@@ -141,11 +155,17 @@ class Tokens(Attack):
                 there = lookups.present(scene.trainer.samples.x[held], reply.client)
                 for name, results in by_table.items():
                     counts = lookups.counts[name]
-                    values = change_of(before[name][counts], reply.weights[name][counts]), there[name], frequent[name]
+                    values = (
+                        change_of(before[name][counts], reply.weights[name][counts]),
+                        there[name],
+                        frequent[name],
+                    )
                     results += _attacked(*values)
         scores = [score for name, results in by_table.items() for score in _scores(name, results)]
         if not scores:
-            text = "the clients' samples take the same rows from every table as all samples, or every row of it"
+            text = (
+                "the clients' samples take the same rows from every table as all samples, or every row of it"
+            )
             raise UsageError("E151", f"{text}: {scene.path} has nothing that could be told from an update.")
         return Outcome(tuple(scores), f"{len(own)} {own.name}")
 
@@ -178,7 +198,8 @@ def _differs(counts_V: Tensor, n: int) -> bool:
 
 
 def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tuple[float, ...]]:
-    """AUC, recall and precision, each with and without the payload; none where there are no rows to tell apart."""
+    """AUC, recall and precision, each with and without the payload; none where there are no rows to tell
+    apart."""
     if bool(there_V.all()) or not bool(there_V.any()):
         return []
     sure, guess = read_off(change_V, frequent_V)
@@ -198,6 +219,15 @@ def _scores(table: str, results: list[tuple[float, ...]]) -> list[Score]:
     values = np.array(results)
     of = f"rows of {table.removesuffix('.weight')}, updates as sent"
     return [
-        Score("w", of, metric, *mean_of(values[:, i]), float(values[:, 3 + i].mean()), 1.0, len(values), main=i == 0)
+        Score(
+            "w",
+            of,
+            metric,
+            *mean_of(values[:, i]),
+            float(values[:, 3 + i].mean()),
+            1.0,
+            len(values),
+            main=i == 0,
+        )
         for i, metric in enumerate(("AUC", "recall", "precision"))
     ]

@@ -26,7 +26,8 @@ Rng = Callable[[int], np.random.Generator]
 
 @dataclass(frozen=True)
 class PresenceDraw:
-    """Clients asked in a round, ascending. there: whether each answers, bool; seconds: after how long, or None."""
+    """Clients asked in a round, ascending. there: whether each answers, bool; seconds: after how long, or
+    None."""
 
     asked: np.ndarray
     there: np.ndarray
@@ -34,7 +35,8 @@ class PresenceDraw:
 
 
 class Presence:
-    """A kind of availability; subclasses are frozen dataclasses of their settings, see unskew.formats.specs."""
+    """A kind of availability; subclasses are frozen dataclasses of their settings, see
+    unskew.formats.specs."""
 
     name: ClassVar[str] = ""
     value: ClassVar[tuple[str, ...]] = ()
@@ -42,7 +44,8 @@ class Presence:
 
     @property
     def independent(self) -> float | None:
-        """The probability with which a client is asked, independently of all others and of other rounds; None where it is not."""
+        """The probability with which a client is asked, independently of all others and of other rounds; None
+        where it is not."""
         return None
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
@@ -50,7 +53,8 @@ class Presence:
         raise NotImplementedError
 
     def check(self, K: int, rounds: int) -> None:
-        """Raises DataError (E408) where it speaks of other clients or rounds than a run of K clients and so many rounds has."""
+        """Raises DataError (E408) where it speaks of other clients or rounds than a run of K clients and so
+        many rounds has."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,9 @@ class Full(Presence):
 class Sample(Presence):
     """a random part of the clients, drawn afresh in every round"""
 
-    size: Annotated[float, Gt(0), "below 1: a share of the clients, at least one; from 1: how many, rounded down"]
+    size: Annotated[
+        float, Gt(0), "below 1: a share of the clients, at least one; from 1: how many, rounded down"
+    ]
     name = "sample"
     value = ("size",)
     example = "sample:0.1"
@@ -84,7 +90,8 @@ class Sample(Presence):
 
 @dataclass(frozen=True)
 class Poisson(Presence):
-    """each client is asked with one probability, whatever becomes of the others: what differential privacy accounts for"""
+    """each client is asked with one probability, whatever becomes of the others: what differential privacy
+    accounts for"""
 
     probability: Annotated[float, Gt(0), Le(1), "of each client, in each round"]
     name = "poisson"
@@ -125,7 +132,8 @@ class Persistent(Presence):
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
         first_of_period = (t - 1) // self.rounds * self.rounds + 1
-        # in the period's first round from that round's own, or what follows there (who fails, who is late) would be drawn from
+        # in the period's first round from that round's own, or what follows there (who fails, who is late)
+        # would be drawn from
         # the same numbers again: with drop >= probability everybody who is there would fail
         drawn_from = generator if t == first_of_period else rng(first_of_period)
         return PresenceDraw(np.arange(K), drawn_from.random(K) < np.full(K, self.probability))
@@ -136,7 +144,9 @@ class ClusteredPresence(Presence):
     """as bernoulli, with one probability for each group of consecutive clients"""
 
     probabilities: Annotated[
-        tuple[Annotated[float, Ge(0), Le(1)], ...], MinLen(1), "of each client of a group; groups are equally large"
+        tuple[Annotated[float, Ge(0), Le(1)], ...],
+        MinLen(1),
+        "of each client of a group; groups are equally large",
     ]
     name = "clustered"
     value = ("probabilities",)
@@ -165,13 +175,18 @@ class Trace(Presence):
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
         seconds = self.seconds.get(t, {})
         asked = np.array(sorted(seconds), dtype=np.int64)
-        return PresenceDraw(asked, np.ones(len(asked), dtype=bool), np.array([seconds[k] for k in asked.tolist()]))
+        return PresenceDraw(
+            asked, np.ones(len(asked), dtype=bool), np.array([seconds[k] for k in asked.tolist()])
+        )
 
     def check(self, K: int, rounds: int) -> None:
-        """A client that is counted from 1 would answer as the next one, and after the last line nobody trains any more."""
+        """A client that is counted from 1 would answer as the next one, and after the last line nobody trains
+        any more."""
         client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
         if client >= K:
-            text = f"{self.file} names client {client} in round {t}, and the clients of the run are 0 to {K - 1}"
+            text = (
+                f"{self.file} names client {client} in round {t}, and the clients of the run are 0 to {K - 1}"
+            )
             raise DataError("E408", f"{text}; count them from 0, or set clients.")
         if (last := max(self.seconds)) < rounds:
             text = f"{self.file} ends with round {last} of {rounds}, so nobody would answer after it"
@@ -179,7 +194,8 @@ class Trace(Presence):
 
 
 def read_trace(path: Path) -> dict[int, dict[int, float]]:
-    """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it is no trace."""
+    """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it
+    is no trace."""
     rounds: dict[int, dict[int, float]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -244,7 +260,8 @@ class Options:
     deadline: Annotated[
         float | None,
         Ge(0),
-        "seconds after which an answer is late; a client takes a lognormal time with median 1, or the trace's",
+        "seconds after which an answer is late; a client takes a lognormal time with median 1, or the"
+        " trace's",
     ] = None
     quorum: Annotated[int, Ge(0), "with fewer answers, none counts"] = 1
 
@@ -260,19 +277,22 @@ class Availability:
     def parse(text: str) -> Availability:
         """The availability that a text names; a text of options alone is `full` with these options.
 
-        Raises UsageError: E124 for what does not exist or does not fit, E111 for a trace that is not there; DataError
-        (E408) for a file that is no trace.
+        Raises UsageError: E124 for what does not exist or does not fit, E111 for a trace that is not there;
+        DataError (E408) for a file that is no trace.
         """
         spec = specs.parse(text, "availability", "E124")
         if spec.kind in {argument.name for argument in arguments.of(Options)}:
             spec = specs.parse(f"{Full.name},{text}", "availability", "E124")
         kind = specs.kind_of(spec, PRESENCE_KINDS, "availability", "E124")
         options = Options(**arguments.check(Options, spec.options, "availability", "E124"))
-        return Availability(specs.make(kind, specs.Spec(spec.kind, spec.value, {}), "availability", "E124"), options)
+        return Availability(
+            specs.make(kind, specs.Spec(spec.kind, spec.value, {}), "availability", "E124"), options
+        )
 
     @property
     def independent(self) -> float | None:
-        """The probability with which a client is asked, whatever others do; None where whether it counts depends on others.
+        """The probability with which a client is asked, whatever others do; None where whether it counts
+        depends on others.
 
         Clients that fail or come too late do so by themselves, so that it is an upper bound for them.
         """
@@ -306,7 +326,8 @@ class Availability:
 
 
 def without_trace(text: str) -> str:
-    """The text, or that of `full` in place of a trace: of a file that somebody else has named, and that nobody here may open.
+    """The text, or that of `full` in place of a trace: of a file that somebody else has named, and that
+    nobody here may open.
 
     Raises UsageError (E124) for a text that cannot be taken apart.
     """

@@ -40,12 +40,15 @@ class Federation:
     """A set and which of its rows each client holds.
 
     x, y, x_test, y_test, classes, target: as in `Dataset`.
-    train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty. val has
-    no clients at all if nothing is held back.
-    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on. Control characters in names are escaped.
+    train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be
+    empty. val has no clients at all if nothing is held back.
+    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on.
+    Control characters in names are escaped.
     natural: whether clients come from a column of the data and every test row belongs to one of them.
-    mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
-    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
+    mean, std: one number per channel, by which samples can be standardised; None if they are already, or
+    never are.
+    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for
+    itself.
     intake, applied, layout: as in `Dataset`.
 
     Raises DataError: E403 for rows and lengths, E404 for labels.
@@ -94,7 +97,8 @@ class Federation:
             if len(index) not in ((0, self.clients) if part == "val" else (self.clients,)):
                 raise DataError(
                     "E403",
-                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one per client.",
+                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one"
+                    " per client.",
                 )
             if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
                 raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
@@ -146,8 +150,8 @@ class Federation:
 
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """Training samples of every client and class, int64 [K, C], or tenth of a target; with masks, their pixels. Of
-        several labels, the samples that have each, which may be more or fewer than there are."""
+        """Training samples of every client and class, int64 [K, C], or tenth of a target; with masks, their
+        pixels. Of several labels, the samples that have each, which may be more or fewer than there are."""
         if self.masks:
             return np.array([self._pixels(rows) for rows in self.train])
         if self.several:
@@ -171,7 +175,8 @@ class Federation:
 
     @property
     def common_test(self) -> int:
-        """How many samples the common test set has, also where they are not here; 0 where clients alone have some."""
+        """How many samples the common test set has, also where they are not here; 0 where clients alone have
+        some."""
         return len(self.y_test)
 
     def name_of(self, k: int) -> str:
@@ -224,9 +229,10 @@ class Federation:
 class RemoteFederation(Federation):
     """A federation without samples.
 
-    counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say. counted_by: what the
-    columns of counts are, where they are no classes. scaled_apart: whether clients standardised their samples by constants of
-    their own, which are not known here. common: samples of a common test set that is elsewhere.
+    counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say.
+    counted_by: what the columns of counts are, where they are no classes. scaled_apart: whether clients
+    standardised their samples by constants of their own, which are not known here. common: samples of a
+    common test set that is elsewhere.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -294,18 +300,30 @@ class RemoteFederation(Federation):
             unlabelled = np.zeros((0, len(inputs["classes"])), bool)
         groups = tuple(map(str, summary["classes"]))
         return RemoteFederation(
-            str(summary["name"]), nothing, unlabelled, nothing, unlabelled, tuple(map(str, inputs["classes"])),
-            train, test, str(summary["skew"]), names=names if len(names) == clients else None,
+            str(summary["name"]),
+            nothing,
+            unlabelled,
+            nothing,
+            unlabelled,
+            tuple(map(str, inputs["classes"])),
+            train,
+            test,
+            str(summary["skew"]),
+            names=names if len(names) == clients else None,
             intake=Intake(str(inputs["dtype"]), notes, form=dict(inputs.get("form", {}))),
             applied=(tuple(mean), tuple(std)) if mean else None,
             counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
-            target=target, layout=layout, counted_by=groups if target else (),
-            scaled_apart=inputs.get("scaled_apart", False) is True, common=int(summary.get("test", 0)),
-        )  # fmt: skip
+            target=target,
+            layout=layout,
+            counted_by=groups if target else (),
+            scaled_apart=inputs.get("scaled_apart", False) is True,
+            common=int(summary.get("test", 0)),
+        )
 
 
 def _label_shape(inputs: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    """The shape of a sample's labels, () where it has one; of several inputs, one of which has as many places.
+    """The shape of a sample's labels, () where it has one; of several inputs, one of which has as many
+    places.
 
     Raises ValueError for another number of places.
     """

@@ -30,7 +30,9 @@ class Index:
     def of(lists: Sequence[np.ndarray]) -> Index:
         """From one array of row numbers per client."""
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        rows = np.concatenate([np.asarray(r, dtype=np.int64) for r in lists]) if lists else np.zeros(0, np.int64)
+        rows = (
+            np.concatenate([np.asarray(r, dtype=np.int64) for r in lists]) if lists else np.zeros(0, np.int64)
+        )
         return Index(rows, offsets)
 
     @staticmethod
@@ -72,7 +74,8 @@ class Index:
 class Request:
     """What is dealt out, and to how many.
 
-    y: classes [N]. samples: how many a client has on average, or None for all there are. columns: facts per row, [N] each.
+    y: classes [N]. samples: how many a client has on average, or None for all there are. columns: facts per
+    row, [N] each.
     """
 
     y: np.ndarray
@@ -87,7 +90,8 @@ class Request:
 
 
 class Partition:
-    """One way to deal a set out. Subclasses are frozen dataclasses of their settings, see unskew.formats.specs."""
+    """One way to deal a set out. Subclasses are frozen dataclasses of their settings, see
+    unskew.formats.specs."""
 
     name: ClassVar[str] = ""
     value: ClassVar[tuple[str, ...]] = ()
@@ -142,7 +146,8 @@ def draw_rows(y: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def split_among_owners(owned: list[np.ndarray], request: Request, rng: np.random.Generator) -> Index:
-    """Each class's shuffled rows, split evenly among the clients that own it. owned: the classes of every client.
+    """Each class's shuffled rows, split evenly among the clients that own it. owned: the classes of every
+    client.
 
     The rows of a class that nobody owns are left out.
     """

@@ -43,7 +43,8 @@ class Client:
 
 
 class Shift:
-    """A kind of feature skew; subclasses are frozen dataclasses of their settings, see unskew.formats.specs."""
+    """A kind of feature skew; subclasses are frozen dataclasses of their settings, see
+    unskew.formats.specs."""
 
     name: ClassVar[str] = ""
     value: ClassVar[tuple[str, ...]] = ("strength",)
@@ -109,12 +110,16 @@ class Gamma(Shift):
     example = "+gamma:1"
 
     def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        from_black = np.maximum(x, 0)  # black that was scaled and is taken back may lie just below 0, which has no root
+        from_black = np.maximum(
+            x, 0
+        )  # black that was scaled and is taken back may lie just below 0, which has no root
         return from_black ** np.float32(2 ** (self.strength * client.level))
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         if not unit:
-            raise UsageError("E103", "feature skew '+gamma' needs values in [0, 1]; use +contrast or +brightness.")
+            raise UsageError(
+                "E103", "feature skew '+gamma' needs values in [0, 1]; use +contrast or +brightness."
+            )
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,9 @@ class Rotate90(Shift):
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         self.require_images(shape)
         if shape[-1] != shape[-2]:
-            raise UsageError("E103", f"feature skew '+rotate90' needs square images; samples are {list(shape)}.")
+            raise UsageError(
+                "E103", f"feature skew '+rotate90' needs square images; samples are {list(shape)}."
+            )
 
 
 def _smooth(x: np.ndarray, bell: np.ndarray, axis: int) -> np.ndarray:
@@ -188,19 +195,22 @@ View = Callable[[np.ndarray], np.ndarray]
 
 
 def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -> Federation:
-    """The federation with every client's training, validation and test samples changed by the shifts, in their order.
+    """The federation with every client's training, validation and test samples changed by the shifts, in
+    their order.
 
-    Every client then has samples of its own: a row that two clients shared becomes two. What the server holds back
-    stays as it is. Of several inputs images of floats are changed, and others are not: a device of its own sees these alone.
+    Every client then has samples of its own: a row that two clients shared becomes two. What the server holds
+    back stays as it is. Of several inputs images of floats are changed, and others are not: a device of its
+    own sees these alone.
     dataset: the set from which the federation was made.
-    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples that a shift cannot change, or without any
-    image among several inputs.
+    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples that a shift cannot change,
+    or without any image among several inputs.
     """
     f = federation
     views = _image_views(f, shifts)
     if isinstance(dataset.x, np.memmap) or is_streamed(dataset.x) or is_streamed(dataset.x_test):
         raise DataError(
-            "E406", f"{f.name} is read from files row by row; a feature skew needs a set that fits into memory."
+            "E406",
+            f"{f.name} is read from files row by row; a feature skew needs a set that fits into memory.",
         )
     rows = np.concatenate([f.train.rows, f.val.rows])
     x, x_test = dataset.to_natural(dataset.x[rows]), dataset.to_natural(dataset.x_test).copy()
@@ -234,7 +244,8 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
 
 
 def _image_views(f: Federation, shifts: Sequence[Shift]) -> list[View]:
-    """What a device sees of samples: all of them, or of several inputs each image. Raises UsageError (E103) where none is one."""
+    """What a device sees of samples: all of them, or of several inputs each image. Raises UsageError (E103)
+    where none is one."""
     if not f.layout:
         return [lambda x: x]
     images = f.layout.images

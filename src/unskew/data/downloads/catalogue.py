@@ -31,7 +31,8 @@ class OriginalSamples:
     """Samples as they are written to the file.
 
     x, y: [N, ...] and int64 [N]. x_test, y_test: the set's own test part, or None. classes: names, by number.
-    columns: facts by which clients are formed, (of training, of test samples or None). notes: what was left out.
+    columns: facts by which clients are formed, (of training, of test samples or None). notes: what was left
+    out.
     """
 
     x: np.ndarray
@@ -45,11 +46,13 @@ class OriginalSamples:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A data set. what, source, licence: for its card; licence "" where the source states none. expects: what --from takes.
+    """A data set. what, source, licence: for its card; licence "" where the source states none. expects: what
+    --from takes.
 
-    read: makes the samples of its files. sizes: published numbers of training and test samples, None where there are several.
-    files: SHA-256 of original files by name, where one is published. takes_size: whether images are resized. hub: how
-    Hugging Face's hub calls what it holds, where its Parquet files are read, too.
+    read: makes the samples of its files. sizes: published numbers of training and test samples, None where
+    there are several.
+    files: SHA-256 of original files by name, where one is published. takes_size: whether images are resized.
+    hub: how Hugging Face's hub calls what it holds, where its Parquet files are read, too.
     """
 
     what: str
@@ -65,7 +68,9 @@ class Recipe:
     def samples(self, origin: OriginalFiles) -> OriginalSamples:
         """The samples of the original files, or of the hub's. Raises DataError (E401, E402, E411)."""
         if self.hub and origin.path.exists() and original_files.are_parquet(files := origin.files):
-            return _hub_samples(original_files.read_splits(files, self.hub, origin.size if self.takes_size else None))
+            return _hub_samples(
+                original_files.read_splits(files, self.hub, origin.size if self.takes_size else None)
+            )
         return self.read(origin)
 
 
@@ -74,12 +79,15 @@ def _hub_samples(splits: Mapping[str, original_files.HubSplit]) -> OriginalSampl
     most = max(int(split.y.max(initial=-1)) for split in splits.values())
     classes = train.classes or tuple(map(str, range(most + 1)))
     columns = {name: (values, test.columns[name] if test else None) for name, values in train.columns.items()}
-    return OriginalSamples(train.x, train.y, test.x if test else None, test.y if test else None, classes, columns)
+    return OriginalSamples(
+        train.x, train.y, test.x if test else None, test.y if test else None, classes, columns
+    )
 
 
 @dataclass(frozen=True)
 class OriginalFiles:
-    """What the user has downloaded. name: of the set that is asked for. size: side of images that are resized, in pixels."""
+    """What the user has downloaded. name: of the set that is asked for. size: side of images that are
+    resized, in pixels."""
 
     path: Path
     name: str
@@ -108,7 +116,9 @@ def recipe_of(name: str) -> Recipe:
     """The recipe of a set. Raises UsageError (E125) for an unknown name."""
     known = recipes()
     if name not in known:
-        text = f"unskew data get knows no {excerpt(name)}.{suggestion(name, known)} Known: {', '.join(known)}."
+        text = (
+            f"unskew data get knows no {excerpt(name)}.{suggestion(name, known)} Known: {', '.join(known)}."
+        )
         raise UsageError("E125", text)
     return known[name]
 
@@ -126,7 +136,9 @@ class NamedArchive(Archive):
     def dataset(self, x: np.ndarray, x_test: np.ndarray, **more: Any) -> Dataset:
         """A set that comes with a test part; labels are `y_train` and `y_test`."""
         y, y_test = self.labels("y_train"), self.labels("y_test")
-        return Dataset(self.path.stem, x, y, x_test, y_test, self.words("classes"), source=self.source, **more)
+        return Dataset(
+            self.path.stem, x, y, x_test, y_test, self.words("classes"), source=self.source, **more
+        )
 
     def images(self, part: str, size: int) -> np.ndarray:
         """The images of a part as `x_PART` holds them, or `PART_webp` as strips, uint8."""
@@ -138,7 +150,9 @@ class NamedArchive(Archive):
         train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
         parts = (x[~test], y[~test], x[test], y[test])
         classes = self.words("classes")
-        return Dataset(self.path.stem, *parts, classes, train_columns, test_columns, source=self.source, **more)
+        return Dataset(
+            self.path.stem, *parts, classes, train_columns, test_columns, source=self.source, **more
+        )
 
 
 def archive_path(name: str) -> Path | None:
@@ -149,7 +163,8 @@ def archive_path(name: str) -> Path | None:
 
 
 def open_archive(name: str, source: str) -> NamedArchive:
-    """The archive of a named set. Raises DataError: E402, which says where to get it, or E401 if it is damaged."""
+    """The archive of a named set. Raises DataError: E402, which says where to get it, or E401 if it is
+    damaged."""
     if path := archive_path(name):
         return NamedArchive(read_archive(path), source)
 
@@ -161,7 +176,9 @@ def open_archive(name: str, source: str) -> NamedArchive:
     )
     packed = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
     if name in recipes():
-        packed = f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
+        packed = (
+            f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
+        )
     raise DataError(
         "E402",
         f"{why}. Get it from {source}, {packed}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no file.",

@@ -27,7 +27,8 @@ MOST_HASHED = 64
 
 @dataclass(frozen=True)
 class WrittenSet:
-    """What was written. files: the .npz and its card. remarks: what a user should know, such as digests nobody published."""
+    """What was written. files: the .npz and its card. remarks: what a user should know, such as digests
+    nobody published."""
 
     files: tuple[Path, Path]
     samples: OriginalSamples
@@ -35,18 +36,24 @@ class WrittenSet:
 
 
 def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> WrittenSet:
-    """Write NAME.npz and NAME.md into a folder. origin: the archive or folder that was downloaded. size: side to which images
-    of many sizes are brought, in pixels (64 if left out).
+    """Write NAME.npz and NAME.md into a folder. origin: the archive or folder that was downloaded. size: side
+    to which images of many sizes are brought, in pixels (64 if left out).
 
-    Raises UsageError: E109 for a size where images stay as they are, E125 for an unknown name, E161 for a file that is there already or cannot be written; DataError: E402
-    for an origin that is not there, E411 for one that is not this set or is refused, E412 for another digest than the
-    published one, E401 for a damaged one, and as checks of samples do.
+    Raises UsageError: E109 for a size where images stay as they are, E125 for an unknown name, E161 for a
+    file that is there already or cannot be written; DataError: E402 for an origin that is not there, E411 for
+    one that is not this set or is refused, E412 for another digest than the published one, E401 for a damaged
+    one, and as checks of samples do.
     """
     recipe = recipe_of(name)
     if origin is None:
         further = f"; or a folder of {recipe.hub.repository} from Hugging Face's hub" if recipe.hub else ""
-        text = f"nothing is downloaded: get {name} from {recipe.source}, then name it: --from PATH ({recipe.expects}{further})"
-        raise DataError("E411", f"{text}. Sets of torchvision and Hugging Face are also taken in Python as they are.")
+        text = (
+            f"nothing is downloaded: get {name} from {recipe.source}, then name it: --from PATH"
+            f" ({recipe.expects}{further})"
+        )
+        raise DataError(
+            "E411", f"{text}. Sets of torchvision and Hugging Face are also taken in Python as they are."
+        )
     if size is not None and not recipe.takes_size:
         raise UsageError("E109", f"the samples of {name} are not resized; leave --size out.")
     path = out / f"{name}.npz"
@@ -80,7 +87,11 @@ def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
 
     Raises DataError (E412) for a file of a published name and another digest.
     """
-    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.is_file() and not p.is_symlink())
+    files = (
+        [origin]
+        if origin.is_file()
+        else sorted(p for p in origin.rglob("*") if p.is_file() and not p.is_symlink())
+    )
     known = [p for p in files if p.name in recipe.files]
     listed = files if len(files) <= MOST_HASHED else known
     digests = {p.name: disk.sha256(p) for p in listed}
@@ -100,7 +111,9 @@ def _check_samples(name: str, samples: OriginalSamples) -> None:
     check_labels(name, samples.y, samples.y[:0] if y_test is None else y_test, classes, shape)
     for i, (part, x, y) in enumerate((("training", samples.x, samples.y), ("test", x_test, y_test))):
         if x is not None and y is not None:
-            check_lengths(name, part, x, y, {n: v for n, pair in samples.columns.items() if (v := pair[i]) is not None})
+            check_lengths(
+                name, part, x, y, {n: v for n, pair in samples.columns.items() if (v := pair[i]) is not None}
+            )
             check_finite(name, part, x)
             if x.shape[1:] != shape:
                 raise DataError(
@@ -113,7 +126,10 @@ def _set_remarks(
 ) -> tuple[str, ...]:
     remarks = []
     if not compared:
-        remarks.append(f"no SHA-256 of {'these files' if len(digests) != 1 else next(iter(digests))} is published that we know; the card records it, and it is not compared")  # fmt: skip
+        remarks.append(
+            f"no SHA-256 of {'these files' if len(digests) != 1 else next(iter(digests))} is published"
+            " that we know; the card records it, and it is not compared"
+        )
     counts = (len(samples.x), 0 if samples.x_test is None else len(samples.x_test))
     if recipe.sizes and counts != recipe.sizes:
         published = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
@@ -122,7 +138,8 @@ def _set_remarks(
 
 
 def _archive_bytes(samples: OriginalSamples) -> bytes:
-    """The .npz file, in the form that every archive of samples has: x and y, or x_train, y_train, x_test and y_test."""
+    """The .npz file, in the form that every archive of samples has: x and y, or x_train, y_train, x_test and
+    y_test."""
     tested = samples.x_test is not None
     part = "_train" if tested else ""
     arrays = {f"x{part}": samples.x, f"y{part}": samples.y}
@@ -136,7 +153,12 @@ def _archive_bytes(samples: OriginalSamples) -> bytes:
 
 
 def _card_text(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], compared: set[str], sha256: str
+    name: str,
+    recipe: Recipe,
+    samples: OriginalSamples,
+    digests: Mapping[str, str],
+    compared: set[str],
+    sha256: str,
 ) -> str:
     """NAME.md."""
     tests = 0 if samples.x_test is None else len(samples.x_test)
@@ -157,11 +179,16 @@ def _card_text(
         ("made by", f"unskew {revision()}"),
     ]
     train, test = (
-        np.bincount(y, minlength=len(samples.classes)) if y is not None else np.zeros(len(samples.classes), int)
+        (
+            np.bincount(y, minlength=len(samples.classes))
+            if y is not None
+            else np.zeros(len(samples.classes), int)
+        )
         for y in (samples.y, samples.y_test)
     )
     counts = [
-        (escape_markdown(c), f"{a:,}", f"{b:,}") for c, a, b in zip(samples.classes, train.tolist(), test.tolist())
+        (escape_markdown(c), f"{a:,}", f"{b:,}")
+        for c, a, b in zip(samples.classes, train.tolist(), test.tolist())
     ]
     rows = [
         (
@@ -173,8 +200,19 @@ def _card_text(
     ]
     return "\n".join(
         [
-            f"# {name}", "", table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts]), "",
-            "## Original files", "", table(("file", "SHA-256", "verified"), rows) if rows else "A folder of many files, whose digests are not recorded.", "",
-            "## Classes", "", table(("class", "training", "test"), counts), "",
+            f"# {name}",
+            "",
+            table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts]),
+            "",
+            "## Original files",
+            "",
+            table(("file", "SHA-256", "verified"), rows)
+            if rows
+            else "A folder of many files, whose digests are not recorded.",
+            "",
+            "## Classes",
+            "",
+            table(("class", "training", "test"), counts),
+            "",
         ]
-    )  # fmt: skip
+    )

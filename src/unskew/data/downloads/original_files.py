@@ -51,18 +51,22 @@ READ_ERRORS = (
 
 @dataclass(frozen=True)
 class Files:
-    """Files by their names, with / between folders. place: where they are, for messages. reading: gives one's bytes."""
+    """Files by their names, with / between folders. place: where they are, for messages. reading: gives one's
+    bytes."""
 
     place: str
     reading: Mapping[str, Callable[[], bytes]]
 
     def named(self, name: str) -> str | None:
-        """The file whose path ends so, with or without .gz; the one nearest to the top, None if there is none.
+        """The file whose path ends so, with or without .gz; the one nearest to the top, None if there is
+        none.
 
         Raises DataError (E411) where two are equally near.
         """
         ending = PurePosixPath(name).parts
-        matches = [n for n in self.reading if PurePosixPath(n.removesuffix(".gz")).parts[-len(ending) :] == ending]
+        matches = [
+            n for n in self.reading if PurePosixPath(n.removesuffix(".gz")).parts[-len(ending) :] == ending
+        ]
         matches.sort(key=lambda n: (n.count("/"), n.endswith(".gz"), n))
         depths = {n.removesuffix(".gz") for n in matches if n.count("/") == matches[0].count("/")}
         if len(depths) > 1:
@@ -89,7 +93,8 @@ class Files:
 def open_files(path: Path) -> Files:
     """The files of a folder or an archive; of any other file that file alone.
 
-    Raises DataError: E402 for a path that is not there, E401 for a damaged archive, E411 for one that is refused.
+    Raises DataError: E402 for a path that is not there, E401 for a damaged archive, E411 for one that is
+    refused.
     """
     if path.is_dir():
         return Files(str(path), _open_folder(path))
@@ -106,7 +111,8 @@ def open_files(path: Path) -> Files:
 
 
 def open_zip(content: bytes, place: str) -> Files:
-    """The files of a zip archive. Raises DataError (E411) for one that is refused, and what `DAMAGED` names."""
+    """The files of a zip archive. Raises DataError (E411) for one that is refused, and what `DAMAGED`
+    names."""
     archive = zipfile.ZipFile(io.BytesIO(content))
     members = [m for m in archive.infolist() if not m.is_dir()]
     for m in members:
@@ -118,7 +124,8 @@ def open_zip(content: bytes, place: str) -> Files:
 
 
 def _open_tar(path: Path) -> Files:
-    """The files of a tar archive, whose members are looked at one after another and refused before they are unpacked."""
+    """The files of a tar archive, whose members are looked at one after another and refused before they are
+    unpacked."""
     archive = tarfile.open(path)  # noqa: SIM115  (its members are read later)
     size, total = path.stat().st_size, 0
     members: dict[str, tarfile.TarInfo] = {}
@@ -142,7 +149,8 @@ def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _open_folder(root: Path) -> dict[str, Callable[[], bytes]]:
-    """The regular files below a folder; links that lead out of it are left out, those within it are how the hub keeps files."""
+    """The regular files below a folder; links that lead out of it are left out, those within it are how the
+    hub keeps files."""
     inside = root.resolve()
     reading: dict[str, Callable[[], bytes]] = {}
     for folder, _, names in os.walk(root):
@@ -172,7 +180,9 @@ def _check_size(total: int, packed: int, place: str) -> None:
 
 
 def _refusal(place: str, why: str) -> DataError:
-    return DataError("E411", f"{place} is refused: {why}, as no archive of a data set does. Download it again.")
+    return DataError(
+        "E411", f"{place} is refused: {why}, as no archive of a data set does. Download it again."
+    )
 
 
 def _damage_error(place: str, error: Exception) -> DataError:
@@ -212,7 +222,8 @@ def are_parquet(files: Files) -> bool:
 
 
 def read_splits(files: Files, hub: Hub, size: int | None) -> dict[str, HubSplit]:
-    """The split "train", and "test" where there is one. size: side to which images are brought; None: they stay as they are.
+    """The split "train", and "test" where there is one. size: side to which images are brought; None: they
+    stay as they are.
 
     Raises DataError: E401 for what cannot be read, or without pyarrow; E411 for what is not this set.
     """
@@ -221,12 +232,16 @@ def read_splits(files: Files, hub: Hub, size: int | None) -> dict[str, HubSplit]
         if match := _SPLIT_NAME.fullmatch(PurePosixPath(name).name):
             names.setdefault(match[1], []).append(name)
     if "train" not in names:
-        text = f"{files.place} holds no train-*.parquet; give the folder into which {hub.repository} was downloaded"
+        text = (
+            f"{files.place} holds no train-*.parquet; give the folder into which {hub.repository} was"
+            " downloaded"
+        )
         raise DataError("E411", f"{text}.")
     folders = {PurePosixPath(name).parent for several in names.values() for name in several}
     if len(folders) > 1:
         raise DataError(
-            "E411", f"{files.place} holds several sets, {', '.join(sorted(map(str, folders))[:2])}; name one folder."
+            "E411",
+            f"{files.place} holds several sets, {', '.join(sorted(map(str, folders))[:2])}; name one folder.",
         )
     return {split: _read_split(files, several, hub, size) for split, several in names.items()}
 
@@ -238,14 +253,18 @@ def _read_split(files: Files, names: list[str], hub: Hub, size: int | None) -> H
         images += _decode_column(table[hub.image], size, f"{files.place}: {name}")
     if len({image.shape for image in images}) > 1:
         raise DataError(
-            "E411", f"{files.place}: images of {names[0]} have different sizes, which {hub.repository} has not."
+            "E411",
+            f"{files.place}: images of {names[0]} have different sizes, which {hub.repository} has not.",
         )
     columns = {
-        ours: np.array([str(v) for table, _ in parts for v in table[hubs]]) for hubs, ours in hub.columns.items()
+        ours: np.array([str(v) for table, _ in parts for v in table[hubs]])
+        for hubs, ours in hub.columns.items()
     }
     labels = [label for table, _ in parts for label in table[hub.label]]
     if not images or not all(type(label) is int for label in labels):
-        raise DataError("E411", f"{files.place}: {names[0]} does not hold one whole number as label for each image.")
+        raise DataError(
+            "E411", f"{files.place}: {names[0]} does not hold one whole number as label for each image."
+        )
     return HubSplit(np.stack(images), np.array(labels, np.int64), columns, parts[0][1])
 
 
@@ -260,11 +279,15 @@ def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any
         file = parquet.ParquetFile(io.BytesIO(files.reading[name]()))
         needed = [hub.image, hub.label, *hub.columns]
         lacking = [column for column in needed if column not in file.schema_arrow.names]
-        unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        unpacked = sum(
+            file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)
+        )
         if lacking or unpacked > LARGEST_ARCHIVE:
             why = f"has no column {lacking[0]}" if lacking else f"unpacks to {unpacked:,} bytes"
             raise DataError("E411", f"{place} {why}, so it is not {hub.repository}; download it again.")
-        return file.read(columns=needed).to_pydict(), _schema_classes(file.schema_arrow.metadata or {}, hub.label)
+        return file.read(columns=needed).to_pydict(), _schema_classes(
+            file.schema_arrow.metadata or {}, hub.label
+        )
     except DataError:
         raise
     except Exception as error:  # pyarrow raises many kinds of error for damaged files
@@ -292,10 +315,14 @@ def _decode_column(cells: list[Any], size: int | None, place: str) -> Iterator[n
         try:
             with Image.open(io.BytesIO(content)) as image:
                 if image.width * image.height > LARGEST_IMAGE:
-                    raise DataError("E411", f"{place}: the image of row {i} has {image.width} x {image.height} pixels.")
+                    raise DataError(
+                        "E411", f"{place}: the image of row {i} has {image.width} x {image.height} pixels."
+                    )
                 plain = image.convert("L" if image.mode in ("1", "L") else "RGB")
                 plain = plain.resize((size, size), Image.Resampling.BICUBIC) if size else plain
                 values = np.asarray(plain)
         except READ_ERRORS as error:
-            raise DataError("E401", f"{place}: the image of row {i} is damaged: {error}. Download it again.") from error
+            raise DataError(
+                "E401", f"{place}: the image of row {i} is damaged: {error}. Download it again."
+            ) from error
         yield values[None] if values.ndim == 2 else np.ascontiguousarray(values.transpose(2, 0, 1))

@@ -16,14 +16,17 @@ from unskew.errors import DataError
 
 
 class Archive(dict[str, np.ndarray]):
-    """The arrays of one file by name; asking for one that it lacks raises DataError (E401). others: files in it that are none."""
+    """The arrays of one file by name; asking for one that it lacks raises DataError (E401). others: files in
+    it that are none."""
 
     def __init__(self, path: Path, arrays: Mapping[str, np.ndarray], others: Sequence[str] = ()):
         super().__init__(arrays)
         self.path, self.others = path, tuple(others)
 
     def __missing__(self, name: str) -> np.ndarray:
-        raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {', '.join(self) or 'none'}.")
+        raise DataError(
+            "E401", f"{self.path} lacks the array '{name}'; it holds {', '.join(self) or 'none'}."
+        )
 
     def labels(self, name: str) -> np.ndarray:
         """An array of labels, int64."""
@@ -36,8 +39,8 @@ class Archive(dict[str, np.ndarray]):
     def pictures(self, name: str, size: int) -> np.ndarray:
         """Pictures of size x size pixels, uint8 [N, size, size, 3].
 
-        They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` says where each strip begins.
-        Raises DataError (E401) for bytes that are no pictures.
+        They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` says where each
+        strip begins. Raises DataError (E401) for bytes that are no pictures.
         """
         from PIL import Image
 
@@ -45,7 +48,8 @@ class Archive(dict[str, np.ndarray]):
         buffer, offsets = self[name], self[f"{stem}_off"]
         try:
             strips = [
-                Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB") for a, b in pairwise(offsets.tolist())
+                Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB")
+                for a, b in pairwise(offsets.tolist())
             ]
             return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])
         except (OSError, ValueError, SyntaxError) as error:
@@ -55,7 +59,8 @@ class Archive(dict[str, np.ndarray]):
 
 
 def read_archive(path: Path) -> Archive:
-    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays that memory holds."""
+    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of
+    plain arrays that memory holds."""
     try:
         with np.load(path, allow_pickle=False) as z:
             return _archive_of(z, path)
@@ -71,17 +76,25 @@ def read_archive(path: Path) -> Archive:
     except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
         size = path.stat().st_size if path.is_file() else 0
         pickled = "allow_pickle" in str(error)
-        why = "it begins like none, so it is perhaps another kind of file" if pickled else str(error).rstrip(".")
+        why = (
+            "it begins like none, so it is perhaps another kind of file"
+            if pickled
+            else str(error).rstrip(".")
+        )
         raise DataError(
-            "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again."
+            "E401",
+            f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again.",
         ) from error
 
 
 def _archive_of(z: Any, path: Path) -> Archive:
-    """The archive without what systems leave behind. Raises DataError (E401) for an array that stands there twice or is damaged."""
+    """The archive without what systems leave behind. Raises DataError (E401) for an array that stands there
+    twice or is damaged."""
     names = [name for name in z.files if not any(map(is_system_file, name.rstrip("/").split("/")))]
     if twice := [name for name, n in Counter(names).items() if n > 1]:
-        raise DataError("E401", f"{path} holds two arrays called '{twice[0]}'; save it again with one of them.")
+        raise DataError(
+            "E401", f"{path} holds two arrays called '{twice[0]}'; save it again with one of them."
+        )
     arrays, others = dict[str, np.ndarray](), list[str]()
     for name in names:
         if isinstance(content := _plain_array(z, name, path), np.ndarray):
@@ -94,7 +107,8 @@ def _archive_of(z: Any, path: Path) -> Archive:
 
 
 def _plain_array(z: Any, name: str, path: Path) -> np.ndarray | bytes:
-    """An array of the archive, or what else is there. Raises DataError (E401) for Python objects, which are never unpickled."""
+    """An array of the archive, or what else is there. Raises DataError (E401) for Python objects, which are
+    never unpickled."""
     try:
         return z[name]
     except ValueError as error:
@@ -102,6 +116,6 @@ def _plain_array(z: Any, name: str, path: Path) -> np.ndarray | bytes:
             raise
         raise DataError(
             "E401",
-            f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers, or words as "
-            f"numpy.asarray({name}, dtype=str).",
+            f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers,"
+            f" or words as numpy.asarray({name}, dtype=str).",
         ) from None

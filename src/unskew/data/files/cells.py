@@ -1,8 +1,8 @@
 """Cells of tables: which are missing, which are numbers, and which only look like numbers.
 
     12, -0.5, 1e3               numbers
-    1,5                         a number in a file that is separated by semicolons, where decimal commas are usual
-    1,234.50  45.1%  EUR 3      look like numbers; they are refused, because what they mean is a guess
+    1,5                         a number in a file that is separated by semicolons, where decimal commas are
+    usual 1,234.50  45.1%  EUR 3      look like numbers; they are refused, because what they mean is a guess
     NA, null, ?, empty          missing
 
 Letters: N rows.
@@ -59,7 +59,8 @@ def are_plain(texts: Sequence[str]) -> np.ndarray:
 
 
 def look_like_numbers(texts: Sequence[str]) -> np.ndarray:
-    """Which texts are numbers or written like some, with signs for thousands, percent or currencies, bool [N]."""
+    """Which texts are numbers or written like some, with signs for thousands, percent or currencies, bool
+    [N]."""
     return np.array([bool(PLAIN_NUMBER.fullmatch(t) or NUMBER_LIKE.fullmatch(t)) for t in texts], dtype=bool)
 
 
@@ -74,7 +75,8 @@ def has_decimal_commas(texts: Sequence[str]) -> bool:
 
 
 def with_decimal_points(texts: Sequence[str]) -> list[str]:
-    """A column of a file with decimal commas as computers write numbers; where commas stand, points divide thousands."""
+    """A column of a file with decimal commas as computers write numbers; where commas stand, points divide
+    thousands."""
     commas = [bool(DECIMAL_COMMA.fullmatch(t)) for t in texts]
     if not any(commas):
         return list(texts)
@@ -85,7 +87,8 @@ def with_decimal_points(texts: Sequence[str]) -> list[str]:
 
 
 def thousands_or_decimals(texts: Sequence[str]) -> int | None:
-    """In a file with decimal commas, the first number such as 1.234 of a column that does not show which of both it means."""
+    """In a file with decimal commas, the first number such as 1.234 of a column that does not show which of
+    both it means."""
     if any(DECIMAL_COMMA.fullmatch(t) for t in texts):
         return None
     dotted = [i for i, t in enumerate(texts) if "." in t and PLAIN_NUMBER.fullmatch(t)]

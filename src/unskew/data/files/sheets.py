@@ -1,4 +1,5 @@
-"""Tables in text files: a header line, and a row for each sample. Messages name the lines of the file, from 1."""
+"""Tables in text files: a header line, and a row for each sample. Messages name the lines of the file, from
+1."""
 
 from __future__ import annotations
 
@@ -19,17 +20,21 @@ from unskew.system.machine import usable_memory
 
 DELIMITERS = ",;\t|"
 CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
-"""Bytes of memory that a character of a table takes while it is read, about; and what a column may take as an array of words."""
+"""Bytes of memory that a character of a table takes while it is read, about; and what a column may take as an
+array of words."""
 NUMBER_NAMES, COUNTED_NAMES = 2, 3
-"""Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as pandas writes."""
+"""Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as
+pandas writes."""
 
 
 @dataclass(frozen=True)
 class Sheet:
     """columns: by name, [N] each; name: of the table, for messages.
 
-    places: where each row stands, such as `line 17`; empty for tables that are in memory. decimal_commas: whether `1,5` is
-    a number. test: which rows are the test part, bool [N], None where the table does not say; unused: which belong to no part.
+    places: where each row stands, such as `line 17`; empty for tables that are in memory. decimal_commas:
+    whether `1,5` is
+    a number. test: which rows are the test part, bool [N], None where the table does not say; unused: which
+    belong to no part.
     """
 
     name: str
@@ -63,10 +68,11 @@ class ColumnSubset(Mapping[str, np.ndarray]):
 
 
 def read_csv(path: Path) -> Sheet:
-    """A CSV with a header line, as it is or packed (.gz). Columns are separated by whichever of , ; tab | the header has
-    most of; in a file with semicolons, commas may stand before decimals.
+    """A CSV with a header line, as it is or packed (.gz). Columns are separated by whichever of , ; tab | the
+    header has most of; in a file with semicolons, commas may stand before decimals.
 
-    Raises DataError: E402 if there is no file, E401 for one that is no table, E414 for one that memory does not hold.
+    Raises DataError: E402 if there is no file, E401 for one that is no table, E414 for one that memory does
+    not hold.
     """
     try:
         with _open_text(path) as file:
@@ -79,7 +85,9 @@ def read_csv(path: Path) -> Sheet:
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except UnicodeDecodeError:
-        raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').") from None
+        raise DataError(
+            "E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8')."
+        ) from None
     except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
         raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
     if "\0" in first:
@@ -102,7 +110,8 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """(rows that are not blank, the line at which each begins). Raises DataError (E414) where memory does not hold them."""
+    """(rows that are not blank, the line at which each begins). Raises DataError (E414) where memory does not
+    hold them."""
     most = usable_memory() // CHARACTER_BYTES
     reader = csv.reader(_limit_lines(path, file, most), delimiter=delimiter)
     rows, lines, begin = [], [], 1
@@ -120,9 +129,13 @@ def _limit_lines(path: Path, file: IO[str], most: int) -> Iterator[str]:
     for line in file:
         read += len(line)
         if read > most:
-            text = f"{path} holds more than {most:,} characters, and a table in text is read into memory, where it takes {CHARACTER_BYTES}"
+            text = (
+                f"{path} holds more than {most:,} characters, and a table in text is read into memory, where"
+                f" it takes {CHARACTER_BYTES}"
+            )
             raise DataError(
-                "E414", f"{text} times as much; save it as Parquet, which is read in pieces, or take fewer rows."
+                "E414",
+                f"{text} times as much; save it as Parquet, which is read in pieces, or take fewer rows.",
             )
         yield line
 
@@ -138,7 +151,8 @@ def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]
     header = rows[0]
     if first.startswith(("#", "sep=")) and len(rows[1]) != len(header):
         raise DataError(
-            "E401", f"{path} line 1 is a remark, {excerpt(first.strip(), 40)}; remove it, so that names come first."
+            "E401",
+            f"{path} line 1 is a remark, {excerpt(first.strip(), 40)}; remove it, so that names come first.",
         )
     names = [cells.word(h) for h in header]
     if twice := sorted({n for n in names if names.count(n) > 1}):
@@ -146,16 +160,20 @@ def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
     for line, row in zip(lines, rows):
         if len(row) != len(header):
-            raise DataError("E401", f"{path} line {line} has {len(row)} values; the header has {len(header)}.")
+            raise DataError(
+                "E401", f"{path} line {line} has {len(row)} values; the header has {len(header)}."
+            )
     if len(header) == 1 and len(header[0].split()) > 1:
         raise DataError(
             "E401",
-            f"{path} has one column, {excerpt(names[0], 40)}; separate columns by commas, semicolons, tabs or |.",
+            f"{path} has one column, {excerpt(names[0], 40)}; separate columns by commas, semicolons, tabs"
+            " or |.",
         )
 
 
 def check_header(name: str, names: list[str]) -> None:
-    """Raises DataError (E401) where the names of columns look like values. Columns numbered in order are names.
+    """Raises DataError (E401) where the names of columns look like values. Columns numbered in order are
+    names.
 
     name: of the table.
     """
@@ -165,21 +183,23 @@ def check_header(name: str, names: list[str]) -> None:
     if not counted and (len(numbers) >= NUMBER_NAMES or len(as_data) == len(names)):
         raise DataError(
             "E401",
-            f"{name}: the first line looks like data ({abbreviate([excerpt(n, 20)[1:-1] or 'an empty name' for n in as_data])}); put "
-            "the names of the columns above it.",
+            f"{name}: the first line looks like data"
+            f" ({abbreviate([excerpt(n, 20)[1:-1] or 'an empty name' for n in as_data])}); put the names of"
+            " the columns above it.",
         )
 
 
 def join_sheets(train: Sheet, test: Sheet) -> Sheet:
     """Training and test rows as one table, with the columns of the first in its order.
 
-    Raises DataError: E403 for a column that the test part lacks, E405 for one with decimal commas in one part, and points
-    in the other that could then divide thousands.
+    Raises DataError: E403 for a column that the test part lacks, E405 for one with decimal commas in one
+    part, and points in the other that could then divide thousands.
     """
     if lacking := [c for c in train.columns if c not in test.columns]:
         raise DataError(
             "E403",
-            f"{test.name} has no column '{lacking[0]}', which {train.name} has; it has: {abbreviate(list(test.columns), 12)}.",
+            f"{test.name} has no column '{lacking[0]}', which {train.name} has; it has:"
+            f" {abbreviate(list(test.columns), 12)}.",
         )
     if train.decimal_commas != test.decimal_commas:
         _check_points(*((train, test) if train.decimal_commas else (test, train)))
@@ -190,13 +210,14 @@ def join_sheets(train: Sheet, test: Sheet) -> Sheet:
 
 
 def _check_points(with_commas: Sheet, with_points: Sheet) -> None:
-    """Raises DataError (E405) for a number such as 1.234 in a column which the other table writes with decimal commas."""
+    """Raises DataError (E405) for a number such as 1.234 in a column which the other table writes with
+    decimal commas."""
     for column, values in with_commas.columns.items():
         texts = [str(v).strip() for v in with_points.columns[column].tolist()]
         row = next((i for i, t in enumerate(texts) if "." in t and cells.THOUSANDS.fullmatch(t)), None)
         if row is not None and cells.has_decimal_commas(values.tolist()):
             raise DataError(
                 "E405",
-                f"{with_points.name}: column '{column}' holds {texts[row]} {with_points.where(row)}, and {with_commas.name} has "
-                "decimal commas there; write the numbers of both in one way.",
+                f"{with_points.name}: column '{column}' holds {texts[row]} {with_points.where(row)}, and"
+                f" {with_commas.name} has decimal commas there; write the numbers of both in one way.",
             )

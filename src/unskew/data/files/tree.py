@@ -37,7 +37,8 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class File:
-    """A file of data. part: "train", "test" or "val"; folders: the names between the root and it, without the part's."""
+    """A file of data. part: "train", "test" or "val"; folders: the names between the root and it, without the
+    part's."""
 
     path: Path
     part: str
@@ -76,7 +77,8 @@ def file_ending(path: Path) -> str:
 def read_tree(
     root: Path, kinds: frozenset[str] = IMAGE_ENDINGS | SOUND_ENDINGS, validation: bool = False
 ) -> FolderTree:
-    """What lies below a folder. kinds: endings of the files that are data; validation: whether files for it are, too.
+    """What lies below a folder. kinds: endings of the files that are data; validation: whether files for it
+    are, too.
 
     Raises DataError (E409) if there is no such folder.
     """
@@ -97,7 +99,10 @@ def read_tree(
     if circles:
         links = quantity(len(circles), "link")
         notes.append(
-            ("left out", f"{links} to a folder that holds {'them' if circles[1:] else 'it'}, such as {circles[0]}")
+            (
+                "left out",
+                f"{links} to a folder that holds {'them' if circles[1:] else 'it'}, such as {circles[0]}",
+            )
         )
     if other:
         endings = abbreviate([f"{n:,} {ending}" for ending, n in other.most_common()], 5)
@@ -105,7 +110,8 @@ def read_tree(
         notes.append(("left out", f"files that are {what}: {endings}"))
     if (n := sum(f.part == "val" for f in known)) and not validation:
         text = (
-            f"{quantity(n, 'file')} for validation: scores are on the test set, or on a share of the training samples"
+            f"{quantity(n, 'file')} for validation: scores are on the test set, or on a share of the training"
+            " samples"
         )
         notes.append(("left out", f"{text} (validation=0.1)"))
     inner = frozenset(_without_parts(names) if split else names for names in folders)
@@ -113,7 +119,8 @@ def read_tree(
 
 
 def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
-    """A note on folders, at this depth (0: at any), below which no image or sound lies; of nested ones, the outermost."""
+    """A note on folders, at this depth (0: at any), below which no image or sound lies; of nested ones, the
+    outermost."""
     full = {f.folders[:i] for f in tree.files for i in range(len(f.folders) + 1)}
     empty = sorted(d for d in tree.folders - full if d[:-1] in full and depth in (0, len(d)))
     if not empty:
@@ -121,14 +128,17 @@ def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
     return [
         (
             "left out",
-            f"{quantity(len(empty), 'folder')} without images or sounds: {abbreviate(['/'.join(d) for d in empty])}",
+            (
+                f"{quantity(len(empty), 'folder')} without images or sounds:"
+                f" {abbreviate(['/'.join(d) for d in empty])}"
+            ),
         )
     ]
 
 
 def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], list[str]]:
-    """(files in the order of their paths, folders by their names below the root, hidden files and litter by path, links
-    to folders that hold them by path). Links to other folders are followed."""
+    """(files in the order of their paths, folders by their names below the root, hidden files and litter by
+    path, links to folders that hold them by path). Links to other folders are followed."""
     files: list[Path] = []
     folders: list[tuple[str, ...]] = []
     litter: list[str] = []
@@ -136,7 +146,9 @@ def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], lis
     for place, below, names in os.walk(root, followlinks=True):
         here = Path(place)
         within = here.resolve()
-        circular = [n for n in below if (here / n).is_symlink() and within.is_relative_to((here / n).resolve())]
+        circular = [
+            n for n in below if (here / n).is_symlink() and within.is_relative_to((here / n).resolve())
+        ]
         circles += [str((here / n).relative_to(root)) for n in circular]
         litter += [str((here / n).relative_to(root)) for n in (*below, *names) if is_system_file(n)]
         below[:] = sorted(n for n in below if not is_system_file(n) and n not in circular)
@@ -146,7 +158,8 @@ def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], lis
 
 
 def _path_names(path: Path, root: Path) -> tuple[str, ...]:
-    """The names between a root and a path, in one form of Unicode, because systems write accents differently."""
+    """The names between a root and a path, in one form of Unicode, because systems write accents
+    differently."""
     return tuple(unicodedata.normalize("NFC", name) for name in path.relative_to(root).parts)
 
 
@@ -167,7 +180,19 @@ def _without_parts(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 IMAGE_FOLDERS = frozenset(
-    ("images", "image", "imgs", "img", "scans", "scan", "slices", "pictures", "photos", "imagestr", "images_tr")
+    (
+        "images",
+        "image",
+        "imgs",
+        "img",
+        "scans",
+        "scan",
+        "slices",
+        "pictures",
+        "photos",
+        "imagestr",
+        "images_tr",
+    )
 )
 MASK_FOLDERS = frozenset(
     (
@@ -227,7 +252,8 @@ def has_mask_folders(tree: FolderTree) -> bool:
 def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     """(images with their masks and sites, in the order of images; what was left out).
 
-    Raises DataError (E409) for images without a mask or with two, and for images of which only some lie at a site.
+    Raises DataError (E409) for images without a mask or with two, and for images of which only some lie at a
+    site.
     """
     places = [_place_of(file) for file in tree.files]
     images = [p for p in places if plain_name(p.kind) in IMAGE_FOLDERS]
@@ -242,7 +268,9 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     for p in images:
         twin = stems.setdefault(p.key(p.file.stem), p)
         if twin is not p:
-            raise DataError("E409", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them.")
+            raise DataError(
+                "E409", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them."
+            )
     drawn = [_masks_of(p, masks, stems) for p in images]
     _check_each_has_one(images, drawn, stray)
     sites = _pair_sites(images)
@@ -250,7 +278,10 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     used = {pair.mask.path for pair in paired}
     idle = [p.file for ms in masks.values() for p in ms if p.file.path not in used]
     notes: list[Note] = []
-    for files, noun, why in ((stray, "image", "in neither images/ nor masks/"), (idle, "mask", "without an image")):
+    for files, noun, why in (
+        (stray, "image", "in neither images/ nor masks/"),
+        (idle, "mask", "without an image"),
+    ):
         if files:
             where = files[0].path.relative_to(tree.root)
             notes.append(("left out", f"{quantity(len(files), noun)} {why}, such as {where}"))
@@ -259,7 +290,11 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
 
 def _place_of(file: File) -> _Place:
     at = next(
-        (i for i in reversed(range(len(file.folders))) if plain_name(file.folders[i]) in IMAGE_FOLDERS | MASK_FOLDERS),
+        (
+            i
+            for i in reversed(range(len(file.folders)))
+            if plain_name(file.folders[i]) in IMAGE_FOLDERS | MASK_FOLDERS
+        ),
         None,
     )
     if at is None:
@@ -277,13 +312,21 @@ def _masks_of(image: _Place, masks: dict[object, list[_Place]], images: dict[obj
     return [mask for name in names for mask in masks.get(image.key(name), ())]
 
 
-def _check_each_has_one(images: Sequence[_Place], drawn: Sequence[Sequence[_Place]], stray: Sequence[File]) -> None:
+def _check_each_has_one(
+    images: Sequence[_Place], drawn: Sequence[Sequence[_Place]], stray: Sequence[File]
+) -> None:
     """Raises DataError (E409) for images with no mask or several."""
     bare = [p.file.path for p, masks in zip(images, drawn) if not masks]
     if bare:
-        text = f"{bare[0]} has no mask: there is no {bare[0].stem} with any ending in masks/ beside {bare[0].parent.name}/."
+        text = (
+            f"{bare[0]} has no mask: there is no {bare[0].stem} with any ending in masks/ beside"
+            f" {bare[0].parent.name}/."
+        )
         if bare[1:]:
-            text += f" {len(bare):,} of {len(images):,} images have none, also {abbreviate(list(map(str, bare[1:])))}."
+            text += (
+                f" {len(bare):,} of {len(images):,} images have none, also"
+                f" {abbreviate(list(map(str, bare[1:])))}."
+            )
         if stray:
             text += f" {stray[0].path} lies in neither images/ nor masks/; does its folder have another name?"
         raise DataError("E409", text)
@@ -303,8 +346,8 @@ def _pair_sites(images: Sequence[_Place]) -> list[str]:
         other = next(p for p, name in zip(images, names) if name)
         raise DataError(
             "E409",
-            f"{other.file.path} lies in the folder of a site, {without.file.path} does not; put all images into "
-            "SITE/images/, or none.",
+            f"{other.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
+            " into SITE/images/, or none.",
         )
     while all(len(name) > 1 for name in names) and len({name[0] for name in names}) == 1:
         names = [name[1:] for name in names]

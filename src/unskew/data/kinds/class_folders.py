@@ -30,11 +30,14 @@ from unskew.errors import DataError
 
 FILES_PROBED = 5
 """Files of a folder by which it is judged."""
-MASK_FOLDERS_HINT = "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
+MASK_FOLDERS_HINT = (
+    "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
+)
 
 
 def check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E409) for files that look like masks of others. place: of the class among a file's folders."""
+    """Raises DataError (E409) for files that look like masks of others. place: of the class among a file's
+    folders."""
     _check_folder(files)
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
     for f in files:
@@ -48,7 +51,9 @@ def _check_folder(files: Sequence[File]) -> None:
     """x.png with x_mask.png, or image.png with mask.png, in one folder."""
     stems = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
     for (folder, stem), path in stems.items():
-        image = stems.get((folder, next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), "")))
+        image = stems.get(
+            (folder, next((stem.removesuffix(s) for s in MASK_SUFFIXES if stem.endswith(s)), ""))
+        )
         if stem in MASK_FOLDERS:
             image = image or next(
                 (stems[folder, name] for name in sorted(IMAGE_FOLDERS) if (folder, name) in stems), None
@@ -56,7 +61,8 @@ def _check_folder(files: Sequence[File]) -> None:
         if image and _is_mask(path, image):
             raise DataError(
                 "E409",
-                f"{path} looks like the mask of {image} beside it; {MASK_FOLDERS_HINT}, or take masks away to learn classes.",
+                f"{path} looks like the mask of {image} beside it; {MASK_FOLDERS_HINT}, or take masks away to"
+                " learn classes.",
             )
 
 
@@ -73,8 +79,8 @@ def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
             ):
                 raise DataError(
                     "E409",
-                    f"{pairs[0][0]} looks like the mask of {pairs[0][1]}, but '{name}' would be a class like '{other}'; "
-                    f"{MASK_FOLDERS_HINT}.",
+                    f"{pairs[0][0]} looks like the mask of {pairs[0][1]}, but '{name}' would be a class like"
+                    f" '{other}'; {MASK_FOLDERS_HINT}.",
                 )
 
 
@@ -84,14 +90,17 @@ def _stem(path: Path) -> str:
 
 
 def _is_mask(path: Path, image: Path) -> bool:
-    """Whether a file looks like a mask and has the size of an image; a file in one grey throughout does not."""
+    """Whether a file looks like a mask and has the size of an image; a file in one grey throughout does
+    not."""
     from PIL import Image
 
     try:
         with Image.open(path) as file, Image.open(image) as other:
             if file.size != other.size:
                 return False
-            values = np.asarray(file if file.mode in ("L", "P", "1") or file.mode[0] in "IF" else file.convert("L"))
+            values = np.asarray(
+                file if file.mode in ("L", "P", "1") or file.mode[0] in "IF" else file.convert("L")
+            )
     except Exception:  # damaged files are refused where they are read
         return False
     different = len(np.unique(values))
@@ -102,8 +111,10 @@ def _is_mask(path: Path, image: Path) -> bool:
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Files with a label each. classes: names in order, () where labels are no classes; labels: of every file, [N]; sites: None
-    without sites. facts: what else clients can be formed by, [N] each. target: of labels that are numbers, or several a file.
+    """Files with a label each. classes: names in order, () where labels are no classes; labels: of every
+    file, [N]; sites: None
+    without sites. facts: what else clients can be formed by, [N] each. target: of labels that are numbers, or
+    several a file.
     beside: further inputs of every sample, by name; used: what became of the columns that they were."""
 
     files: tuple[File, ...]
@@ -120,27 +131,34 @@ class LabelledFiles:
 def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     """Files sorted by the folders that name their class, and those that name their site.
 
-    Raises DataError (E409) for fewer than two classes, for files at different depths and for masks among the files.
+    Raises DataError (E409) for fewer than two classes, for files at different depths and for masks among the
+    files.
     """
     depths = {len(f.folders): f for f in files}
     if len(depths) > 1:
         one, other = (f.path for f in list(depths.values())[:2])
         raise DataError(
             "E409",
-            f"{tree.root}: {one} and {other} lie at different depths; put all files into CLASS/, or into SITE/CLASS/.",
+            f"{tree.root}: {one} and {other} lie at different depths; put all files into CLASS/, or into"
+            " SITE/CLASS/.",
         )
     depth = next(iter(depths), 1)
     if depth == 0 or depth > 2:
         where = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
         raise DataError(
-            "E409", f"{tree.root} holds its files {where}; put them into CLASS/, or into SITE/CLASS/, to name classes."
+            "E409",
+            f"{tree.root} holds its files {where}; put them into CLASS/, or into SITE/CLASS/, to name"
+            " classes.",
         )
     inner = depth == 2 and _second_is_class(files)
     place = 1 if inner else 0
     names = {f.folders[place] for f in files} | {d[place] for d in tree.folders if len(d) == depth}
     classes = tuple(sorted(names))
     if len(classes) < 2:
-        text = f"{tree.root} holds {quantity(len(classes), 'class folder')}; put images or sounds into {tree.root}/CLASS/, at least"
+        text = (
+            f"{tree.root} holds {quantity(len(classes), 'class folder')}; put images or sounds into"
+            f" {tree.root}/CLASS/, at least"
+        )
         other = "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
         raise DataError("E409", f"{text} {other}, and {masks}.")
@@ -156,7 +174,8 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
 
 
 def _second_is_class(files: Sequence[File]) -> bool:
-    """Of folders a/b/file: whether b names the class. Its names then recur below most of a; else a names it."""
+    """Of folders a/b/file: whether b names the class. Its names then recur below most of a; else a names
+    it."""
     below: dict[str, set[str]] = {}
     for file in files:
         below.setdefault(file.folders[0], set()).add(file.folders[1])

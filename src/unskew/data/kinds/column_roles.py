@@ -83,11 +83,14 @@ def _check_column(name: str, column: str, values: Any) -> np.ndarray:
 PART_COLUMNS = ("split", "part", "subset", "partition")
 
 
-def part_column(columns: Mapping[str, np.ndarray], taken: Iterable[str], name: str) -> tuple[str, np.ndarray | None]:
-    """(the column, its words train, test and val, [N]), or ("", None): a column of such a name that holds none of these
-    words is one like others.
+def part_column(
+    columns: Mapping[str, np.ndarray], taken: Iterable[str], name: str
+) -> tuple[str, np.ndarray | None]:
+    """(the column, its words train, test and val, [N]), or ("", None): a column of such a name that holds
+    none of these words is one like others.
 
-    taken: columns with another purpose. name: of the table. Raises DataError (E403) for further words beside these.
+    taken: columns with another purpose. name: of the table. Raises DataError (E403) for further words beside
+    these.
     """
     for column in (
         c for c in columns if c.lower() in PART_COLUMNS and c not in taken and columns[c].dtype.kind in "OUS"
@@ -97,7 +100,10 @@ def part_column(columns: Mapping[str, np.ndarray], taken: Iterable[str], name: s
         if not any(kinds.values()):
             continue
         if unknown := sorted(word for word, part in kinds.items() if not part):
-            text = f"column '{column}' divides the rows, and holds {excerpt(unknown[0], 30)} beside train and test"
+            text = (
+                f"column '{column}' divides the rows, and holds {excerpt(unknown[0], 30)} beside train and"
+                " test"
+            )
             raise DataError("E403", f"{name}: {text}; write train, test or val.")
         return column, np.array([kinds[word] for word in words.tolist()])
     return "", None
@@ -130,23 +136,32 @@ def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
     column = column if column in columns else cells.word(column)
     if column not in columns:
         known = abbreviate(list(map(str, columns)), 12)
-        raise DataError("E403", f"{name} has no column '{column}'; it has: {known}.{suggestion(column, columns)}")
+        raise DataError(
+            "E403", f"{name} has no column '{column}'; it has: {known}.{suggestion(column, columns)}"
+        )
     return column
 
 
-def label_column(sheet: Sheet, label: str, classes: Sequence[str] | None, notes: list[Note]) -> tuple[str, np.ndarray]:
+def label_column(
+    sheet: Sheet, label: str, classes: Sequence[str] | None, notes: list[Note]
+) -> tuple[str, np.ndarray]:
     """(the column of labels, its values [N], whole numbers in one spelling).
 
-    label: the column if it is named, else "". classes: names of all classes if they are known. Adds to the notes.
+    label: the column if it is named, else "". classes: names of all classes if they are known. Adds to the
+    notes.
     Raises DataError: E403 for a column that is not there, E404 for values that cannot be classes.
     """
     columns = sheet.columns
-    column = column_named(columns, label, sheet.name) if label else label_column_in(columns) or list(columns)[-1]
+    column = (
+        column_named(columns, label, sheet.name) if label else label_column_in(columns) or list(columns)[-1]
+    )
     values = columns[column]
     _check_one_hot(sheet, column)
     _check_missing(sheet, column, classes)
     guessed = not label and not label_column_in(columns)
-    if values.dtype.kind in "US" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values.tolist())):
+    if values.dtype.kind in "US" or (
+        values.dtype.kind == "O" and all(isinstance(v, str) for v in values.tolist())
+    ):
         values = cells.words(values)
         if classes is None:
             values = _numbers_in_one_spelling(sheet, column, values, guessed, notes)
@@ -156,7 +171,8 @@ def label_column(sheet: Sheet, label: str, classes: Sequence[str] | None, notes:
     for other in others:
         if _are_equivalent(columns[other], values):
             raise DataError(
-                "E404", f"{sheet.name}: columns '{column}' and '{other}' both hold the labels; remove one of them."
+                "E404",
+                f"{sheet.name}: columns '{column}' and '{other}' both hold the labels; remove one of them.",
             )
     source = f"from the column '{column}'"
     if guessed:
@@ -176,8 +192,8 @@ def _check_missing(sheet: Sheet, column: str, classes: Sequence[str] | None) -> 
         row = int(np.argmax(missing))
         raise DataError(
             "E404",
-            f"{sheet.name}: column '{column}' has no label {sheet.where(row)}{_cell_text(values[row])} ({int(missing.sum()):,} "
-            "are missing); fill it in, or leave these rows out.",
+            f"{sheet.name}: column '{column}' has no label {sheet.where(row)}{_cell_text(values[row])}"
+            f" ({int(missing.sum()):,} are missing); fill it in, or leave these rows out.",
         )
 
 
@@ -188,7 +204,8 @@ def _cell_text(value: Any) -> str:
 def _numbers_in_one_spelling(
     sheet: Sheet, column: str, values: np.ndarray, guessed: bool, notes: list[Note]
 ) -> np.ndarray:
-    """Labels that are words, `01` and `1.0` as `1` where all are numbers. Raises DataError (E404) for fractions."""
+    """Labels that are words, `01` and `1.0` as `1` where all are numbers. Raises DataError (E404) for
+    fractions."""
     texts = values.tolist()
     if sheet.decimal_commas:
         texts = cells.with_decimal_points(texts)
@@ -203,8 +220,9 @@ def _numbers_in_one_spelling(
         )
         raise DataError(
             "E404",
-            f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is {excerpt(texts[fraction], 20)}; numbers "
-            f"with fractions ask for regression: name the column as the target, target={column}.{other}",
+            f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is"
+            f" {excerpt(texts[fraction], 20)}; numbers with fractions ask for regression: name the column as"
+            f" the target, target={column}.{other}",
         )
     plain = np.array([cells.canonical(t) for t in texts])
     if len(set(plain.tolist())) < len(set(texts)):
@@ -221,8 +239,8 @@ def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
         why = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
         raise DataError(
             "E404",
-            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}', {why}; name the column of "
-            f"labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}.",
+            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}', {why};"
+            f" name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}.",
         )
 
 
@@ -233,19 +251,21 @@ def _are_equivalent(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _check_one_hot(sheet: Sheet, column: str) -> None:
-    """Raises DataError (E404) where labels are one of several columns of 0 and 1 of which each row has a single 1."""
+    """Raises DataError (E404) where labels are one of several columns of 0 and 1 of which each row has a
+    single 1."""
     group = _one_hot_columns(sheet.columns, column)
     if group:
         raise DataError(
             "E404",
-            f"{sheet.name}: '{column}' is one of {len(group)} columns ({abbreviate(group, 4)}) of which every row has a single 1, so "
-            "they hold one label together; put the name of the class into one column, in pandas: "
-            "frame['label'] = frame[COLUMNS].idxmax(axis=1), and remove them.",
+            f"{sheet.name}: '{column}' is one of {len(group)} columns ({abbreviate(group, 4)}) of which every"
+            " row has a single 1, so they hold one label together; put the name of the class into one"
+            " column, in pandas: frame['label'] = frame[COLUMNS].idxmax(axis=1), and remove them.",
         )
 
 
 def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
-    """The neighbouring columns of 0 and 1, the labels among them, that sum to one in every row; [] if there are none."""
+    """The neighbouring columns of 0 and 1, the labels among them, that sum to one in every row; [] if there
+    are none."""
     names = list(columns)
     at = names.index(label)
     first, last = at, at + 1
@@ -271,7 +291,9 @@ def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]
 def _binary_column(values: np.ndarray) -> np.ndarray | None:
     """A column of 0 and 1, or of False and True, as int16 [N]; None for any other."""
     if values.dtype.kind in "biuf":
-        plain = ((values == 0) | (values == 1)).all() and not (values.dtype.kind == "f" and np.signbit(values).any())
+        plain = ((values == 0) | (values == 1)).all() and not (
+            values.dtype.kind == "f" and np.signbit(values).any()
+        )
         return values.astype(np.int16) if plain else None
     bits = [BINARY_WORDS.get(str(v).lower()) for v in values.tolist()]
     return None if None in bits else np.array(bits, dtype=np.int16)
@@ -285,7 +307,8 @@ def names_columns(columns: Mapping[str, Any], target: str) -> bool:
 def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.ndarray]:
     """(the columns that a target names, their values, [N, L]).
 
-    Raises DataError: E403 for a column that is not there, E404 for one of words or named twice, E405 for missing values.
+    Raises DataError: E403 for a column that is not there, E404 for one of words or named twice, E405 for
+    missing values.
     """
     columns = tuple(column_named(sheet.columns, name, sheet.name) for name in label_names(target))
     if twice := next((c for c in columns if columns.count(c) > 1), ""):
@@ -293,7 +316,8 @@ def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.n
     values = [column_of_numbers(sheet, c, sheet.columns[c]) for c in columns]
     if words := next((c for c, v in zip(columns, values) if v is None), ""):
         raise DataError(
-            "E404", f"{sheet.name}: the label '{words}' holds words; write 1 where it is there and 0 elsewhere."
+            "E404",
+            f"{sheet.name}: the label '{words}' holds words; write 1 where it is there and 0 elsewhere.",
         )
     return columns, np.stack([v for v in values if v is not None], axis=1)
 
@@ -301,14 +325,16 @@ def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.n
 def target_column(sheet: Sheet, target: Target) -> tuple[str, np.ndarray]:
     """(the column that a target names, its numbers, float64 [N]).
 
-    Raises DataError: E403 for a column that is not there, E404 for one of words, E405 for missing and mistaken values.
+    Raises DataError: E403 for a column that is not there, E404 for one of words, E405 for missing and
+    mistaken values.
     """
     column = column_named(sheet.columns, target.name, sheet.name)
     values = column_of_numbers(sheet, column, sheet.columns[column])
     if values is None:
         raise DataError(
             "E404",
-            f"{sheet.name}: the target '{column}' holds words, such as {excerpt(str(sheet.columns[column][0]), 30)}; a target is a number. "
-            f"Words are classes: label={column}.",
+            f"{sheet.name}: the target '{column}' holds words, such as"
+            f" {excerpt(str(sheet.columns[column][0]), 30)}; a target is a number. Words are classes:"
+            f" label={column}.",
         )
     return column, values

@@ -28,8 +28,8 @@ MISSING_CODES = (-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99
 
 
 def missing_code_remark(column: str, numbers: np.ndarray) -> str:
-    """What to say of a column of numbers [N] whose smallest or largest is such a code, farther from all others than these are
-    from each other; "" of any other."""
+    """What to say of a column of numbers [N] whose smallest or largest is such a code, farther from all
+    others than these are from each other; "" of any other."""
     for code in (float(numbers.min()), float(numbers.max())) if len(numbers) else ():
         others = numbers[numbers != code]
         if code not in MISSING_CODES or not len(others):
@@ -37,7 +37,9 @@ def missing_code_remark(column: str, numbers: np.ndarray) -> str:
         low, high = float(others.min()), float(others.max())
         if min(abs(code - low), abs(code - high)) > high - low > 0:
             held = quantity(len(numbers) - len(others), "row")
-            text = f"column '{column}' holds {code:g} in {held}, far from its other values ({low:g} to {high:g})"
+            text = (
+                f"column '{column}' holds {code:g} in {held}, far from its other values ({low:g} to {high:g})"
+            )
             return f"{text}: if it stands for a missing value, fill it or leave these rows out"
     return ""
 
@@ -46,18 +48,20 @@ ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")
 NAME_SEPARATOR = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 MOST_KINDS = 20
 NUMBER_SHARE = 0.5
-"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes. The same share
-of different values makes a column that is called `id` one of row numbers."""
+"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes. The
+same share of different values makes a column that is called `id` one of row numbers."""
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 Kinds: TypeAlias = dict[str, list[str]]
-"""By the column of a table that is a feature, the words of which each became a column of 0 and 1; [] for numbers."""
+"""By the column of a table that is a feature, the words of which each became a column of 0 and 1; [] for
+numbers."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only test rows have.
+    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only
+    test rows have.
     remark: what else to tell of it."""
 
     kinds: list[str] | None
@@ -65,11 +69,13 @@ class Encoding:
     remark: str = ""
 
 
-def encode_features(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]) -> tuple[np.ndarray, Kinds]:
+def encode_features(
+    sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
+) -> tuple[np.ndarray, Kinds]:
     """(float32 [N, columns], what became of each column that is used); adds to the notes.
 
-    columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for missing values
-    and for cells that are no numbers in columns of numbers.
+    columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for
+    missing values and for cells that are no numbers in columns of numbers.
     """
     parts: dict[str, list[np.ndarray]] = {}
 
@@ -81,8 +87,11 @@ def encode_features(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list
     return stack_columns([part for column in used for part in parts[column]]), used
 
 
-def encodings_of(sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Encoding], notes: list[Note]) -> Kinds:
-    """What becomes of each column that is used; adds to the notes. Raises DataError (E403) where none can be used."""
+def encodings_of(
+    sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Encoding], notes: list[Note]
+) -> Kinds:
+    """What becomes of each column that is used; adds to the notes. Raises DataError (E403) where none can be
+    used."""
     used: Kinds = {}
     left_out: list[str] = []
     spread: list[str] = []
@@ -101,7 +110,13 @@ def encodings_of(sheet: Sheet, columns: Iterable[str], judge: Callable[[str], En
             notes.append(("note", one.remark))
         if one.unseen:
             notes.append(
-                ("note", f"column '{column}' has {excerpt(abbreviate(list(one.unseen)), 60)} only in the test part")
+                (
+                    "note",
+                    (
+                        f"column '{column}' has {excerpt(abbreviate(list(one.unseen)), 60)} only in the test"
+                        " part"
+                    ),
+                )
             )
     if left_out:
         notes.append(("left out", f"columns {abbreviate(left_out, 5)}"))
@@ -115,7 +130,8 @@ def encodings_of(sheet: Sheet, columns: Iterable[str], judge: Callable[[str], En
 
 
 def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """(what becomes of a column, the columns of numbers that it becomes, [N] each). Raises DataError (E405) as `column_of_numbers` does."""
+    """(what becomes of a column, the columns of numbers that it becomes, [N] each). Raises DataError (E405)
+    as `column_of_numbers` does."""
     train = values if sheet.test is None else values[~sheet.test]
     if is_row_number(column, values) or is_row_number(column, train):
         return Encoding(None), []
@@ -131,21 +147,25 @@ def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encodin
     kinds = sorted(set(texts.tolist()))
     if len(kinds) > MOST_KINDS:
         return Encoding(kinds), []
-    return Encoding(kinds, tuple(sorted(set(kinds) - {cells.word(v) for v in train.tolist()}))), _one_hot(texts, kinds)
+    return Encoding(kinds, tuple(sorted(set(kinds) - {cells.word(v) for v in train.tolist()}))), _one_hot(
+        texts, kinds
+    )
 
 
 def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
-    """float32 [N, columns] of another table, its columns found by name and turned into numbers as `used` says.
+    """float32 [N, columns] of another table, its columns found by name and turned into numbers as `used`
+    says.
 
-    Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers, and words
-    that the column did not have.
+    Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers,
+    and words that the column did not have.
     """
     kept: list[np.ndarray] = []
     for column, kinds in used.items():
         if column not in sheet.columns:
             has = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
             raise DataError(
-                "E403", f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {has}."
+                "E403",
+                f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {has}.",
             )
         values = sheet.columns[column]
         if kinds:
@@ -154,20 +174,25 @@ def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
             kept.append(numbers)
         else:
             text = (
-                f"{sheet.name}: column {excerpt(column, 40)} holds words such as {excerpt(cells.word(values[0]), 30)}"
+                f"{sheet.name}: column {excerpt(column, 40)} holds words such as"
+                f" {excerpt(cells.word(values[0]), 30)}"
             )
             raise DataError("E405", f"{text}; the model was trained on numbers there.")
     return stack_columns(kept)
 
 
 def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]. Raises DataError (E405) for missing ones, and one that training did not have."""
+    """A column of words, [N]. Raises DataError (E405) for missing ones, and one that training did not
+    have."""
     _check_complete(sheet, column, sheet.columns[column])
     texts = cells.words(sheet.columns[column])
     unknown = ~np.isin(texts, kinds)
     if unknown.any():
         row = int(np.argmax(unknown))
-        what = f"holds {excerpt(str(texts[row]), 30)} {sheet.where(row)} ({quantity(int(unknown.sum()), 'such cell')})"
+        what = (
+            f"holds {excerpt(str(texts[row]), 30)} {sheet.where(row)}"
+            f" ({quantity(int(unknown.sum()), 'such cell')})"
+        )
         raise DataError(
             "E405",
             f"{sheet.name}: column {excerpt(column, 40)} {what}, which the model has never seen; it knows "
@@ -202,7 +227,8 @@ def _is_id(column: str) -> bool:
 
 
 def is_row_number(column: str, values: np.ndarray) -> bool:
-    """Whether a column numbers the rows: by its name, if its values differ, or as whole numbers one after the other."""
+    """Whether a column numbers the rows: by its name, if its values differ, or as whole numbers one after the
+    other."""
     count = len(values)
     if count < 2:
         return False
@@ -230,7 +256,9 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
     if values.dtype.kind not in "biufOUS":
         return None
     _check_complete(sheet, column, values)
-    numbers = values.astype(np.float64) if values.dtype.kind in "biuf" else _parse_numbers(sheet, column, values)
+    numbers = (
+        values.astype(np.float64) if values.dtype.kind in "biuf" else _parse_numbers(sheet, column, values)
+    )
     if numbers is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -238,11 +266,13 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
     if large.any():
         row = int(np.argmax(large))
         value: Any = values[row]
-        what = "which is no finite number" if "inf" in str(value).lower() else "which is too large for float32"
+        what = (
+            "which is no finite number" if "inf" in str(value).lower() else "which is too large for float32"
+        )
         raise DataError(
             "E405",
-            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {what} ({quantity(int(large.sum()), 'such cell')}); "
-            "correct it, or leave the row out.",
+            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {what}"
+            f" ({quantity(int(large.sum()), 'such cell')}); correct it, or leave the row out.",
         )
     return numbers
 
@@ -253,8 +283,8 @@ def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
         row = int(np.argmax(missing))
         raise DataError(
             "E405",
-            f"{sheet.name}: column '{column}' has no value {sheet.where(row)} ({int(missing.sum()):,} are missing); fill it, "
-            "or leave these rows or the column out.",
+            f"{sheet.name}: column '{column}' has no value {sheet.where(row)} ({int(missing.sum()):,} are"
+            " missing); fill it, or leave these rows or the column out.",
         )
 
 
@@ -266,8 +296,9 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
         if row is not None:
             raise DataError(
                 "E405",
-                f"{sheet.name}: column '{column}' holds {texts[row]} {sheet.where(row)}, in a file with decimal commas; write "
-                "numbers without points for thousands, and with commas before decimals.",
+                f"{sheet.name}: column '{column}' holds {texts[row]} {sheet.where(row)}, in a file with"
+                " decimal commas; write numbers without points for thousands, and with commas before"
+                " decimals.",
             )
         texts = cells.with_decimal_points(texts)
     plain = cells.are_plain(texts)
@@ -280,14 +311,17 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
     others = int((~plain).sum())
     raise DataError(
         "E405",
-        f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)} {sheet.where(row)} "
-        f"({quantity(others, 'such cell')} of {len(texts):,}); write plain numbers such as 1234.5, or leave the rows or the "
-        "column out.",
+        f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)}"
+        f" {sheet.where(row)} ({quantity(others, 'such cell')} of {len(texts):,}); write plain numbers such"
+        " as 1234.5, or leave the rows or the column out.",
     )
 
 
-def encode_inputs(sheet: Sheet, columns: Sequence[str], notes: list[Note]) -> tuple[dict[str, np.ndarray], Kinds]:
-    """(these columns as numbers, [N] or, of words of several kinds, [N, kinds]; what became of each). It is added to the notes.
+def encode_inputs(
+    sheet: Sheet, columns: Sequence[str], notes: list[Note]
+) -> tuple[dict[str, np.ndarray], Kinds]:
+    """(these columns as numbers, [N] or, of words of several kinds, [N, kinds]; what became of each). It is
+    added to the notes.
 
     Raises DataError: E403 for words of too many kinds, E405 for missing values.
     """
@@ -311,6 +345,7 @@ def encode_inputs(sheet: Sheet, columns: Sequence[str], notes: list[Note]) -> tu
 
 
 def encode_inputs_as(sheet: Sheet, used: Kinds) -> dict[str, np.ndarray]:
-    """The same of another table, its columns turned into numbers as `used` says. Raises DataError as `numbers_as` does."""
+    """The same of another table, its columns turned into numbers as `used` says. Raises DataError as
+    `numbers_as` does."""
     values = {column: encode_as(sheet, {column: kinds}) for column, kinds in used.items()}
     return {column: v[:, 0] if v.shape[1] == 1 else v for column, v in values.items()}

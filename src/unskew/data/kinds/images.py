@@ -34,8 +34,9 @@ BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder ==
 
 
 def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
-    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for any other image, among
-    them those of which alpha has been multiplied in. Raises ValueError for a packed TIFF of which no lower byte can be had."""
+    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for any
+    other image, among them those of which alpha has been multiplied in. Raises ValueError for a packed TIFF
+    of which no lower byte can be had."""
     from PIL import Image
 
     if image.mode not in ("RGB", "RGBA"):
@@ -62,7 +63,8 @@ def _raw_mode(tile: Any) -> str:
 
 
 def _plane_mode(image: Any) -> str:
-    """How 16 bits of a colour lie in a TIFF whose colours lie one after another, for which Pillow takes 8; "" for other images."""
+    """How 16 bits of a colour lie in a TIFF whose colours lie one after another, for which Pillow takes 8; ""
+    for other images."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(PLANES) != 2 or {*tags.get(BITS, ())} != {16}:
         return ""
@@ -96,8 +98,9 @@ COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned: whether it says that it is to
-    be turned or mirrored before it is looked at. clear: whether a part of it is transparent."""
+    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned: whether it
+    says that it is to be turned or mirrored before it is looked at. clear: whether a part of it is
+    transparent."""
 
     shape: tuple[int, int]
     depth: str
@@ -107,12 +110,14 @@ class ImageInfo:
 
 
 def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
-    """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use. Raises DataError
-    (E401) for one that cannot be read."""
+    """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use.
+    Raises DataError (E401) for one that cannot be read."""
     return decode_image(file, str(file), size, fit, bits)
 
 
-def decode_image(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int) -> tuple[np.ndarray, ImageInfo]:
+def decode_image(
+    file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int
+) -> tuple[np.ndarray, ImageInfo]:
     """As `picture`, also of a file in memory. name: of the file, for the message."""
     from PIL import Image
 
@@ -122,10 +127,14 @@ def decode_image(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: i
         with Image.open(file) as image:
             wide = deep_colours(file, image)
             pixels, depth = (
-                pixels_of(image, size, fit, name, bits) if wide is None else _deep_pixels(wide, size, fit, name, bits)
+                pixels_of(image, size, fit, name, bits)
+                if wide is None
+                else _deep_pixels(wide, size, fit, name, bits)
             )
             turned = image.getexif().get(ORIENTATION, 1) in range(2, 9)
-            return pixels, ImageInfo(image.size, depth, getattr(image, "n_frames", 1), turned, _is_transparent(image))
+            return pixels, ImageInfo(
+                image.size, depth, getattr(image, "n_frames", 1), turned, _is_transparent(image)
+            )
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
@@ -133,8 +142,8 @@ def decode_image(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: i
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
-    """(pixels, depth), as `picture` and `Form` have them, of an image of Pillow's. name: for the message. bits: that
-    whole numbers of more than 8 bits use.
+    """(pixels, depth), as `picture` and `Form` have them, of an image of Pillow's. name: for the message.
+    bits: that whole numbers of more than 8 bits use.
 
     Raises DataError (E401) for whole numbers of more bits.
     """
@@ -145,7 +154,9 @@ def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tup
         grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
         pixels = np.asarray(grey, dtype=np.float32)
         return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
-    if isinstance(image.info.get("transparency"), bytes):  # of a palette: Pillow warns unless alpha is asked for
+    if isinstance(
+        image.info.get("transparency"), bytes
+    ):  # of a palette: Pillow warns unless alpha is asked for
         image = image.convert("RGBA")
     colours = np.asarray(fit_square(image.convert("RGB"), size, fit, None))
     return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
@@ -160,7 +171,8 @@ def channels_first(x: Any) -> np.ndarray:
 
 
 def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
-    """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot be read."""
+    """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot
+    be read."""
     read_files: list[T] = []
     errors: list[tuple[object, DataError]] = []
     for i, file in enumerate(files):
@@ -175,7 +187,8 @@ def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
     if errors:
         others = abbreviate([str(file) for file, _ in errors[1:]])
         raise DataError(
-            "E401", f"{errors[0][1].text} {len(errors):,} of {len(files):,} files cannot be read; also {others}."
+            "E401",
+            f"{errors[0][1].text} {len(errors):,} of {len(files):,} files cannot be read; also {others}.",
         )
     return read_files
 
@@ -186,31 +199,41 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
     others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
     if others:
-        (width, height), also = others[0], f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else ""
-        notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
+        (width, height), also = (
+            others[0],
+            f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else "",
+        )
+        notes.append(
+            ("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})")
+        )
     if n := sum(f.shape[0] != f.shape[1] for f in forms):
         done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
         notes.append(("scaled", f"{quantity(n, 'image')} not square, {done} (fit={fit})"))
     for depth, n in Counter(f.depth for f in forms).items():
-        how = {"8 bit": "divided by 255", "16 bit": f"divided by {(1 << bits) - 1:,}", "float": "taken as they are"}[
-            depth
-        ]
+        how = {
+            "8 bit": "divided by 255",
+            "16 bit": f"divided by {(1 << bits) - 1:,}",
+            "float": "taken as they are",
+        }[depth]
         notes.append(("scaled", f"{quantity(n, 'image')} of {depth}, {how}"))
     if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {quantity(n, 'image')}"))
     if n := sum(f.turned for f in forms):
         text = (
-            f"{quantity(n, 'image')} taken as stored, though EXIF says to turn or mirror them before they are looked at"
+            f"{quantity(n, 'image')} taken as stored, though EXIF says to turn or mirror them before they are"
+            " looked at"
         )
         notes.append(("note", f"{text} (Pillow's ImageOps.exif_transpose does it)"))
     if n := sum(f.clear for f in forms):
-        notes.append(("note", f"{quantity(n, 'image')} with transparent parts, whose hidden colours are used"))
+        notes.append(
+            ("note", f"{quantity(n, 'image')} with transparent parts, whose hidden colours are used")
+        )
     return notes
 
 
 def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits: int) -> list[Note]:
-    """A warning for each site, or for all of a folder without sites, whose images are of several depths; none where `bits` says
-    what those of 16 bits use. Sites of different depths are compared by their values."""
+    """A warning for each site, or for all of a folder without sites, whose images are of several depths; none
+    where `bits` says what those of 16 bits use. Sites of different depths are compared by their values."""
     notes: list[Note] = []
     for site in sorted({*sites}) if sites else [""]:
         here = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
@@ -219,8 +242,13 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
         at = f"{excerpt(site, 40)} has " if site else ""
-        text = f"{at}images of several kinds, {kinds}, and each is scaled by its own: what was stored otherwise is as much brighter"
-        notes.append(("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)"))
+        text = (
+            f"{at}images of several kinds, {kinds}, and each is scaled by its own: what was stored otherwise"
+            " is as much brighter"
+        )
+        notes.append(
+            ("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)")
+        )
     return notes[:SITES_WARNED]
 
 
@@ -236,11 +264,14 @@ def image_error(file: Path | str, error: Exception) -> DataError:
     why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if why.startswith("cannot identify"):  # and what follows is the file again
         why = "it is none of a kind that is known, or cut off"
-    return DataError("E401", f"{file} cannot be read as an image: {why}; save it again, as PNG, or take it away.")
+    return DataError(
+        "E401", f"{file} cannot be read as an image: {why}; save it again, as PNG, or take it away."
+    )
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0, 1]."""
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0,
+    1]."""
     values = np.asarray(image)
     if image.mode == "F":
         check_numbers(values, name)
@@ -256,7 +287,10 @@ def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int)
     from PIL import Image
 
     shares = _unit_values(_check_bits(colours, name, bits), bits).transpose(2, 0, 1)
-    planes = [fit_square(Image.fromarray(np.ascontiguousarray(c)), size, fit, Image.Resampling.BICUBIC) for c in shares]
+    planes = [
+        fit_square(Image.fromarray(np.ascontiguousarray(c)), size, fit, Image.Resampling.BICUBIC)
+        for c in shares
+    ]
     return np.stack([np.asarray(c, dtype=np.float32) for c in planes]).clip(0, 1), "16 bit"
 
 
@@ -299,7 +333,8 @@ def fit_square(image: Any, size: int, fit: Fit, resample: Any) -> Any:
 
 
 def resize_images(x: np.ndarray, size: int) -> np.ndarray:
-    """Images [N, channels, H, W] as float32 [N, channels, size, size]; the mean of an image does not change."""
+    """Images [N, channels, H, W] as float32 [N, channels, size, size]; the mean of an image does not
+    change."""
     if x.shape[2:] == (size, size):
         return x
     rows_SH, columns_SW = (area_weights(n, size) for n in x.shape[2:])

@@ -39,7 +39,8 @@ MOST_GAPS = 10
 """Classes for each class that occurs at most."""
 SPELLINGS = "numbers in several spellings, such as 1, 01 and 1.0, are one class"
 ONE_HOT_SHARE = 0.95
-"""Rows of zeros and ones are classes, of which some are damaged, if more than this share of them hold a single one."""
+"""Rows of zeros and ones are classes, of which some are damaged, if more than this share of them hold a
+single one."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def read_labels(
 ) -> Labels:
     """The labels of training and test samples, numbered together.
 
-    name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples' array.
+    name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples'
+    array.
     classes: names of all classes if they are known. origins: of the samples of both, if they are known.
     Raises DataError (E404) for labels that cannot be read.
     """
@@ -74,7 +76,10 @@ def read_labels(
     if _are_several(name, parts, ndim):
         y, *test = [part.astype(bool) for part in parts]
         given = names or tuple(map(str, range(y.shape[1])))
-        text = f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has {y.sum(1).mean():.2f}"
+        text = (
+            f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has"
+            f" {y.sum(1).mean():.2f}"
+        )
         return Labels(y, test[0] if test else y[:0], given, (("labels", text),))
     width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
     parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
@@ -85,7 +90,9 @@ def read_labels(
     else:
         parts, counted = [_whole_labels(name, y, notes) for y in parts], not width
         if names is None:
-            parts, names = (parts, tuple(map(str, range(width)))) if width else _number_labels(name, parts, notes)
+            parts, names = (
+                (parts, tuple(map(str, range(width)))) if width else _number_labels(name, parts, notes)
+            )
     y_test = parts[1] if len(parts) > 1 else parts[0][:0]
     _note_missing(parts, names, notes)
     return Labels(parts[0], y_test, names, tuple(notes), unnamed=classes is None and counted)
@@ -94,17 +101,20 @@ def read_labels(
 def label_array(name: str, y: Any) -> np.ndarray:
     """Labels as an array, as they are.
 
-    name: of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows without a column, E403
-    for what is no array.
+    name: of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
+    without a column, E403 for what is no array.
     """
     rows = y if isinstance(y, list | tuple) else ()
     if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
         text = "the labels of some samples are more than of others"
-        raise DataError("E404", f"{name}: {text}; write a row of as many zeros and ones for each sample, [N, labels].")
+        raise DataError(
+            "E404", f"{name}: {text}; write a row of as many zeros and ones for each sample, [N, labels]."
+        )
     values = array_of(y)
     if values.ndim > 1 and len(values) and not values.shape[1]:
         raise DataError(
-            "E404", f"{name}: labels are {list(values.shape)}, so no sample has any; give one column for each."
+            "E404",
+            f"{name}: labels are {list(values.shape)}, so no sample has any; give one column for each.",
         )
     return values
 
@@ -116,18 +126,23 @@ def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
     if y.dtype.kind == "O":
         empty = next((i for i, v in enumerate(y.reshape(-1).tolist()) if v is None or v != v), None)
         if empty is not None:
-            raise DataError("E404", f"{name}: sample {empty} has no label; fill it in, or leave the sample out.")
+            raise DataError(
+                "E404", f"{name}: sample {empty} has no label; fill it in, or leave the sample out."
+            )
         kinds = {type(v) for v in y.reshape(-1).tolist()}
         y = y.astype(np.float64 if kinds <= {int, float, bool} else str)
     if not y.size:
         return y.astype(np.int64) if y.ndim == 1 else y
     if y.dtype.kind not in "biufUS":
-        raise DataError("E404", f"{name}: labels are {y.dtype}; they must be whole numbers from 0, [N], or words.")
+        raise DataError(
+            "E404", f"{name}: labels are {y.dtype}; they must be whole numbers from 0, [N], or words."
+        )
     return y
 
 
 def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
-    """Whether rows [N, L] of zeros and ones say which of several labels a sample has: not every row has a single one.
+    """Whether rows [N, L] of zeros and ones say which of several labels a sample has: not every row has a
+    single one.
 
     Raises DataError (E404) for classes of which a few rows are damaged, and for two parts of different forms.
     """
@@ -141,9 +156,13 @@ def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
     if single.mean() > ONE_HOT_SHARE:
         row = int(np.argmin(single))
         text = (
-            f"sample {row} has {int(np.concatenate(flags)[row].sum())} classes, and {single.mean():.1%} of all have one"
+            f"sample {row} has {int(np.concatenate(flags)[row].sum())} classes, and {single.mean():.1%} of"
+            " all have one"
         )
-        remedy = "mend it, or, where a sample may have several labels, name them with target, such as target='a,b,c'"
+        remedy = (
+            "mend it, or, where a sample may have several labels, name them with target, such as"
+            " target='a,b,c'"
+        )
         raise DataError("E404", f"{name}: {text}; {remedy}.")
     return True
 
@@ -160,8 +179,8 @@ def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> 
         if y.ndim not in (1, ndim - 1):
             raise DataError(
                 "E404",
-                f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or masks "
-                "[N, H, W].",
+                f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or"
+                " masks [N, H, W].",
             )
         return y
     if y.dtype.kind in "US" or not np.isin(y, (0, 1)).all():
@@ -169,8 +188,9 @@ def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> 
         value = excerpt(str(y[row, column])) if y.dtype.kind in "US" else f"{y[row, column]:g}"
         raise DataError(
             "E404",
-            f"{name}: labels are {y.dtype} {list(y.shape)}, but not zeros and ones: column {column} of sample {row} is {value}; "
-            "write 1 for each label that the sample has and 0 elsewhere, or give one class a sample, [N].",
+            f"{name}: labels are {y.dtype} {list(y.shape)}, but not zeros and ones: column {column} of sample"
+            f" {row} is {value}; write 1 for each label that the sample has and 0 elsewhere, or give one"
+            " class a sample, [N].",
         )
     notes.append(("labels", f"one-hot rows of {y.shape[1]} columns were read as classes"))
     return y.argmax(1)
@@ -189,7 +209,9 @@ def _word_labels(
         texts = [np.array([cells.canonical(w) for w in y.tolist()], dtype=str) for y in texts]
         if len({w for y in texts for w in np.unique(y).tolist()}) < len(kinds):
             notes.append(("labels", SPELLINGS))
-    known = classes if classes is not None else sort_classes({w for y in texts for w in np.unique(y).tolist()})
+    known = (
+        classes if classes is not None else sort_classes({w for y in texts for w in np.unique(y).tolist()})
+    )
     place = {word: i for i, word in enumerate(known)}
     for y in texts:
         for row, word in enumerate(y.tolist()):
@@ -198,12 +220,15 @@ def _word_labels(
                 count = sum(w.lower() in cells.MISSING for w in y.tolist())
                 raise DataError(
                     "E404",
-                    f"{name}: sample {row} has no label{written} ({count:,} are missing); fill it in, or leave the sample out.",
+                    f"{name}: sample {row} has no label{written} ({count:,} are missing); fill it in, or"
+                    " leave the sample out.",
                 )
             if word not in place:
                 near = suggestion(word, known)
                 raise DataError(
-                    "E404", f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the classes.{near}"
+                    "E404",
+                    f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the"
+                    f" classes.{near}",
                 )
     if len(known) > 50 and len(known) * 2 > sum(map(len, texts)):
         raise DataError(
@@ -212,7 +237,9 @@ def _word_labels(
             f"{excerpt(known[0], 40)}; is this the column of labels? Name another, or give classes.",
         )
     if classes is None:
-        notes.append(("labels", f"labels that are words were numbered in this order: {abbreviate(list(known), 10)}"))
+        notes.append(
+            ("labels", f"labels that are words were numbered in this order: {abbreviate(list(known), 10)}")
+        )
     return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(known)
 
 
@@ -234,21 +261,24 @@ def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
     if not np.isfinite(y).all():
         raise DataError(
             "E404",
-            f"{name}: sample {int(np.argmin(np.isfinite(y)))} has no label; fill it in, or leave the sample out.",
+            f"{name}: sample {int(np.argmin(np.isfinite(y)))} has no label; fill it in, or leave the sample"
+            " out.",
         )
     fractions = y != np.round(y)
     if fractions.any():
         row = int(np.argmax(fractions))
         raise DataError(
             "E404",
-            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression: name the "
-            "target, target='price'. Classes are whole numbers from 0 or words.",
+            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression:"
+            " name the target, target='price'. Classes are whole numbers from 0 or words.",
         )
     notes.append(("labels", f"{y.dtype} labels, all whole, were read as classes"))
     return y.astype(np.int64)
 
 
-def _number_labels(name: str, parts: list[np.ndarray], notes: list[Note]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+def _number_labels(
+    name: str, parts: list[np.ndarray], notes: list[Note]
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Whole numbers and the classes that they stand for."""
     present = np.unique(np.concatenate(parts))
     if not len(present):
@@ -257,13 +287,16 @@ def _number_labels(name: str, parts: list[np.ndarray], notes: list[Note]) -> tup
     if top < 0:
         raise DataError("E404", f"{name}: all labels are below 0, such as {top}; number classes from 0.")
     if len(present) == top > 1 and present.min() == 1:
-        notes.append(("labels", f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'"))
+        notes.append(
+            ("labels", f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'")
+        )
         return [y - 1 for y in parts], tuple(map(str, range(1, top + 1)))
     if top + 1 > MOST_GAPS * len(present):
         raise DataError(
             "E404",
-            f"{name}: only {len(present):,} different labels, but the largest is {top}, which would make {top + 1:,} "
-            "classes. Number them from 0: y = numpy.unique(y, return_inverse=True)[1]; or give classes.",
+            f"{name}: only {len(present):,} different labels, but the largest is {top}, which would make"
+            f" {top + 1:,} classes. Number them from 0: y = numpy.unique(y, return_inverse=True)[1]; or give"
+            " classes.",
         )
     return parts, tuple(map(str, range(top + 1)))
 
@@ -271,14 +304,18 @@ def _number_labels(name: str, parts: list[np.ndarray], notes: list[Note]) -> tup
 def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
     """Notes on classes of which there are no training or no test samples, and on a single class."""
     if len(classes) == 1 and parts[0].size:
-        notes.append(("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart"))
+        notes.append(
+            ("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart")
+        )
     for part, y in zip(("training", "test"), parts):
         if not y.size or y.min() < 0 or y.max() >= len(classes):
             continue
         absent = np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist()
         if absent:
             what = "pixel" if y.ndim > 1 else "sample"
-            notes.append(("labels", f"no {part} {what} of class {abbreviate([classes[c] for c in absent], 5)}"))
+            notes.append(
+                ("labels", f"no {part} {what} of class {abbreviate([classes[c] for c in absent], 5)}")
+            )
 
 
 IGNORE_INDEX = -100
@@ -301,14 +338,18 @@ def read_token_labels(
 ) -> Labels:
     """The labels of training and test samples, int64 [N, T] with -1 where there is none.
 
-    name: of the set, for messages. xs: the samples of both. ys: of both, the second None without a test set. classes: names.
-    Raises DataError (E404) for labels that cannot be read, and for those that repeat the samples.
+    name: of the set, for messages. xs: the samples of both. ys: of both, the second None without a test set.
+    classes: names. Raises DataError (E404) for labels that cannot be read, and for those that repeat the
+    samples.
     """
     parts = [_token_labels(name, array_of(y), x) for y, x in zip(ys, xs) if y is not None]
     if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
         text = "the label of every place is the token at that place; give the token that follows"
         raise DataError("E404", f"{name}: {text}: x = ids[:, :-1] and y = ids[:, 1:].")
-    known, top = np.unique(np.concatenate([y[y != NO_LABEL] for y in parts])), max(int(y.max()) for y in parts)
+    known, top = (
+        np.unique(np.concatenate([y[y != NO_LABEL] for y in parts])),
+        max(int(y.max()) for y in parts),
+    )
     if classes is None and top + 1 > MOST_GAPS * len(known):
         text = f"only {len(known):,} different labels, but the largest is {top}"
         raise DataError("E404", f"{name}: {text}; give classes, such as the model's whole vocabulary.")
@@ -321,7 +362,8 @@ def read_token_labels(
 
 
 def _repeats_tokens(y: np.ndarray, x: np.ndarray) -> bool:
-    """Whether every label is the token at its place; of samples that are read when they are wanted, some at a time."""
+    """Whether every label is the token at its place; of samples that are read when they are wanted, some at a
+    time."""
     return all(bool(((y[rows] == NO_LABEL) | (y[rows] == x[rows])).all()) for rows in row_blocks(x.shape))
 
 
@@ -332,7 +374,9 @@ def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     y = np.where(y == IGNORE_INDEX, NO_LABEL, y).astype(np.int64)
     nothing = np.flatnonzero((y == NO_LABEL).all(1))
     if len(nothing):
-        raise DataError("E404", f"{name}: no place of sample {int(nothing[0])} has a label; leave the sample out.")
+        raise DataError(
+            "E404", f"{name}: no place of sample {int(nothing[0])} has a label; leave the sample out."
+        )
     return y
 
 
@@ -344,8 +388,8 @@ def label_names(target: str) -> tuple[str, ...]:
 def read_multilabels(name: str, ys: tuple[Any, Any], names: Sequence[str]) -> Labels:
     """The labels of training and test samples, bool [N, L].
 
-    name: of the set. ys: of both, the second None without a test set. Raises DataError (E404) for anything but zeros and
-    ones, and for another number of names.
+    name: of the set. ys: of both, the second None without a test set. Raises DataError (E404) for anything
+    but zeros and ones, and for another number of names.
     """
     y, *rest = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
     lacking = [names[i] for i in np.flatnonzero(~y.any(axis=0)).tolist()]
@@ -369,7 +413,8 @@ def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndar
 def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Target) -> Labels:
     """The targets of training and test samples, float64 [N], from arrays [N] or [N, 1].
 
-    name: of the set. ys: of both, the second None without a test set. target: its name, or with constants of its own.
+    name: of the set. ys: of both, the second None without a test set. target: its name, or with constants of
+    its own.
     Raises DataError: E403 where classes are named, too, E404 for what is no number.
     """
     if classes is not None:
@@ -379,7 +424,9 @@ def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Tar
     check_targets(name, y, y_test)
     wished = Target(target) if isinstance(target, str) else target
     constants = "as given" if wished.given else "the mean and standard deviation of the training samples"
-    notes: list[Note] = [("labels", f"'{wished.name}' is predicted as a number; center and scale are {constants}")]
+    notes: list[Note] = [
+        ("labels", f"'{wished.name}' is predicted as a number; center and scale are {constants}")
+    ]
     return Labels(y, y_test, (wished.name,), tuple(notes), wished)
 
 
@@ -387,10 +434,13 @@ def _target_numbers(name: str, y: np.ndarray) -> np.ndarray:
     """float64 [N]. Raises DataError (E404) for words and for several numbers a sample."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.dtype.kind == "O" and all(isinstance(v, int | float | np.number) or v is None for v in y.reshape(-1).tolist()):
+    if y.dtype.kind == "O" and all(
+        isinstance(v, int | float | np.number) or v is None for v in y.reshape(-1).tolist()
+    ):
         y = y.astype(np.float64)  # None as NaN, which is refused by its row
     if y.ndim != 1 or y.dtype.kind not in "biuf":
         raise DataError(
-            "E404", f"{name}: targets are {y.dtype} {list(y.shape)}; a regression takes one number a sample, [N]."
+            "E404",
+            f"{name}: targets are {y.dtype} {list(y.shape)}; a regression takes one number a sample, [N].",
         )
     return y.astype(np.float64)

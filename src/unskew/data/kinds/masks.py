@@ -34,7 +34,8 @@ from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError
 
 EDGE_GREYS = 32
-"""Greys that compression and smooth edges move black and white at most; what lies further inside is an edge."""
+"""Greys that compression and smooth edges move black and white at most; what lies further inside is an
+edge."""
 BETWEEN_SHARE = 0.3
 """Share of the pixels that may lie further inside."""
 CHANCE_SHARE = 0.001
@@ -49,14 +50,20 @@ def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
     """Whether these masks, uint8 values [N, H, W] each, are black and white areas with blurred edges."""
     counts = _histogram(masks)
     between = counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()
-    if not counts[:EDGE_GREYS].any() or not counts[256 - EDGE_GREYS :].any() or between > BETWEEN_SHARE * counts.sum():
+    if (
+        not counts[:EDGE_GREYS].any()
+        or not counts[256 - EDGE_GREYS :].any()
+        or between > BETWEEN_SHARE * counts.sum()
+    ):
         return False
     if between <= CHANCE_SHARE * counts.sum():
         return True
     share, place = _histogram_hump(counts)
     if (counts > 0).sum() < LEAST_GREYS or share > 0.5:
         return False
-    areas = _histogram([one[_inner_greys(one)] for one in masks])[place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH]
+    areas = _histogram([one[_inner_greys(one)] for one in masks])[
+        place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH
+    ]
     return share <= 0.25 or areas.sum() <= CHANCE_SHARE * counts.sum()
 
 
@@ -77,7 +84,8 @@ def _inner_greys(masks: np.ndarray) -> np.ndarray:
 
 
 def _histogram_hump(counts: np.ndarray) -> tuple[float, int]:
-    """(the largest share of the greys in between that gather around a value with valleys on both its sides, that value)."""
+    """(the largest share of the greys in between that gather around a value with valleys on both its sides,
+    that value)."""
     smooth = np.convolve(counts, np.ones(SMOOTHING_WIDTH), mode="same")
     total, share, at = max(1, counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()), 0.0, 128
     for place in range(EDGE_GREYS + SMOOTHING_WIDTH // 2, 256 - EDGE_GREYS - SMOOTHING_WIDTH // 2):
@@ -121,7 +129,11 @@ class _SiteMasks:
             return "void"
         if values[0] >= 0 and len(values) <= 2:
             return "two values"
-        if values[0] >= 0 and values[-1] < 256 and are_black_and_white([m.astype(np.uint8) for m in self.masks]):
+        if (
+            values[0] >= 0
+            and values[-1] < 256
+            and are_black_and_white([m.astype(np.uint8) for m in self.masks])
+        ):
             return "greys"
         return "unclear"
 
@@ -145,10 +157,11 @@ def as_masks(
     notes: list[Note],
     origins: Sequence[MaskOrigin] = (),
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """(masks as uint8, or int64 above 256 classes; the names of the classes). parts: of training and test samples.
+    """(masks as uint8, or int64 above 256 classes; the names of the classes). parts: of training and test
+    samples.
 
-    Raises DataError (E404) for values that are not whole, for more than 20 classes that nobody has named, and for sites
-    whose values contradict each other.
+    Raises DataError (E404) for values that are not whole, for more than 20 classes that nobody has named, and
+    for sites whose values contradict each other.
     """
     origins = origins or [MaskOrigin()] * len(parts)
     parts = [_whole_masks(name, y) for y in parts]
@@ -173,7 +186,8 @@ def one_hot_masks(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
     if not np.isin(y, (0, 1)).all() or not (y.sum(1) == 1).all():
         raise DataError(
             "E404",
-            f"{name}: masks are {list(y.shape)}, but not one class per pixel; give masks [N, H, W] of class numbers.",
+            f"{name}: masks are {list(y.shape)}, but not one class per pixel; give masks [N, H, W] of class"
+            " numbers.",
         )
     notes.append(("labels", f"one-hot masks of {y.shape[1]} channels were read as class numbers"))
     return y.argmax(1)
@@ -185,8 +199,8 @@ def _whole_masks(name: str, y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "biu":
         raise DataError(
             "E404",
-            f"{name}: masks are {y.dtype} with fractions; they must be whole numbers from 0, [N], or masks [N, H, W] of "
-            "them: threshold them, such as y > 0.5.",
+            f"{name}: masks are {y.dtype} with fractions; they must be whole numbers from 0, [N], or masks"
+            " [N, H, W] of them: threshold them, such as y > 0.5.",
         )
     return y
 
@@ -214,14 +228,15 @@ def _check_site(name: str, group: _SiteMasks, kind: str, origins: Sequence[MaskO
         below = group.values[:-1]
         mixed = [(m == top).any((1, 2)) & ((m > 0) & (m < top)).any((1, 2)) for m in group.masks]
         why = (
-            "255 is often 'void', pixels to be left out, but here every pixel is scored; set it to a class, such as "
-            "mask[mask == 255] = 0"
+            "255 is often 'void', pixels to be left out, but here every pixel is scored; set it to a class,"
+            " such as mask[mask == 255] = 0"
             if any(one.any() for one in mixed)
             else "no mask has both; save all of them with class numbers, such as mask // 255"
         )
         raise DataError(
             "E404",
-            f"{name}: masks{group.of_site} hold class numbers ({abbreviate(list(map(str, below)), 5)}) and 255 ({file}); {why}.",
+            f"{name}: masks{group.of_site} hold class numbers ({abbreviate(list(map(str, below)), 5)}) and"
+            f" 255 ({file}); {why}.",
         )
     if kind == "unclear":
         values = group.values.tolist()
@@ -232,16 +247,20 @@ def _check_site(name: str, group: _SiteMasks, kind: str, origins: Sequence[MaskO
         )
         raise DataError(
             "E404",
-            f"{name}: masks{group.of_site} hold values up to {top} ({_value_list(group.values)}; {file}), which would make "
-            f"{top + 1:,} classes; above {UNNAMED_CLASSES} give classes, or masks whose values are the numbers of the "
-            f"classes{how}",
+            f"{name}: masks{group.of_site} hold values up to {top} ({_value_list(group.values)}; {file}),"
+            f" which would make {top + 1:,} classes; above {UNNAMED_CLASSES} give classes, or masks whose"
+            f" values are the numbers of the classes{how}",
         )
 
 
-def _check_sites(name: str, groups: list[_SiteMasks], kinds: Sequence[str], origins: Sequence[MaskOrigin]) -> None:
+def _check_sites(
+    name: str, groups: list[_SiteMasks], kinds: Sequence[str], origins: Sequence[MaskOrigin]
+) -> None:
     """Raises DataError (E404) where the values of two sites do not say which of them mean the same."""
     drawn = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
-    numbers = [g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1]
+    numbers = [
+        g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1
+    ]
     if not drawn:
         return
     first, others = drawn[0], (numbers or drawn)
@@ -253,13 +272,14 @@ def _check_sites(name: str, groups: list[_SiteMasks], kinds: Sequence[str], orig
         ]
         raise DataError(
             "E404",
-            f"{name}: {both[0]}, {both[1]}; which of these values mean the same is not to be seen. Save all masks with "
-            "the numbers of their classes.",
+            f"{name}: {both[0]}, {both[1]}; which of these values mean the same is not to be seen. Save all"
+            " masks with the numbers of their classes.",
         )
 
 
 def _two_values(group: _SiteMasks) -> tuple[int, int]:
-    """(value of the background, of the foreground) of a site with two values or greys; kinds of white are one."""
+    """(value of the background, of the foreground) of a site with two values or greys; kinds of white are
+    one."""
     top = int(group.values[-1])
     low = int(group.values[0]) if len(group.values) == 2 else 0
     return low, 255 if top in WHITE_VALUES or len(group.values) > 2 else top
@@ -273,13 +293,17 @@ def _value_notes(groups: list[_SiteMasks], kinds: Sequence[str]) -> list[Note]:
         if kind == "greys":
             ways.setdefault("greys", []).append(group)
         elif len(group.values) and group.values[-1] > 0:
-            ways.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(group)
+            ways.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(
+                group
+            )
     for way, members in ways.items():
         where = f" of {abbreviate([g.site for g in members], 5)}" if len(ways) > 1 else ""
         if way == "greys":
             masks = [m for g in members for m in g.masks]
             share = 100 * sum(((m > 0) & (m < 255)).sum() for m in masks) / sum(m.size for m in masks)
-            text = f"were thresholded at 128: nearly black and white, but {share:.1f} % of the pixels are grey"
+            text = (
+                f"were thresholded at 128: nearly black and white, but {share:.1f} % of the pixels are grey"
+            )
             notes.append(("labels", f"masks{where} {text}"))
         elif way == "numbers" and len(ways) > 1:
             notes.append(("labels", f"masks{where} hold class numbers, which were kept"))
@@ -288,7 +312,9 @@ def _value_notes(groups: list[_SiteMasks], kinds: Sequence[str]) -> list[Note]:
     return notes
 
 
-def _class_numbers(parts: list[np.ndarray], groups: list[_SiteMasks], kinds: Sequence[str]) -> list[np.ndarray]:
+def _class_numbers(
+    parts: list[np.ndarray], groups: list[_SiteMasks], kinds: Sequence[str]
+) -> list[np.ndarray]:
     """The masks as class numbers, each site by its rule."""
     if all(kind == "numbers" for kind in kinds):
         return parts
@@ -318,7 +344,8 @@ Colour: TypeAlias = tuple[int, int, int, int]
 PADDING = -1
 """The number of pixels around a mask in colour that is not square."""
 GREY_TOLERANCE, GREY_BRIGHTNESS = 16, 128
-"""How far red, green and blue of a grey may lie apart that was saved with loss, in an image with a pixel as bright as this."""
+"""How far red, green and blue of a grey may lie apart that was saved with loss, in an image with a pixel as
+bright as this."""
 MOST_COLOURS = 256
 """Colours of a mask at most; photographs, and masks in colour that were saved with loss, have more."""
 OPAQUE = 255
@@ -331,7 +358,8 @@ REMEDY = "save all masks with the numbers of their classes, in grey (PNG)"
 class MaskFile:
     """values: as they are stored, [size, size], each the nearest one. shape: (width, height) of the file.
 
-    colours: for which colour each number stands, {} of greys; numbered: whether the file numbers its colours itself, in a palette.
+    colours: for which colour each number stands, {} of greys; numbered: whether the file numbers its colours
+    itself, in a palette.
     inverted: whether 0 is shown as white.
     """
 
@@ -345,8 +373,8 @@ class MaskFile:
 def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     """The values of a mask file. form: what its image was.
 
-    Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image or with other pages, E404
-    for a photograph.
+    Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image or
+    with other pages, E404 for a photograph.
     """
     from PIL import Image
 
@@ -369,15 +397,21 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     return MaskFile(small.astype(np.uint8) if one_byte else small, original, colours, numbered, inverted)
 
 
-def mask_classes(masks: Sequence[MaskFile], files: Sequence[Path], name: str) -> tuple[list[np.ndarray], list[Note]]:
-    """(the values of masks, those in colour as numbers of classes; what was made of colours). name: of the set, for messages.
+def mask_classes(
+    masks: Sequence[MaskFile], files: Sequence[Path], name: str
+) -> tuple[list[np.ndarray], list[Note]]:
+    """(the values of masks, those in colour as numbers of classes; what was made of colours). name: of the
+    set, for messages.
 
     Raises DataError (E404) where colours do not say which class is which.
     """
     notes = list[Note]()
     if n := sum(m.inverted for m in masks):
         notes.append(
-            ("labels", f"the numbers of {quantity(n, 'mask')} were read as stored, though 0 is shown as white")
+            (
+                "labels",
+                f"the numbers of {quantity(n, 'mask')} were read as stored, though 0 is shown as white",
+            )
         )
     coloured = [(m, file) for m, file in zip(masks, files) if m.colours]
     if not coloured:
@@ -388,16 +422,20 @@ def mask_classes(masks: Sequence[MaskFile], files: Sequence[Path], name: str) ->
     if not differ and all(m.numbered for m, _ in coloured) and by_number:
         if len(shown) > 2 or not in_order:
             first = ", ".join(
-                f"{n} is {_colour_name(colour)}" for n, colour in sorted(_palette_numbers(coloured).items())[:4]
+                f"{n} is {_colour_name(colour)}"
+                for n, colour in sorted(_palette_numbers(coloured).items())[:4]
             )
             notes.append(("labels", f"masks have a palette, whose numbers were read: {first}"))
         return [np.maximum(m.values, 0) if m.colours else m.values for m in masks], notes
     if len(shown) > 2:
         hold = f"hold {len(shown):,} colours, such as {abbreviate(list(map(_colour_name, shown)), 4)}"
-        why = differ or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
+        why = (
+            differ or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
+        )
         raise DataError("E404", f"{name}: {why}; {REMEDY}.")
     number = {
-        colour: k if shown[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS) for k, colour in enumerate(shown)
+        colour: k if shown[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS)
+        for k, colour in enumerate(shown)
     }
     what = " and ".join(
         f"{_colour_name(colour)} is {'foreground' if k else 'background'}" for colour, k in number.items()
@@ -418,7 +456,8 @@ def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:
 
 
 def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """(the numbers in a mask file [H, W], for which colours they stand, whether the file numbers these itself)."""
+    """(the numbers in a mask file [H, W], for which colours they stand, whether the file numbers these
+    itself)."""
     if (wide := deep_colours(file, image)) is not None:
         opaque = np.full((*wide.shape[:2], 1), OPAQUE, wide.dtype)
         return _colour_numbers(np.concatenate([wide, opaque], axis=2), wide[..., 0], file)
@@ -437,7 +476,8 @@ def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour]
 def _colour_numbers(
     seen_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
 ) -> tuple[np.ndarray, dict[int, Colour], bool]:
-    """As `_numbers`, of colours: their greys where they are such, else numbers in no order. grey_HW: how bright each pixel is."""
+    """As `_numbers`, of colours: their greys where they are such, else numbers in no order. grey_HW: how
+    bright each pixel is."""
     clear_HW = seen_HW4[..., 3] == 0
     seen_HW4 = np.where(clear_HW[..., None], 0, seen_HW4)
     spread = int((seen_HW4[..., :3].max(2) - seen_HW4[..., :3].min(2)).max())
@@ -449,7 +489,8 @@ def _colour_numbers(
     colours_C, first, numbers = np.unique(packed, return_index=True, return_inverse=True)
     if len(colours_C) > MOST_COLOURS:
         text = (
-            f"{file} holds {len(colours_C):,} colours, as photographs and masks in colour that were saved with loss do"
+            f"{file} holds {len(colours_C):,} colours, as photographs and masks in colour that were saved"
+            " with loss do"
         )
         raise DataError("E404", f"{text}; {REMEDY}. Or were images and masks swapped?")
     colours = {n: _colour_of(seen) for n, seen in enumerate(seen_HW4.reshape(-1, 4)[first])}
@@ -468,7 +509,10 @@ def _palette_difference(coloured: Sequence[tuple[MaskFile, Path]]) -> str:
         for number, colour in m.colours.items() if m.numbered else ():
             first, at = stands.setdefault(number, (colour, file))
             if first != colour:
-                return f"number {number} is {_colour_name(first)} in the palette of {at} and {_colour_name(colour)} in that of {file}"
+                return (
+                    f"number {number} is {_colour_name(first)} in the palette of {at} and"
+                    f" {_colour_name(colour)} in that of {file}"
+                )
     return ""
 
 
@@ -477,8 +521,11 @@ def _palette_numbers(coloured: Sequence[tuple[MaskFile, Path]]) -> dict[int, Col
 
 
 def _is_ascending(coloured: Sequence[tuple[MaskFile, Path]], shown: Sequence[Colour]) -> bool:
-    """Whether the darker one of two colours has the lower number; of a single one, whether its number is 0."""
-    numbers = sorted(_palette_numbers(coloured), key=lambda number: shown.index(_palette_numbers(coloured)[number]))
+    """Whether the darker one of two colours has the lower number; of a single one, whether its number is
+    0."""
+    numbers = sorted(
+        _palette_numbers(coloured), key=lambda number: shown.index(_palette_numbers(coloured)[number])
+    )
     return numbers == sorted(numbers) and len(numbers) == len(shown) and (len(shown) > 1 or numbers == [0])
 
 

@@ -52,9 +52,11 @@ def log_mel(
 ) -> np.ndarray:
     """The spectrogram of a mono waveform [N], float32 [mels, 1 + N // hop], in decibels from 0 to `range_db`.
 
-    0 is `range_db` below the loudest value; silence is 0 everywhere. rate: samples per second. window: samples in a
-    frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the bands, by default up to
-    half the rate. Raises DataError (E403) for a waveform shorter than half a window or of another shape.
+    0 is `range_db` below the loudest value; silence is 0 everywhere. rate: samples per second. window:
+    samples in a
+    frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the bands, by
+    default up to half the rate. Raises DataError (E403) for a waveform shorter than half a window or of
+    another shape.
     """
     import torch  # here, so that listing data sets need not load it
 
@@ -62,11 +64,17 @@ def log_mel(
     if wave.dim() != 1 or len(wave) <= window // 2:
         raise DataError(
             "E403",
-            f"a waveform must be [N] with N above {window // 2} for a window of {window}; got {list(wave.shape)}.",
+            f"a waveform must be [N] with N above {window // 2} for a window of {window}; got"
+            f" {list(wave.shape)}.",
         )
     with one_core():  # products of matrices have other last bits on many
         spectrum = torch.stft(
-            wave, window, hop or window, window=torch.hann_window(window), pad_mode="reflect", return_complex=True
+            wave,
+            window,
+            hop or window,
+            window=torch.hann_window(window),
+            pad_mode="reflect",
+            return_complex=True,
         )
         bands_MF = torch.from_numpy(mel_bands(rate, window, mels, low_hz, high_hz or rate / 2))
         power_MT = bands_MF @ spectrum.abs().pow(2)
@@ -111,7 +119,8 @@ RIFF = (b"RIFF", b"RIFX", b"RF64")
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """What all files are converted to. rate: samples per second; seconds: kept of a file; window: samples in a frame."""
+    """What all files are converted to. rate: samples per second; seconds: kept of a file; window: samples in
+    a frame."""
 
     rate: int
     seconds: float
@@ -124,8 +133,8 @@ class SoundFormat:
 def format_of(files: Sequence[Path]) -> SoundFormat:
     """The format that fits these files.
 
-    The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the power of
-    two below 46 ms. Raises DataError as `waveform` does.
+    The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the
+    power of two below 46 ms. Raises DataError as `waveform` does.
     """
     return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
 
@@ -140,7 +149,8 @@ def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What a file was. seconds: how long; rate: samples per second; silent: whether nothing is to be heard in what is kept."""
+    """What a file was. seconds: how long; rate: samples per second; silent: whether nothing is to be heard in
+    what is kept."""
 
     seconds: float
     rate: int
@@ -148,7 +158,8 @@ class AudioInfo:
 
 
 def spectrogram(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> np.ndarray:
-    """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its end.
+    """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its
+    end.
 
     name: of a file in memory. Raises DataError as `waveform` does.
     """
@@ -175,7 +186,9 @@ def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
     notes: list[Note] = [("scaled", f"sounds became {format}")]
     if n := sum(one.seconds > format.seconds + 1 / format.rate for one in sounds):
         longest = f"{'up to ' if n > 1 else ''}{max(one.seconds for one in sounds):.4g} s long"
-        notes.append(("left out", f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}"))
+        notes.append(
+            ("left out", f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}")
+        )
     if others := Counter(one.rate for one in sounds if one.rate != format.rate):
         rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in others.most_common()], 4)
         low = "; those of a lower rate have nothing in the upper bands" if min(others) < format.rate else ""
@@ -198,8 +211,8 @@ def waveform_length(format: SoundFormat) -> int:
 def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
     """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
 
-    file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that cannot be read or
-    is cut off, E403 for one without a sample.
+    file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
+    cannot be read or is cut off, E403 for one without a sample.
     """
     if isinstance(file, Path) and not file.is_file():
         raise DataError("E401", f"{file} is no file, or a link to none; take it away.")
@@ -215,15 +228,21 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
             file.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
-            warnings.filterwarnings("error", "Reached EOF prematurely")  # what is there would be taken for all of it
+            warnings.filterwarnings(
+                "error", "Reached EOF prematurely"
+            )  # what is there would be taken for all of it
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
         why = str(error).partition(". ")[0].rstrip(".")
-        text = f"{name} cannot be read as a .wav file: {why}; save it again, as PCM of 16 bits, or take it away"
+        text = (
+            f"{name} cannot be read as a .wav file: {why}; save it again, as PCM of 16 bits, or take it away"
+        )
         raise DataError("E401", f"{text}.") from error
     if not LOWEST_HZ <= rate <= HIGHEST_HZ:
         expected = f"expected {LOWEST_HZ:,} to {HIGHEST_HZ:,}"
-        raise DataError("E401", f"{name} cannot be read as a .wav file: {rate:,} samples per second, {expected}.")
+        raise DataError(
+            "E401", f"{name} cannot be read as a .wav file: {rate:,} samples per second, {expected}."
+        )
     if np.issubdtype(wave.dtype, np.integer):
         info = np.iinfo(wave.dtype)
         middle = 128 if info.min == 0 else 0  # bytes have no sign
@@ -253,7 +272,8 @@ def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, in
 
 
 def _check_chunks(wav: IO[bytes]) -> None:
-    """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises ValueError."""
+    """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises
+    ValueError."""
     kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
     pieces = 0
     order = ">" if kind == b"RIFX" else "<"

@@ -66,7 +66,9 @@ class TableForm(RowForm):
         self.shape, self.row_bytes = (width,), 4 * width
 
     def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        values = {name: widen(self.table.converted(values_of, array, begin)) for name, array in columns.items()}
+        values = {
+            name: widen(self.table.converted(values_of, array, begin)) for name, array in columns.items()
+        }
         return encode_as(Sheet(self.table.name, values, RowNames(self.table, begin)), self.used)
 
     def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
@@ -74,8 +76,8 @@ class TableForm(RowForm):
 
 
 class ListForm(RowForm):
-    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are (unskew.data.samples.conversion), unless
-    they are taken as they are.
+    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are
+    (unskew.data.samples.conversion), unless they are taken as they are.
 
     Raises DataError (E403) where the first row holds no list of numbers.
     """
@@ -106,8 +108,9 @@ class ListForm(RowForm):
             what = "lacks a value" if one is None else f"is {list(one.shape[1:])}"
             raise DataError(
                 "E403",
-                f"{self.table.name}: column '{self.columns[0]}' is {list(self.inner)} in {self.table.where(0)} and {what} in "
-                f"{self.table.where(begin + row)}; cut or pad lists to one shape.",
+                f"{self.table.name}: column '{self.columns[0]}' is {list(self.inner)} in"
+                f" {self.table.where(0)} and {what} in {self.table.where(begin + row)}; cut or pad lists to"
+                " one shape.",
             )
         return values
 
@@ -128,7 +131,8 @@ class ListForm(RowForm):
 
 
 Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]
-"""What makes a sample of the content of a file, and tells what else was seen of it. Raises DataError for what it cannot read."""
+"""What makes a sample of the content of a file, and tells what else was seen of it. Raises DataError for what
+it cannot read."""
 
 
 class FileForm(RowForm):
@@ -151,7 +155,8 @@ class FileForm(RowForm):
         return x
 
     def one(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
-        """The sample in a file, and what else was seen of it. row: of the table. Raises DataError (E401) for one without."""
+        """The sample in a file, and what else was seen of it. row: of the table. Raises DataError (E401) for
+        one without."""
         where = self.table.where(row)
         if content is None:
             raise DataError("E401", f"{where} holds no file of its own in column '{self.columns[0]}'.")
@@ -190,9 +195,11 @@ class _SampleSink:
         return as_rows(self.scratch.samples(self.source))
 
 
-def read_samples(table: ShardTable, form: RowForm, notes: list[Note], in_memory: bool | None = None) -> np.ndarray:
-    """The samples of a table, float32 [N, ...], in one pass over its rows. in_memory: whether they are kept there; None where
-    that follows from their size. Adds to the notes; raises the DataError of `form`."""
+def read_samples(
+    table: ShardTable, form: RowForm, notes: list[Note], in_memory: bool | None = None
+) -> np.ndarray:
+    """The samples of a table, float32 [N, ...], in one pass over its rows. in_memory: whether they are kept
+    there; None where that follows from their size. Adds to the notes; raises the DataError of `form`."""
     source = RowGroups(table, form)
     taken = _SampleSink(source, in_memory)
     for begin, held in source.passed():
@@ -203,7 +210,8 @@ def read_samples(table: ShardTable, form: RowForm, notes: list[Note], in_memory:
 def read_files(
     table: ShardTable, form: FileForm, notes: list[Note], in_memory: bool | None = None
 ) -> tuple[np.ndarray, list[Any]]:
-    """(the same of files, what else was seen of each). Raises DataError (E401), with all files that cannot be read."""
+    """(the same of files, what else was seen of each). Raises DataError (E401), with all files that cannot be
+    read."""
     source = RowGroups(table, form)
     taken = _SampleSink(source, in_memory)
 
@@ -218,7 +226,8 @@ def read_files(
 
 @dataclass
 class ColumnExtent:
-    """What was seen of a column of numbers. whole: whether its numbers are whole ones. plain: whether none is missing or too large."""
+    """What was seen of a column of numbers. whole: whether its numbers are whole ones. plain: whether none is
+    missing or too large."""
 
     whole: bool = True
     plain: bool = True
@@ -234,7 +243,9 @@ class ColumnExtent:
         self.whole = self.whole and values.dtype.kind in "iu"
         low, high = values.min(), values.max()
         self.plain = bool(
-            np.isfinite(low) and np.isfinite(high) and max(abs(float(low)), abs(float(high))) <= LARGEST_FLOAT32
+            np.isfinite(low)
+            and np.isfinite(high)
+            and max(abs(float(low)), abs(float(high))) <= LARGEST_FLOAT32
         )
         self.low, self.high = (
             min(self.low, int(low) if self.whole else float(low)),
@@ -288,7 +299,8 @@ SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM
 ANY_IMAGE = partial(decode_image, size=1, fit="pad", bits=16)
 """What makes samples where only the content of files is read."""
 FileSettings = Mapping[str, Any]
-"""What files are turned into, as JSON: `kind`, "images" or "sounds", and the fields of `Images` or of `wav.Format`."""
+"""What files are turned into, as JSON: `kind`, "images" or "sounds", and the fields of `Images` or of
+`wav.Format`."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +313,8 @@ class ImageSettings:
 
 
 def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
-    """What the files of a column are turned into. images: what images are. Raises DataError (E401) for sounds that cannot be read."""
+    """What the files of a column are turned into. images: what images are. Raises DataError (E401) for sounds
+    that cannot be read."""
     content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).one(0) if len(table) else None
     if content is not None and content.startswith(SOUND_MARKS):
         return {"kind": "sounds", **asdict(_sound_format(table, column))}
@@ -336,7 +349,8 @@ def read_file_column(
 
 
 def _sound_format(table: ShardTable, column: str) -> SoundFormat:
-    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot be read."""
+    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot
+    be read."""
     source = RowGroups(table, FileForm(table, column, (), ANY_IMAGE))
 
     def look(row: int) -> tuple[int, int]:
@@ -362,7 +376,9 @@ def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
     """
     form = ListForm(table, column, layout)
     if not fits_memory(len(table), form.shape):
-        text = f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
+        text = (
+            f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
+        )
         raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
     return np.concatenate([form.turned(held) for _, held in RowGroups(table, form).passed()])
 
@@ -376,10 +392,11 @@ def raw_inputs(
 ) -> dict[str, np.ndarray]:
     """Several inputs, each a column of lists, of numbers or of files, by the columns' names.
 
-    files: what those of every column of files are turned into. notes: to which it is added what was done; inputs that memory
-    does not hold together are then read when they are wanted, and refused where it is None.
-    Raises DataError: E403 for a column that holds none of these, E405 for missing numbers, E401 for files that cannot be read,
-    E414 for more than memory holds.
+    files: what those of every column of files are turned into. notes: to which it is added what was done;
+    inputs that memory does not hold together are then read when they are wanted, and refused where it is
+    None.
+    Raises DataError: E403 for a column that holds none of these, E405 for missing numbers, E401 for files
+    that cannot be read, E414 for more than memory holds.
     """
     shapes = {column: _input_shape(table, column, layout, files) for column in columns}
     width = sum(map(math.prod, shapes.values()))
@@ -417,9 +434,15 @@ def _input_shape(
     if kind == "packed" and column in files:
         return file_form(table, column, files[column]).shape
     if kind == "packed":
-        text = f"column '{column}' holds files, and held numbers where the model was trained; give it as it was there"
+        text = (
+            f"column '{column}' holds files, and held numbers where the model was trained; give it as it was"
+            " there"
+        )
         raise DataError("E403", f"{table.name}: {text}.")
-    text = f"column '{column}' is of {form}, and an input is a column of numbers, of lists of numbers or of files"
+    text = (
+        f"column '{column}' is of {form}, and an input is a column of numbers, of lists of numbers or of"
+        " files"
+    )
     raise DataError("E403", f"{table.name}: {text}; leave it out of x.")
 
 

@@ -23,7 +23,8 @@ from unskew.system.machine import usable_memory
 CACHE_SHARE = 1 / 16
 """Of memory, what pieces that are kept take at most, and a piece that is unpacked."""
 READ_SHARE = 1 / 64
-"""Of memory, what samples take that are read at once: each read unpacks every row group in which a wanted row lies."""
+"""Of memory, what samples take that are read at once: each read unpacks every row group in which a wanted row
+lies."""
 PIECE_BYTES = 1 << 22
 """Bytes of a piece, about."""
 ROWS_AT_ONCE = 1 << 12
@@ -34,7 +35,8 @@ NO_ROWS = np.zeros(0, np.float32)
 class RowForm:
     """How rows of columns become samples. columns: that it reads, by name. shape: of a sample.
 
-    row_bytes: that a row takes as it is kept, about. at_once: rows that are unpacked at once, at most. came: as `Source` has it.
+    row_bytes: that a row takes as it is kept, about. at_once: rows that are unpacked at once, at most. came:
+    as `Source` has it.
     """
 
     came = Source.came
@@ -44,16 +46,19 @@ class RowForm:
     at_once: int
 
     def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        """Rows as they are kept, [n, ...]. columns: as Arrow has them, by name. begin: the number of the first row."""
+        """Rows as they are kept, [n, ...]. columns: as Arrow has them, by name. begin: the number of the
+        first row."""
         raise NotImplementedError
 
     def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        """Of rows that are kept the samples in these, float32 [len(rows), *shape]. begin: the number of the first kept."""
+        """Of rows that are kept the samples in these, float32 [len(rows), *shape]. begin: the number of the
+        first kept."""
         raise NotImplementedError
 
 
 class RowGroups(Source):
-    """The rows of a table as samples. checked: whether all were read once, so that what fails now could be read before."""
+    """The rows of a table as samples. checked: whether all were read once, so that what fails now could be
+    read before."""
 
     def __init__(self, table: ShardTable, form: RowForm):
         self.table, self.form, self.name, self.came = table, form, table.name, form.came
@@ -100,7 +105,9 @@ class RowGroups(Source):
         if len(wrong):
             where = self.table.where(int(rows[wrong[0]]))
             text = f"{where} is another than when it was checked"
-            raise DataError("E413", f"{text}; leave data alone while they are trained on, and start the run again.")
+            raise DataError(
+                "E413", f"{text}; leave data alone while they are trained on, and start the run again."
+            )
         return x
 
     def checks(self, survey: Survey) -> None:
@@ -164,7 +171,8 @@ class RowGroups(Source):
         self._next = first
 
     def _advance(self, skip: bool) -> np.ndarray:
-        """The rows of the next piece, nothing of one that is skipped; behind the last of a row group its end is checked."""
+        """The rows of the next piece, nothing of one that is skipped; behind the last of a row group its end
+        is checked."""
         piece, parts, taken = self._next, list[np.ndarray](), 0
         begin, end = int(self.pieces[piece, 0]), int(self.ends[piece])
         while begin < end:
@@ -180,9 +188,14 @@ class RowGroups(Source):
             begin, taken = begin + len(part), taken + _piece_bytes(part)
             if taken > self.most:
                 where = self.table.where(int(self.pieces[piece, 0]))
-                text = f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {where} on unpack to more than"
+                text = (
+                    f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {where} on unpack to"
+                    " more than"
+                )
                 raise DataError("E414", f"{text} {self.most:,} bytes; write smaller ones.")
-        last = piece + 1 == len(self.pieces) or bool((self.pieces[piece + 1, 1:] != self.pieces[piece, 1:]).any())
+        last = piece + 1 == len(self.pieces) or bool(
+            (self.pieces[piece + 1, 1:] != self.pieces[piece, 1:]).any()
+        )
         if last:
             next(self._batches, None)
         self._next = -1 if last else piece + 1
@@ -201,8 +214,8 @@ class RowGroups(Source):
 
 
 def _pieces(table: ShardTable, rows: int) -> np.ndarray:
-    """(first row, number of the file, row group) of every piece, int64 [pieces, 3]; pieces have so many rows, or fewer at the
-    end of a row group."""
+    """(first row, number of the file, row group) of every piece, int64 [pieces, 3]; pieces have so many rows,
+    or fewer at the end of a row group."""
     parts, first = [np.zeros((0, 3), np.int64)], 0
     for number, one in enumerate(table.shards):
         for group, count in enumerate(one.groups):

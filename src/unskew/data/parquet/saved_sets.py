@@ -39,11 +39,30 @@ SCHEMA_KIND, BATCH_KIND = 1, 3
 """Kinds of messages: the schema comes first, and then rows."""
 LARGEST_METADATA = 1 << 26
 """Bytes that the metadata of one message take at most."""
-BUFFER_COUNTS = {"struct": 1, "fixed_size_list": 1, "list": 2, "large_list": 2, "binary": 3, "string": 3, "large_binary": 3,
-           "large_string": 3, "null": 0}  # fmt: skip
+BUFFER_COUNTS = {
+    "struct": 1,
+    "fixed_size_list": 1,
+    "list": 2,
+    "large_list": 2,
+    "binary": 3,
+    "string": 3,
+    "large_binary": 3,
+    "large_string": 3,
+    "null": 0,
+}
 """How many buffers a type has of its own, by the first word of its name; one of numbers has two."""
-UNREAD_TYPES = ("dictionary", "sparse_union", "dense_union", "union", "run_end_encoded", "map", "list_view", "large_list_view", "string_view",
-          "binary_view")  # fmt: skip
+UNREAD_TYPES = (
+    "dictionary",
+    "sparse_union",
+    "dense_union",
+    "union",
+    "run_end_encoded",
+    "map",
+    "list_view",
+    "large_list_view",
+    "string_view",
+    "binary_view",
+)
 """Types that are laid out in another way."""
 
 
@@ -53,7 +72,8 @@ class StreamError(ValueError):
 
 @dataclass(frozen=True)
 class BatchMessage:
-    """A message with rows. at: where it begins. body: where its body begins, bytes: of both. rows: how many it holds.
+    """A message with rows. at: where it begins. body: where its body begins, bytes: of both. rows: how many
+    it holds.
 
     buffers: (where in the body, how many bytes) of each buffer, in the order of the columns.
     """
@@ -89,7 +109,11 @@ def read_messages(file: BinaryIO) -> tuple[bytes, list[BatchMessage]]:
         if size < 0 or body + size > end:
             raise StreamError("is cut off or damaged: it does not hold what it announces")
         if kind != (BATCH_KIND if at else SCHEMA_KIND):
-            what = "its words are listed apart (dictionaries)" if kind == 2 and at else "its schema does not come first"
+            what = (
+                "its words are listed apart (dictionaries)"
+                if kind == 2 and at
+                else "its schema does not come first"
+            )
             raise StreamError(f"is not as Datasets saves it: {what}")
         if kind == SCHEMA_KIND:
             schema = head + metadata
@@ -176,7 +200,8 @@ def _buffer_count(type: Any) -> int:
 
 @dataclass(frozen=True)
 class ArrowShard(Shard):
-    """frames: where each batch of rows lies. schema: of the stream, as bytes of its message. places: of the columns, by name."""
+    """frames: where each batch of rows lies. schema: of the stream, as bytes of its message. places: of the
+    columns, by name."""
 
     frames: tuple[BatchMessage, ...]
     schema: bytes
@@ -204,7 +229,9 @@ class ArrowShard(Shard):
             self.check()
             raise arrow_error(self.path, error) from error
         if chosen.num_rows != one.rows:
-            text = f"holds {chosen.num_rows:,} rows in batch {group}, and announces {one.rows:,}; save it again"
+            text = (
+                f"holds {chosen.num_rows:,} rows in batch {group}, and announces {one.rows:,}; save it again"
+            )
             raise DataError("E401", f"{self.path} {text}.")
         for begin in range(0, one.rows, at_once):
             yield chosen.slice(begin, at_once)
@@ -213,7 +240,9 @@ class ArrowShard(Shard):
     def _check_room(self, group: int, taken: int) -> None:
         if taken > MEMORY_SHARE * usable_memory():
             text = f"batch {group} of {self.path} takes {taken:,} bytes, which must be in memory at once"
-            raise DataError("E414", f"{text}; save the set with smaller batches (writer_batch_size in Datasets).")
+            raise DataError(
+                "E414", f"{text}; save the set with smaller batches (writer_batch_size in Datasets)."
+            )
 
     def _part(self, one: BatchMessage, needed: Sequence[tuple[int, int]]) -> Any:
         """A message, all zeros but for its metadata and these buffers."""
@@ -236,11 +265,14 @@ class ArrowShard(Shard):
 def read_stream(path: Path) -> ArrowShard:
     """What a file holds, by the descriptions before its rows.
 
-    Raises DataError: E402 without the file, E401 without pyarrow, and for one that is cut off or that Datasets did not save.
+    Raises DataError: E402 without the file, E401 without pyarrow, and for one that is cut off or that
+    Datasets did not save.
     """
     ipc = _pyarrow_ipc(path)
     if not path.is_file():
-        raise DataError("E402", f"{path} is missing, which state.json beside it lists; copy the whole folder.")
+        raise DataError(
+            "E402", f"{path} is missing, which state.json beside it lists; copy the whole folder."
+        )
     stamp = file_stamp(path)
     try:
         with open(path, "rb") as file:
@@ -260,9 +292,17 @@ def read_stream(path: Path) -> ArrowShard:
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
     size = sum(one.bytes for one in listed)
     return ArrowShard(
-        path, stamp, tuple(one.rows for one in listed), {one.name: one for one in fields}, size, class_names(notes), None,
-        tuple(listed), content, {name: i for i, name in enumerate(names)},
-    )  # fmt: skip
+        path,
+        stamp,
+        tuple(one.rows for one in listed),
+        {one.name: one for one in fields},
+        size,
+        class_names(notes),
+        None,
+        tuple(listed),
+        content,
+        {name: i for i, name in enumerate(names)},
+    )
 
 
 def arrow_error(path: Path, error: Exception) -> DataError:
@@ -286,10 +326,24 @@ SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "datase
 LARGEST_JSON = 1 << 24
 """Bytes of such a file at most."""
 FEATURE_KINDS = frozenset(
-    ("Value", "ClassLabel", "Image", "Audio", "List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D",
-     "Translation", "TranslationVariableLanguages")
-)  # fmt: skip
-"""Kinds of columns whose values are what they are stored as; a dictionary of several is a structure, which is left out."""
+    (
+        "Value",
+        "ClassLabel",
+        "Image",
+        "Audio",
+        "List",
+        "LargeList",
+        "Sequence",
+        "Array2D",
+        "Array3D",
+        "Array4D",
+        "Array5D",
+        "Translation",
+        "TranslationVariableLanguages",
+    )
+)
+"""Kinds of columns whose values are what they are stored as; a dictionary of several is a structure, which is
+left out."""
 
 
 def is_saved_set(path: Path) -> bool:
@@ -306,12 +360,14 @@ def _has_arrow_files(path: Path) -> Iterator[bool]:
 def read_saved_table(path: Path, split: str) -> ShardTable:
     """The table in a folder. split: the part of a DatasetDict to train on, "" for what its names say.
 
-    Raises DataError: E402 for a file that is missing, E401 for a damaged one, E403 for parts of which none is named and for
-    features that are not read, and whatever else `table_of` does.
+    Raises DataError: E402 for a file that is missing, E401 for a damaged one, E403 for parts of which none is
+    named and for features that are not read, and whatever else `table_of` does.
     """
     if not (path / SPLITS_FILE).is_file():
         if split:
-            raise DataError("E403", f"{path} is one Dataset without splits; leave split={excerpt(split)[1:-1]} out.")
+            raise DataError(
+                "E403", f"{path} is one Dataset without splits; leave split={excerpt(split)[1:-1]} out."
+            )
         return join_shards(path, _arrow_files(path), (), ())
     splits = _check_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
     train, test = _choose_splits(path, splits, split)
@@ -326,7 +382,9 @@ def _choose_splits(path: Path, splits: list[str], split: str) -> tuple[str, str]
         raise DataError("E403", f"{path} has no split {excerpt(split)}; it has {abbreviate(splits, 8)}.")
     if split or len(splits) == 1:
         return split or splits[0], ""
-    parts = {part: [one for one in splits if PART_NAMES.get(one.lower()) == part] for part in ("train", "test")}
+    parts = {
+        part: [one for one in splits if PART_NAMES.get(one.lower()) == part] for part in ("train", "test")
+    }
     if len(parts["train"]) != 1 or len(parts["test"]) > 1:
         text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
         raise DataError("E403", f"{text}: name the one to train on, such as split={splits[0]}.")
@@ -339,7 +397,8 @@ def _arrow_files(folder: Path) -> list[Shard]:
     if state.get("_indices_data_files"):
         raise DataError(
             "E403",
-            f"{folder} was saved with an order of its rows apart (indices); save it again with a newer version of Datasets.",
+            f"{folder} was saved with an order of its rows apart (indices); save it again with a newer"
+            " version of Datasets.",
         )
     _check_features(folder, _read_json(folder / FACTS_FILE).get("features"))
     listed = state.get("_data_files")
@@ -357,20 +416,35 @@ def _arrow_files(folder: Path) -> list[Shard]:
 def _check_features(folder: Path, features: Any) -> None:
     """Raises DataError (E403) for a column of a kind that is not known, such as videos."""
     if not isinstance(features, Mapping):
-        raise DataError("E401", f"{folder / FACTS_FILE} says nothing of the columns (features); save the set again.")
+        raise DataError(
+            "E401", f"{folder / FACTS_FILE} says nothing of the columns (features); save the set again."
+        )
     for column, feature in features.items():
         kind = feature.get("_type") if isinstance(feature, Mapping) else None
         if isinstance(feature, Mapping) and "_type" in feature and kind not in FEATURE_KINDS:
-            text = f"column {excerpt(str(column), 40)} of {folder} is a feature {excerpt(str(kind), 40)}, which is not read"
+            text = (
+                f"column {excerpt(str(column), 40)} of {folder} is a feature {excerpt(str(kind), 40)}, which"
+                " is not read"
+            )
             raise DataError("E403", f"{text}; remove the column, and save the set again.")
 
 
 def _check_names(given: Any, where: Path) -> list[str]:
-    """Names of things in a folder. Raises DataError (E401) for anything else, such as a path that leads out of it."""
+    """Names of things in a folder. Raises DataError (E401) for anything else, such as a path that leads out
+    of it."""
     names: list[Any] = given if isinstance(given, list) and given else [None]
     for name in names:
-        if not isinstance(name, str) or name in ("", ".", "..") or {*"/\\\0"} & {*name} or Path(name).is_absolute():
-            what = "lists nothing" if name is None else f"lists {excerpt(name, 60)}, which is no name in this folder"
+        if (
+            not isinstance(name, str)
+            or name in ("", ".", "..")
+            or {*"/\\\0"} & {*name}
+            or Path(name).is_absolute()
+        ):
+            what = (
+                "lists nothing"
+                if name is None
+                else f"lists {excerpt(name, 60)}, which is no name in this folder"
+            )
             raise DataError("E401", f"{where} {what}; save the set again.")
         if (where.parent / name).is_symlink():
             raise DataError("E401", f"{where.parent / name} is a link; copy what it leads to.")
@@ -383,7 +457,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             content = file.read(LARGEST_JSON + 1)
     except FileNotFoundError:
-        raise DataError("E402", f"{path} is missing, which save_to_disk writes; copy the whole folder.") from None
+        raise DataError(
+            "E402", f"{path} is missing, which save_to_disk writes; copy the whole folder."
+        ) from None
     except OSError as error:
         raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
     try:

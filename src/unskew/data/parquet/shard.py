@@ -27,7 +27,13 @@ from unskew.data.files import cells
 from unskew.errors import DataError, excerpt
 
 NUMBER_TYPES = frozenset(
-    ("bool", "halffloat", "float", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    (
+        "bool",
+        "halffloat",
+        "float",
+        "double",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
 )
 TEXT_TYPES = frozenset(("string", "large_string", "string_view"))
 LIST_TYPE = re.compile(r"(?:large_)?list<[^:]+: (?P<inner>.*)>|fixed_size_list<[^:]+: (?P<fixed>.*)>\[\d+\]")
@@ -66,7 +72,8 @@ def _kind_of(form: str) -> str:
 
 
 def values_of(array: Any) -> np.ndarray:
-    """A column's values, [N]: numbers in their own type; words, and whatever has missing values, as objects."""
+    """A column's values, [N]: numbers in their own type; words, and whatever has missing values, as
+    objects."""
     form = str(array.type)
     if form.startswith("dictionary<"):
         return _dictionary_values(array)
@@ -79,19 +86,24 @@ def widen(values: np.ndarray) -> np.ndarray:
     """Numbers as Python has them: whole ones as int64 where these can hold them, others as float64."""
     if values.dtype.kind == "f":
         return values.astype(np.float64, copy=False)
-    if values.dtype.kind == "i" or (values.dtype.kind == "u" and (not len(values) or int(values.max()) < 1 << 63)):
+    if values.dtype.kind == "i" or (
+        values.dtype.kind == "u" and (not len(values) or int(values.max()) < 1 << 63)
+    ):
         return values.astype(np.int64, copy=False)
     return values
 
 
 def lists_of(array: Any) -> np.ndarray | None:
-    """Lists as one array [N, ...]; None where lists differ in length, or where a list or a number in one is missing."""
+    """Lists as one array [N, ...]; None where lists differ in length, or where a list or a number in one is
+    missing."""
     shape: list[int] = [len(array)]
     while LIST_TYPE.fullmatch(str(array.type)):
         if array.null_count:
             return None
         inner = array.flatten()
-        lengths = array.value_lengths().to_numpy(zero_copy_only=False) if hasattr(array, "value_lengths") else None
+        lengths = (
+            array.value_lengths().to_numpy(zero_copy_only=False) if hasattr(array, "value_lengths") else None
+        )
         size = len(inner) // len(array) if len(array) else 0
         if len(inner) != size * len(array) or (lengths is not None and (lengths != size).any()):
             return None
@@ -128,8 +140,8 @@ READ_BUFFER = 1 << 20
 class Shard:
     """stamp: length and time of the last change of the file, in nanoseconds. groups: rows of each row group.
 
-    columns: by name. size: bytes that all of them unpack to, as the footer says. classes: names of the classes of a column, as
-    the hub writes them into the schema.
+    columns: by name. size: bytes that all of them unpack to, as the footer says. classes: names of the
+    classes of a column, as the hub writes them into the schema.
     """
 
     path: Path
@@ -155,11 +167,13 @@ class Shard:
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
         """The rows of a row group in their order, some at a time, as Arrow has them; `column(name)` of each.
 
-        at_once: rows of a batch at most. Raises DataError: E413 for a file that is not what it was, E401 for one that does
-        not hold what its footer says.
+        at_once: rows of a batch at most. Raises DataError: E413 for a file that is not what it was, E401 for
+        one that does not hold what its footer says.
         """
         file, rows = None, 0
-        texts = [n for n in names if self.columns[n].kind == "text" and not self.columns[n].form.startswith("dict")]
+        texts = [
+            n for n in names if self.columns[n].kind == "text" and not self.columns[n].form.startswith("dict")
+        ]
         try:
             file = _pyarrow_parquet(self.path).ParquetFile(
                 self.path,
@@ -169,7 +183,9 @@ class Shard:
                 pre_buffer=False,
                 page_checksum_verification=True,
             )
-            for batch in file.iter_batches(at_once, row_groups=[group], columns=list(names), use_threads=False):
+            for batch in file.iter_batches(
+                at_once, row_groups=[group], columns=list(names), use_threads=False
+            ):
                 rows += batch.num_rows
                 yield batch
         except DataError:
@@ -184,20 +200,22 @@ class Shard:
         if rows != self.groups[group]:
             raise DataError(
                 "E401",
-                f"{self.path} holds {rows:,} rows in row group {group}, and its footer says {self.groups[group]:,}; write "
-                "it again.",
+                f"{self.path} holds {rows:,} rows in row group {group}, and its footer says"
+                f" {self.groups[group]:,}; write it again.",
             )
 
     def _altered(self, what: str) -> DataError:
         return DataError(
-            "E413", f"{self.path} {what}; leave data alone while they are trained on, and start the run again."
+            "E413",
+            f"{self.path} {what}; leave data alone while they are trained on, and start the run again.",
         )
 
 
 def read_shard(path: Path) -> Shard:
     """What the footer of a file says.
 
-    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for one whose footer contradicts itself.
+    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for one whose footer
+    contradicts itself.
     """
     parquet, stamp = _pyarrow_parquet(path), file_stamp(path)
     try:
@@ -205,7 +223,9 @@ def read_shard(path: Path) -> Shard:
             metadata, schema = file.metadata, file.schema_arrow
             fields = [column_of(one) for one in schema]
             groups = tuple(int(metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups))
-            size = sum(max(0, int(metadata.row_group(i).total_byte_size)) for i in range(metadata.num_row_groups))
+            size = sum(
+                max(0, int(metadata.row_group(i).total_byte_size)) for i in range(metadata.num_row_groups)
+            )
             notes = schema.metadata or {}
     except DataError:
         raise
@@ -221,7 +241,8 @@ def read_shard(path: Path) -> Shard:
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Length and time of the last change of a file. Raises DataError (E401) for one that cannot be looked at."""
+    """Length and time of the last change of a file. Raises DataError (E401) for one that cannot be looked
+    at."""
     try:
         now = path.stat()
     except OSError as error:

@@ -30,7 +30,8 @@ from unskew.system.machine import usable_memory
 
 PARQUET_ENDING = ".parquet"
 HIDDEN_PREFIXES = (".", "_")
-"""How names begin of files that are hidden, or that engines write beside their shards and into which they are still writing."""
+"""How names begin of files that are hidden, or that engines write beside their shards and into which they are
+still writing."""
 FIRST_WORD = re.compile(r"[A-Za-z]+")
 
 
@@ -39,7 +40,9 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
 
     Raises DataError: E402 where there are none, E403 where it cannot be told what the rows of each are for.
     """
-    files = [path] if path.is_file() else sorted(_files_below(path) if path.is_dir() else _matching_files(path))
+    files = (
+        [path] if path.is_file() else sorted(_files_below(path) if path.is_dir() else _matching_files(path))
+    )
     if not files:
         raise DataError("E402", f"there is no {PARQUET_ENDING} file at {excerpt(str(path))[1:-1]}.")
     _check_duplicates(files)
@@ -53,7 +56,8 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
         other = next(file for file, part in named.items() if part)
         raise DataError(
             "E403",
-            f"{other} names what its rows are for, and {lacking} does not; begin every name with train or test, or none.",
+            f"{other} names what its rows are for, and {lacking} does not; begin every name with train or"
+            " test, or none.",
         )
     _check_one_set(root, files)
     parts = {part: [file for file in files if named[file] == part] for part in ("train", "test", "val")}
@@ -75,26 +79,37 @@ def holds_parquet(path: Path) -> bool:
 
 def is_pattern(text: str) -> bool:
     """Whether a text names Parquet files by a pattern that some match, such as `shards/part-*.parquet`."""
-    return "*" in text and text.endswith(PARQUET_ENDING) and next(_matching_files(Path(text)), None) is not None
+    return (
+        "*" in text and text.endswith(PARQUET_ENDING) and next(_matching_files(Path(text)), None) is not None
+    )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The Parquet files of a folder, without what is hidden or, as engines write beside their shards, begins with _."""
+    """The Parquet files of a folder, without what is hidden or, as engines write beside their shards, begins
+    with _."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN_PREFIXES))
         yield from (
-            Path(place, n) for n in names if n.lower().endswith(PARQUET_ENDING) and not n.startswith(HIDDEN_PREFIXES)
+            Path(place, n)
+            for n in names
+            if n.lower().endswith(PARQUET_ENDING) and not n.startswith(HIDDEN_PREFIXES)
         )
 
 
 def _matching_files(pattern: Path) -> Iterator[Path]:
-    """The files of one folder whose names match; those that a folder is read without only where the pattern begins as they do."""
+    """The files of one folder whose names match; those that a folder is read without only where the pattern
+    begins as they do."""
     beside = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
-    return (file for file in pattern.parent.glob(pattern.name) if file.is_file() and not file.name.startswith(beside))
+    return (
+        file
+        for file in pattern.parent.glob(pattern.name)
+        if file.is_file() and not file.name.startswith(beside)
+    )
 
 
 def _part_of(file: Path) -> str:
-    """What a file's rows are for, by a folder of that name or by the first word of its own; "" where neither says so."""
+    """What a file's rows are for, by a folder of that name or by the first word of its own; "" where neither
+    says so."""
     word = FIRST_WORD.match(file.name)
     names = [*file.parts[:-1], word[0] if word else ""]
     return next((PART_NAMES[name.lower()] for name in names if name.lower() in PART_NAMES), "")
@@ -109,10 +124,15 @@ def _check_duplicates(files: list[Path]) -> None:
 
 
 def _check_one_set(root: Path, files: list[Path]) -> None:
-    """Raises DataError (E403) where folders hold a whole set each, as the configurations of a repository of the hub do."""
-    folders = sorted({str(file.parent) for file in files if not any(_names_part(n) for n in _folder_names(root, file))})
+    """Raises DataError (E403) where folders hold a whole set each, as the configurations of a repository of
+    the hub do."""
+    folders = sorted(
+        {str(file.parent) for file in files if not any(_names_part(n) for n in _folder_names(root, file))}
+    )
     if len(folders) > 1:
-        raise DataError("E403", f"{root} holds several sets, {folders[0]} and {folders[1]}; name one of these folders.")
+        raise DataError(
+            "E403", f"{root} holds several sets, {folders[0]} and {folders[1]}; name one of these folders."
+        )
 
 
 def _folder_names(root: Path, file: Path) -> tuple[str, ...]:
@@ -125,18 +145,21 @@ def _names_part(name: str) -> bool:
 
 T = TypeVar("T")
 ROW_OVERHEAD = 32
-"""Bytes of memory that a row takes whatever it holds: its label, its checksum, its places in lists of rows."""
+"""Bytes of memory that a row takes whatever it holds: its label, its checksum, its places in lists of
+rows."""
 COLUMN_ROWS = 1 << 12
 """Rows that are read at once where a whole column is."""
 EXACT_FLOAT64 = 1 << 53
 """The largest whole number up to which float64 holds all of them."""
 WORDS_SHARE = 0.5
-"""Of what samples may take together, what the words of a single column may take that is in memory as a whole."""
+"""Of what samples may take together, what the words of a single column may take that is in memory as a
+whole."""
 
 
 @dataclass(frozen=True)
 class ShardTable:
-    """name: of the set. shards: at least one, the training rows first. trained: how many of them are training rows.
+    """name: of the set. shards: at least one, the training rows first. trained: how many of them are training
+    rows.
 
     more: columns that only some files have, and validation files, which are left out, in words.
     """
@@ -202,7 +225,8 @@ class ShardTable:
     def converted(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
         """What `convert` makes of a part of a column. begin: the number of its first row.
 
-        Raises DataError (E401) for bytes that are no values of the column's type, such as words that are not UTF-8.
+        Raises DataError (E401) for bytes that are no values of the column's type, such as words that are not
+        UTF-8.
         """
         try:
             return convert(array)
@@ -212,15 +236,17 @@ class ShardTable:
             raise DataError("E401", f"{text}: {why}.") from error
 
     def whole(self, column: str) -> np.ndarray:
-        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that take too much memory."""
+        """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that
+        take too much memory."""
         parts, taken, raw = list[np.ndarray](), 0, self.columns[column].name
         for begin, batch in self.batches([column]):
             taken += int(batch.nbytes)
             if taken > _words_limit():
                 raise DataError(
                     "E414",
-                    f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and takes more than "
-                    f"{taken - int(batch.nbytes):,} bytes; leave it out, or write less into it.",
+                    f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and"
+                    f" takes more than {taken - int(batch.nbytes):,} bytes; leave it out, or write less"
+                    " into it.",
                 )
             parts.append(widen(self.converted(values_of, batch.column(raw), begin)))
         _check_exact(self.name, column, parts)
@@ -266,8 +292,8 @@ class RowNames(Sequence[str]):
 def read_table(path: Path) -> ShardTable:
     """The table of the files at a path.
 
-    Raises DataError: E402 without files, E401 for damaged ones, E403 for files whose columns differ, E414 for more rows than
-    memory holds numbers for.
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files whose columns differ, E414 for
+    more rows than memory holds numbers for.
     """
     parts = files_by_part(path)
     more = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
@@ -278,25 +304,41 @@ def read_table(path: Path) -> ShardTable:
     return join_shards(path, known["train"], known.get("test", ()), more)
 
 
-def join_shards(path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]) -> ShardTable:
-    """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as `shards_at` does."""
+def join_shards(
+    path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]
+) -> ShardTable:
+    """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as
+    `shards_at` does."""
     shards = (*train, *test)
     rows = sum(sum(one.groups) for one in shards)
     if rows * ROW_OVERHEAD > MEMORY_SHARE * usable_memory():
-        text = f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of memory"
+        text = (
+            f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of"
+            " memory"
+        )
         raise DataError("E414", f"{path} {text}; take fewer rows.")
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
     return ShardTable(name, shards, sum(sum(one.groups) for one in train), (*_further_columns(shards), *more))
 
 
 def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
-    """Raises DataError (E403) for whole numbers that are not kept beside fractions, which other files have in their place."""
+    """Raises DataError (E403) for whole numbers that are not kept beside fractions, which other files have in
+    their place."""
     if len({part.dtype.kind for part in parts} & {*"iuf"}) < 2:
         return
     for part in parts:
-        if part.dtype.kind in "iu" and len(part) and max(abs(int(part.min())), abs(int(part.max()))) > EXACT_FLOAT64:
-            text = f"column {excerpt(column, 40)} holds whole numbers beyond {EXACT_FLOAT64:,} in some files, and numbers of another type in others"
-            raise DataError("E403", f"{name}: {text}, which makes different ones equal; write one type into all files.")
+        if (
+            part.dtype.kind in "iu"
+            and len(part)
+            and max(abs(int(part.min())), abs(int(part.max()))) > EXACT_FLOAT64
+        ):
+            text = (
+                f"column {excerpt(column, 40)} holds whole numbers beyond {EXACT_FLOAT64:,} in some files,"
+                " and numbers of another type in others"
+            )
+            raise DataError(
+                "E403", f"{name}: {text}, which makes different ones equal; write one type into all files."
+            )
 
 
 def _words_limit() -> float:
@@ -305,27 +347,43 @@ def _words_limit() -> float:
 
 
 def _word_array(values: np.ndarray) -> np.ndarray:
-    """Words as NumPy has them, each with the room of the longest; as objects where a word is missing, or where that is too much."""
+    """Words as NumPy has them, each with the room of the longest; as objects where a word is missing, or
+    where that is too much."""
     kinds = {type(value) for value in values}
     longest = max(map(len, values), default=0) if kinds == {str} else 0
     return values.astype(str) if kinds == {str} and 4 * longest * len(values) <= _words_limit() else values
 
 
 def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
-    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one lacks or has otherwise, also with classes numbered otherwise."""
+    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one
+    lacks or has otherwise, also with classes numbered otherwise."""
     first, more = shards[0], list[str]()
     for one in shards[1:]:
         for name, column in first.columns.items():
             other = one.columns.get(name)
             if other is None:
-                raise DataError("E403", f"{one.path} has no column {excerpt(name, 40)}, which {first.path} has.")
-            if other.kind != column.kind or (column.kind == "list" and _number_type(other) != _number_type(column)):
-                forms = f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(other.form, 40)[1:-1]} in {one.path}"
-                raise DataError("E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files.")
+                raise DataError(
+                    "E403", f"{one.path} has no column {excerpt(name, 40)}, which {first.path} has."
+                )
+            if other.kind != column.kind or (
+                column.kind == "list" and _number_type(other) != _number_type(column)
+            ):
+                forms = (
+                    f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(other.form, 40)[1:-1]} in"
+                    f" {one.path}"
+                )
+                raise DataError(
+                    "E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files."
+                )
         for name, classes in one.classes.items():
             if classes != first.classes.get(name, classes):
-                text = f"{first.path} and {one.path} number the classes of column {excerpt(name, 40)} differently"
-                raise DataError("E403", f"{text}; write one list of names into all files, and the numbers that fit it.")
+                text = (
+                    f"{first.path} and {one.path} number the classes of column {excerpt(name, 40)}"
+                    " differently"
+                )
+                raise DataError(
+                    "E403", f"{text}; write one list of names into all files, and the numbers that fit it."
+                )
         if extra := [name for name in one.columns if name not in first.columns]:
             more.append(f"column {excerpt(extra[0], 40)}, which only {one.path.name} has")
     return tuple(dict.fromkeys(more))
@@ -333,4 +391,9 @@ def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
 
 def _number_type(column: Column) -> str:
     """The type of the numbers in lists."""
-    return column.form.replace("element: ", "").replace("item: ", "").replace("large_", "").replace("fixed_size_", "")
+    return (
+        column.form.replace("element: ", "")
+        .replace("item: ", "")
+        .replace("large_", "")
+        .replace("fixed_size_", "")
+    )

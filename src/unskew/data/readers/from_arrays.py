@@ -29,7 +29,8 @@ from unskew.data.storage.duplicates import are_among, first_duplicates
 from unskew.errors import DataError
 
 COMPARED_SCALES, SCALE_RATIO = 1_000, 10.0
-"""Samples whose mean sizes are compared, and how many times apart those of training and test samples may be."""
+"""Samples whose mean sizes are compared, and how many times apart those of training and test samples may
+be."""
 
 
 def arrays(
@@ -49,17 +50,21 @@ def arrays(
 ) -> Dataset:
     """A set from arrays, tensors or lists.
 
-    x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
-    stay. Also the path of a .npy file. Of several inputs, a dictionary or a tuple of such arrays, see unskew.data.samples.packing.
-    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see unskew.data.kinds.labels, masks.
-    Rows [N, L] of zeros and ones, of which some have none or several ones, say which of L labels a sample has.
-    Labels [N, T] for samples [N, T] are one for each token, see unskew.data.kinds.labels; -100 where one does not count.
-    target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard deviation are
-    taken out before training, or the constants of a `Target`; "fever,cough": what the columns of y are called, [N, 2] of zeros and ones.
+    x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns];
+    other numbers stay. Also the path of a .npy file. Of several inputs, a dictionary or a tuple of such
+    arrays, see unskew.data.samples.packing.
+    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see
+    unskew.data.kinds.labels, masks. Rows [N, L] of zeros and ones, of which some have none or several ones,
+    say which of L labels a sample has. Labels [N, T] for samples [N, T] are one for each token, see
+    unskew.data.kinds.labels; -100 where one does not count.
+    target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard
+    deviation are taken out before training, or the constants of a `Target`; "fever,cough": what the columns
+    of y are called, [N, 2] of zeros and ones.
     x_test, y_test: the same; without them the share `test` of every class (at every site) is held out.
-    columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the same for
-    x_test, which gives clients test rows of their own.
-    layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the source.
+    columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the
+    same for x_test, which gives clients test rows of their own.
+    layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the
+    source.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
@@ -80,7 +85,9 @@ def arrays(
     if rest:
         intake = intake.noted(*_duplicate_notes(x, rest[0]), *_scale_notes(x, rest[0], inputs))
         parts = (x, y, rest[0], labels.y_test)
-        return Dataset(name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs)
+        return Dataset(
+            name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs
+        )
     return _hold_out(_without_test_set(name, x, labels, facts, intake, layout=inputs), test)
 
 
@@ -99,12 +106,22 @@ def _without_test_set(
 ) -> Dataset:
     """The set without a test part. Raises DataError (E403) for unequal lengths."""
     if len(x) != len(labels.y):
-        raise DataError("E403", f"{name}: {len(x)} samples but {len(labels.y)} labels; give one label per sample.")
+        raise DataError(
+            "E403", f"{name}: {len(x)} samples but {len(labels.y)} labels; give one label per sample."
+        )
     columns, _, words = facts
     nothing = {n: v[:0] for n, v in columns.items()}
     parts = (x, labels.y, x[:0], labels.y[:0])
     return Dataset(
-        name, *parts, labels.classes, columns, nothing, words, intake=intake, target=labels.target, layout=layout
+        name,
+        *parts,
+        labels.classes,
+        columns,
+        nothing,
+        words,
+        intake=intake,
+        target=labels.target,
+        layout=layout,
     )
 
 
@@ -128,7 +145,8 @@ def _read_labels(
 
 
 def _hold_out(whole: Dataset, share: float) -> Dataset:
-    """The set with a share of it held out, unless that is 0; identical images stay on one side, and other identical samples are told."""
+    """The set with a share of it held out, unless that is 0; identical images stay on one side, and other
+    identical samples are told."""
     if not share:
         return whole
     _check_copy(whole.name, whole.x)
@@ -141,16 +159,22 @@ def _hold_out(whole: Dataset, share: float) -> Dataset:
     divided = with_test_set(whole, share, site, same)
     copies, notes = int((same != np.arange(len(same))).sum()), _duplicate_notes(divided.x, divided.x_test)
     if copies and not notes:
-        text = f"{quantity(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the test split"
+        text = (
+            f"{quantity(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the"
+            " test split"
+        )
         return divided.noted(("note", text))
     return divided.noted(*notes)
 
 
 def _label_conflict_note(y: np.ndarray, same: np.ndarray) -> list[Note]:
-    """A note on identical samples of different classes. same: of each sample, the first that equals it, int64 [N]."""
+    """A note on identical samples of different classes. same: of each sample, the first that equals it, int64
+    [N]."""
     if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[same]).sum())):
         return []
-    return [("note", f"{quantity(wrong, 'sample')} identical to one of another class: which of both is right?")]
+    return [
+        ("note", f"{quantity(wrong, 'sample')} identical to one of another class: which of both is right?")
+    ]
 
 
 def _origins(
@@ -158,7 +182,9 @@ def _origins(
 ) -> tuple[MaskOrigin, MaskOrigin]:
     """Where the training and the test samples are from, as far as a column says so."""
     site = site_column_in(columns or {})
-    train, test = (array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {}))
+    train, test = (
+        array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {})
+    )
     return MaskOrigin(train, "training sample {}".format), MaskOrigin(test, "test sample {}".format)
 
 
@@ -175,7 +201,9 @@ def _check_copy(name: str, x: np.ndarray) -> None:
 def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any], test: float) -> None:
     """Raises DataError (E403) for half a set, and for a share out of range."""
     if any(part is None for part in train):
-        raise DataError("E403", f"{name}: x and y are both needed, and {'x' if train[0] is None else 'y'} is None.")
+        raise DataError(
+            "E403", f"{name}: x and y are both needed, and {'x' if train[0] is None else 'y'} is None."
+        )
     if (given_test[0] is None) != (given_test[1] is None):
         raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
     if not 0 <= test < 1:
@@ -185,9 +213,13 @@ def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any],
 def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
     """What scaling did to samples of these types."""
     depths = {bits: None for x in parts if (bits := bits_of(x))}
-    notes: list[Note] = [("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths]
+    notes: list[Note] = [
+        ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths
+    ]
     if len(kinds := {str(x.dtype.newbyteorder("=")) for x in parts}) > 1:
-        notes.append(("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}"))
+        notes.append(
+            ("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}")
+        )
     return [*notes, *conversion.precision_notes(parts)]
 
 
@@ -214,14 +246,18 @@ def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> li
 
 
 def _scale_note(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
-    """A note on test samples of far larger or smaller numbers than the training samples; evenly spaced ones are compared."""
+    """A note on test samples of far larger or smaller numbers than the training samples; evenly spaced ones
+    are compared."""
     if not len(x) or not len(x_test):
         return []
     sizes = [float(np.abs(_evenly_spaced(part)).mean(dtype=np.float64)) for part in (x, x_test)]
     low, high = sorted(sizes)
     if high <= SCALE_RATIO * low:
         return []
-    text = f"test samples are {sizes[1]:.3g} in mean size, training samples {sizes[0]:.3g}: are both scaled alike?"
+    text = (
+        f"test samples are {sizes[1]:.3g} in mean size, training samples {sizes[0]:.3g}: are both scaled"
+        " alike?"
+    )
     return [("note", text)]
 
 
@@ -237,11 +273,13 @@ SamplesWithLabels = tuple[Any, Any]
 def sample_parts(
     name: str, train: SamplesWithLabels, test: SamplesWithLabels, as_is: bool
 ) -> tuple[list[np.ndarray], Layout | None, tuple[Note, ...]]:
-    """(the training samples and, where there are any, the test samples; how several inputs lie in them; what was done).
+    """(the training samples and, where there are any, the test samples; how several inputs lie in them; what
+    was done).
 
     as_is: also inputs whose shapes look like images with channels last or missing.
-    Raises DataError (E403) where training and test samples differ in their inputs, (E404) where labels of several inputs are
-    neither one each nor one for every place of one of them; and as `samples` and `packed` do.
+    Raises DataError (E403) where training and test samples differ in their inputs, (E404) where labels of
+    several inputs are neither one each nor one for every place of one of them; and as `samples` and `packed`
+    do.
     """
     given = [part for part in (train, test) if part[0] is not None]
     several = [are_inputs(*part) for part in given]
@@ -249,31 +287,38 @@ def sample_parts(
         return [sample_array(x, name) for x, _ in given], None, ()
     if not all(several):
         one, other = ("several inputs", "one") if several[0] else ("one input", "several")
-        raise DataError("E403", f"{name}: training samples have {one} and test samples {other}; give both alike.")
+        raise DataError(
+            "E403", f"{name}: training samples have {one} and test samples {other}; give both alike."
+        )
     rows = [pack(x, label, as_is) for (x, _), label in zip(given, (name, f"{name}, test samples"))]
     for _, y in given:
         check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
         text = layout_difference(rows[0].layout, rows[-1].layout)
-        raise DataError("E403", f"{name}: training and test samples have other inputs: {text}; give both alike.")
+        raise DataError(
+            "E403", f"{name}: training and test samples have other inputs: {text}; give both alike."
+        )
     return [part.x for part in rows], rows[0].layout, rows[0].notes
 
 
 def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
-    """Raises DataError (E404) unless labels of samples with several inputs are one each, rows of zeros and ones, or whole
-    numbers for every place of an input that is a sequence."""
+    """Raises DataError (E404) unless labels of samples with several inputs are one each, rows of zeros and
+    ones, or whole numbers for every place of an input that is a sequence."""
     flags = y.dtype.kind in "biuf" and y.ndim == 2 and bool(((y == 0) | (y == 1)).all())
     if y.ndim < 2 or flags or (y.ndim == 2 and y.dtype.kind in "iu" and y.shape[1] in layout.lengths):
         return
-    text = f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have one class, several labels or a number each"
+    text = (
+        f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have one class, several"
+        " labels or a number each"
+    )
     raise DataError(
         "E404", f"{name}: {text}, or a whole number for every place of an input; give [N], or rows of such."
     )
 
 
 def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:
-    """Of rows [N, D] the input that is a sequence of whole numbers with a place for each label y [N, places], [N, places];
-    NaN where none is such and another input has so many places; [N, 0] where none has.
+    """Of rows [N, D] the input that is a sequence of whole numbers with a place for each label y [N, places],
+    [N, places]; NaN where none is such and another input has so many places; [N, 0] where none has.
     """
     places = y.shape[1] if y.ndim == 2 else 0
     for i, each in enumerate(layout.inputs):

@@ -30,7 +30,14 @@ from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
 from unskew.data.kinds.images import Fit, ImageInfo, depth_warnings, read_each, read_image, size_notes
 from unskew.data.kinds.labels import label_names
 from unskew.data.kinds.masks import MaskOrigin, as_masks, mask_classes, read_mask
-from unskew.data.kinds.sounds import AudioInfo, SoundFormat, format_of, read_sound, sound_notes, spectrogram_shape
+from unskew.data.kinds.sounds import (
+    AudioInfo,
+    SoundFormat,
+    format_of,
+    read_sound,
+    sound_notes,
+    spectrogram_shape,
+)
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.readers.from_tables import target_of
 from unskew.data.readers.listing import find_listing, read_listing
@@ -43,15 +50,19 @@ from unskew.errors import DataError
 
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
-"""What makes a sample of a file, and tells what else was seen of it. Raises DataError for a file that it cannot read."""
+"""What makes a sample of a file, and tells what else was seen of it. Raises DataError for a file that it
+cannot read."""
 Stamp = tuple[int, int]
 """Length of a file and time of its last change, in nanoseconds."""
 
 
 class FileRows(Source):
-    """The samples in files that were all decoded once. decode: what made them. stamps: of the files before that."""
+    """The samples in files that were all decoded once. decode: what made them. stamps: of the files before
+    that."""
 
-    def __init__(self, name: str, files: Sequence[Path], decode: Decode[object], stamps: list[Stamp], survey: Survey):
+    def __init__(
+        self, name: str, files: Sequence[Path], decode: Decode[object], stamps: list[Stamp], survey: Survey
+    ):
         self.name, self.files, self.decode, self.stamps = name, files, decode, stamps
         self.__dict__["survey"] = survey
         sample, _ = decode(files[0])
@@ -85,8 +96,8 @@ def decode_files(
 ) -> tuple[np.ndarray, list[S]]:
     """(the samples of files, float32 [N, *shape], or what stands in for them; what else was seen of each).
 
-    name: of the set. All files are decoded here. Adds to the notes what stands in for samples. Raises the DataError of
-    `decode`, with all files that cannot be read.
+    name: of the set. All files are decoded here. Adds to the notes what stands in for samples. Raises the
+    DataError of `decode`, with all files that cannot be read.
     """
     if fits_memory(len(files), shape):
         x = np.empty((len(files), *shape), np.float32)
@@ -121,7 +132,9 @@ def _file_stamp(file: Path) -> Stamp:
 
 
 def _changed_error(file: Path, what: str) -> DataError:
-    return DataError("E413", f"{file} {what}; leave data alone while they are trained on, and start the run again.")
+    return DataError(
+        "E413", f"{file} {what}; leave data alone while they are trained on, and start the run again."
+    )
 
 
 def folder(
@@ -137,26 +150,37 @@ def folder(
     *,
     x: Annotated[str, "in a CSV that lists the files: columns that are inputs beside them, 'image,age'"] = "",
     target: Annotated[
-        str, "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'"
+        str,
+        "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'",
     ] = "",
-    center: Annotated[float | None, "what is taken from the target; the training files' mean if left out"] = None,
-    scale: Annotated[float | None, "what the target is divided by; the training files' deviation if left out"] = None,
+    center: Annotated[
+        float | None, "what is taken from the target; the training files' mean if left out"
+    ] = None,
+    scale: Annotated[
+        float | None, "what the target is divided by; the training files' deviation if left out"
+    ] = None,
 ) -> Dataset:
-    """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held out.
+    """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held
+    out.
 
     CLASS/*.png          images in class folders, resized to squares of `size` pixels, 8 and 16 bits in [0, 1]
     CLASS/*.wav          sounds in class folders, as log-mel spectrograms (unskew.data.kinds.sounds)
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
-    images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also SITE/images/ ...;
+    images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also
+    SITE/images/ ...;
                          see unskew.data.files.tree for other spellings
     any folders + *.csv  files that a table lists by name, with their labels: see unskew.data.readers.listing
 
     target: as of a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
-    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for what a table lists
-    also E403, E404 and E405 as `table` does.
+    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for
+    what a table lists also E403, E404 and E405 as `table` does.
     """
     aim = target_of(target, label, center, scale)
-    columns = {name: value for name, value in {"label": label, "site": site, "x": x, "target": target}.items() if value}
+    columns = {
+        name: value
+        for name, value in {"label": label, "site": site, "x": x, "target": target}.items()
+        if value
+    }
     tree = read_tree(Path(path))
     if not tree.files:
         raise DataError("E409", f"{tree.root} holds no images and no sounds.{_left_out_notes(tree)}")
@@ -180,7 +204,9 @@ def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
     sounds = tuple(f for f in tree.files if f.kind in SOUND_ENDINGS)
     if sounds and len(sounds) < len(tree.files):
         rest = quantity(len(tree.files) - len(sounds), "image")
-        tree = FolderTree(tree.root, sounds, tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds")))
+        tree = FolderTree(
+            tree.root, sounds, tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds"))
+        )
     return tree, sounds or tree.files
 
 
@@ -230,7 +256,11 @@ def _read_sounds(tree: FolderTree, ordered: LabelledFiles) -> Dataset:
     files = [f.path for f in ordered.files]
     streamed: list[Note] = []
     x, sounds = decode_files(
-        tree.root.name, files, (1, *spectrogram_shape(format)), partial(_decode_sound, format=format), streamed
+        tree.root.name,
+        files,
+        (1, *spectrogram_shape(format)),
+        partial(_decode_sound, format=format),
+        streamed,
     )
     scaled = sound_notes(sounds, format)
     if not ordered.beside:  # each of several inputs is judged by itself
@@ -252,13 +282,22 @@ def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
     streamed: list[Note] = []
     x, forms = _decode_images(tree, images, size, fit, bits, streamed)
     masks = read_each(drawn, lambda i: read_mask(drawn[i], size, fit, forms[i]))
-    notes = [*tree.notes, *empty_folder_notes(tree), *left_out, *size_notes(forms, size, fit, bits), *streamed]
+    notes = [
+        *tree.notes,
+        *empty_folder_notes(tree),
+        *left_out,
+        *size_notes(forms, size, fit, bits),
+        *streamed,
+    ]
     smaller = [i for i, (m, form) in enumerate(zip(masks, forms)) if m.shape != form.shape]
     if smaller:
         i = smaller[0]
         sizes = "{} x {} for {} x {}".format(*masks[i].shape, *forms[i].shape)
         notes.append(
-            ("scaled", f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})")
+            (
+                "scaled",
+                f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})",
+            )
         )
     sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
     notes += depth_warnings(forms, sites, bits)

@@ -36,10 +36,12 @@ SAMPLES_REREAD = 16
 
 
 class ItemRows(Source):
-    """The samples that a function gives by number. name: of the set. give: raises DataError for a sample that fails.
+    """The samples that a function gives by number. name: of the set. give: raises DataError for a sample that
+    fails.
 
     like: sample 0. One pass over all samples is made here.
-    Raises DataError: E403 for samples of unequal shapes or types, E413 for samples that differ from reading to reading.
+    Raises DataError: E403 for samples of unequal shapes or types, E413 for samples that differ from reading
+    to reading.
     """
 
     def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], like: np.ndarray):
@@ -64,9 +66,9 @@ class ItemRows(Source):
         if len(wrong):
             raise DataError(
                 "E413",
-                f"{self.name}: sample {rows[wrong[0]]} is another than when it was checked (a random transform?); these "
-                "samples do not fit into memory and are read again each time, so leave out what is random, or put it into "
-                "the method: fedavg+augment.",
+                f"{self.name}: sample {rows[wrong[0]]} is another than when it was checked (a random"
+                " transform?); these samples do not fit into memory and are read again each time, so leave"
+                " out what is random, or put it into the method: fedavg+augment.",
             )
         return x
 
@@ -76,22 +78,24 @@ class ItemRows(Source):
         if x.shape != self.shape[1:] or x.dtype != self.kind:
             raise DataError(
                 "E403",
-                f"{self.name}: sample 0 is {self.kind} {list(self.shape[1:])}, sample {i} is {x.dtype} {list(x.shape)}; cut, "
-                "pad or resize them to one shape.",
+                f"{self.name}: sample 0 is {self.kind} {list(self.shape[1:])}, sample {i} is {x.dtype}"
+                f" {list(x.shape)}; cut, pad or resize them to one shape.",
             )
         return x.astype(np.float32) if self.full is None else x.astype(np.float32) / np.float32(self.full)
 
 
 def scaling_text(source: ItemRows) -> str:
     """What scaling does to samples, "" if nothing."""
-    return f"{source.kind.itemsize * 8}-bit whole numbers were divided by {source.full:,}" if source.full else ""
+    return (
+        f"{source.kind.itemsize * 8}-bit whole numbers were divided by {source.full:,}" if source.full else ""
+    )
 
 
 def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
     """The samples as rows. xs: of each its inputs, a dictionary by name or a tuple.
 
-    Raises DataError (E403), with the number of the sample, where one has other inputs than the first, or of other shapes;
-    and as `packed` does.
+    Raises DataError (E403), with the number of the sample, where one has other inputs than the first, or of
+    other shapes; and as `packed` does.
     """
     columns: dict[Any, list[np.ndarray]] = {}
     named = True
@@ -114,7 +118,8 @@ def pack_first(name: str, x: Any) -> PackedSamples:
 
 
 def pack_item(name: str, layout: Layout, x: Any, i: int) -> np.ndarray:
-    """Sample i as a row, float32 [D]. Raises DataError: E403 where it has other inputs than sample 0, E405 as `rows_of`."""
+    """Sample i as a row, float32 [D]. Raises DataError: E403 where it has other inputs than sample 0, E405 as
+    `rows_of`."""
     return pack_to_layout(layout, _single_inputs(x, i, name), f"{name}: sample {i}")[0]
 
 
@@ -129,10 +134,13 @@ def _item_inputs(x: Any, i: int, name: str) -> dict[Any, np.ndarray]:
     if not isinstance(x, Mapping | tuple | list):
         kind = type(x).__name__
         raise DataError(
-            "E403", f"{name}: sample 0 has several inputs, sample {i} a single {kind}; give every sample the same."
+            "E403",
+            f"{name}: sample 0 has several inputs, sample {i} a single {kind}; give every sample the same.",
         )
     given = x if isinstance(x, Mapping) else dict(enumerate(x, 1))
-    return {key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in given.items()}
+    return {
+        key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in given.items()
+    }
 
 
 def _input_value(value: Any, label: str) -> np.ndarray:
@@ -166,7 +174,8 @@ def is_loader(data: Any) -> bool:
 def loader_dataset(loader: Any) -> Any:
     """The set that a DataLoader hands out. Raises DataError (E403) if the loader changes what is in it.
 
-    A loader changes it by a sampler that leaves out or repeats samples, by batches of its own, or by `collate_fn`.
+    A loader changes it by a sampler that leaves out or repeats samples, by batches of its own, or by
+    `collate_fn`.
     """
     sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
     if batches is not None and not _is_torchs(batches, ("BatchSampler",)):
@@ -182,15 +191,17 @@ def loader_dataset(loader: Any) -> Any:
 def _loader_error(part: str, name: str) -> DataError:
     return DataError(
         "E403",
-        f"the DataLoader has a {part} of its own ({name}), which is not applied here; give a dataset that holds the samples "
-        "as they are to be used, such as a torch.utils.data.Subset.",
+        f"the DataLoader has a {part} of its own ({name}), which is not applied here; give a dataset that"
+        " holds the samples as they are to be used, such as a torch.utils.data.Subset.",
     )
 
 
 def _draws_all(sampler: Any, dataset: Any) -> bool:
     """Whether every sample of the set is drawn once."""
     if not _is_torchs(sampler, WHOLE_SAMPLERS):
-        return type(sampler).__name__ == "_InfiniteConstantSampler"  # of a set without length, refused where it is read
+        return (
+            type(sampler).__name__ == "_InfiniteConstantSampler"
+        )  # of a set without length, refused where it is read
     return not getattr(sampler, "replacement", False) and len(sampler) == len(dataset)
 
 
@@ -201,8 +212,11 @@ def _is_torchs(thing: Any, names: tuple[str, ...]) -> bool:
 
 
 def has_several_inputs(x: Any) -> bool:
-    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row of numbers."""
-    return isinstance(x, Mapping) or (isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x)))
+    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row of
+    numbers."""
+    return isinstance(x, Mapping) or (
+        isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x))
+    )
 
 
 def _is_whole_input(value: Any) -> bool:
@@ -218,10 +232,11 @@ IMAGE_SIZE = 64
 
 
 def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
-    """All samples of a set with a length and items. label: of dictionaries, the key of labels. beside: bytes that samples
-    of other clients take in memory.
+    """All samples of a set with a length and items. label: of dictionaries, the key of labels. beside: bytes
+    that samples of other clients take in memory.
 
-    Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal shapes.
+    Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal
+    shapes.
     """
     name = type(items).__name__
     notes: list[Note] = []
@@ -231,7 +246,10 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
     first = _checked_pair(item, 0, name, label)
     if unused := _unused_keys(item, label):
         notes.append(
-            ("left out", f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own")
+            (
+                "left out",
+                f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own",
+            )
         )
     if has_several_inputs(first[0]):
         x, ys = _read_inputs(items, first, (name, label), beside, notes)
@@ -251,7 +269,8 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
 def _read_inputs(
     items: Any, first: tuple[Any, Any], named: tuple[str, str], beside: int, notes: list[Note]
 ) -> tuple[PackedSamples, list[Any]]:
-    """(samples with several inputs, their labels). first: the sample that is read already. named: the set and the label."""
+    """(samples with several inputs, their labels). first: the sample that is read already. named: the set and
+    the label."""
     name, label = named
     one = pack_first(name, first[0])
     if not fits_memory(len(items), (one.layout.width,), beside):
@@ -269,9 +288,15 @@ def _read_inputs(
 
 
 def _lazy_items(
-    items: Any, name: str, label: str, like: np.ndarray, form: Callable[[Any, int], np.ndarray], notes: list[Note]
+    items: Any,
+    name: str,
+    label: str,
+    like: np.ndarray,
+    form: Callable[[Any, int], np.ndarray],
+    notes: list[Note],
 ) -> tuple[np.ndarray, list[Any]]:
-    """(what stands in for the samples, labels) of a set that does not fit into memory; labels are those of the first reading.
+    """(what stands in for the samples, labels) of a set that does not fit into memory; labels are those of
+    the first reading.
 
     like: sample 0. form: makes a sample of what the set gives, and its number.
     """
@@ -294,14 +319,17 @@ def _has_transform(items: Any) -> bool:
 
 
 def _is_random(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -> bool:
-    """Whether some samples, evenly spaced, are others when they are read once more. read: (samples, labels)."""
+    """Whether some samples, evenly spaced, are others when they are read once more. read: (samples,
+    labels)."""
     x, ys = read
     if isinstance(x, PackedSamples) or x.dtype.kind not in "biuf":
         return False
     for i in np.unique(np.linspace(0, len(ys) - 1, ITEMS_REREAD).astype(np.int64)).tolist():
         again, _ = _item(items, i, name, label)
         values = channels_first(again)
-        if values.shape == x.shape[1:] and not np.array_equal(values, x[i], equal_nan=values.dtype.kind == "f"):
+        if values.shape == x.shape[1:] and not np.array_equal(
+            values, x[i], equal_nan=values.dtype.kind == "f"
+        ):
             return True
     return False
 
@@ -340,7 +368,9 @@ def _item_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
         key, inputs = _item_keys(item, label)
         if len(inputs) > 1:
-            text = f"{name}: sample {i} has {excerpt(inputs)}, and which of them the model takes cannot be told"
+            text = (
+                f"{name}: sample {i} has {excerpt(inputs)}, and which of them the model takes cannot be told"
+            )
             raise DataError(
                 "E403", f"{text}; give ({{{inputs[0]!r}: ..., {inputs[1]!r}: ...}}, label), or leave one out."
             )
@@ -348,14 +378,16 @@ def _item_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
             return item[inputs[0]], item[key]
         raise DataError(
             "E403",
-            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label', or give (a dictionary of inputs, label). Rows of a table go into a DataFrame.",
+            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels"
+            " 'label', or give (a dictionary of inputs, label). Rows of a table go into a DataFrame.",
         )
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
     what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
     raise DataError(
         "E403",
-        f"{name}: sample {i} is {what}; it should be a pair (x, y); several inputs go into a tuple or a dictionary x.",
+        f"{name}: sample {i} is {what}; it should be a pair (x, y); several inputs go into a tuple or a"
+        " dictionary x.",
     )
 
 
@@ -386,20 +418,26 @@ def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
         notes.append(
             (
                 "scaled",
-                f"{quantity(len(xs), 'image')} of unequal sizes were padded and resized to {IMAGE_SIZE} x {IMAGE_SIZE}",
+                (
+                    f"{quantity(len(xs), 'image')} of unequal sizes were padded and resized to {IMAGE_SIZE} x"
+                    f" {IMAGE_SIZE}"
+                ),
             )
         )
         return np.stack([pixels_of(x, IMAGE_SIZE, "pad", f"image {i}")[0] for i, x in enumerate(xs)])
     values = [array_of(x) for x in xs]
     for i, v in enumerate(values):
         if v.ndim > 1 and v.dtype != values[0].dtype and (depth_of(v.dtype) or depth_of(values[0].dtype)):
-            text = f"{name}: sample 0 is {values[0].dtype}, sample {i} is {v.dtype}, and whole numbers of images are scaled"
+            text = (
+                f"{name}: sample 0 is {values[0].dtype}, sample {i} is {v.dtype}, and whole numbers of images"
+                " are scaled"
+            )
             raise DataError("E403", f"{text}; give all of one type.")
         if v.shape != values[0].shape:
             raise DataError(
                 "E403",
-                f"{name}: sample 0 is {list(values[0].shape)}, sample {i} is {list(v.shape)}; cut, pad or resize them to "
-                "one shape.",
+                f"{name}: sample 0 is {list(values[0].shape)}, sample {i} is {list(v.shape)}; cut, pad or"
+                " resize them to one shape.",
             )
     return np.stack(values)
 
@@ -416,9 +454,12 @@ def _stack_labels(ys: list[Any], name: str) -> Any:
 
 
 def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None:
-    """Names of the classes, where the set or the one below it has them for every label. key: of labels in dictionaries."""
+    """Names of the classes, where the set or the one below it has them for every label. key: of labels in
+    dictionaries."""
     features = getattr(items, "features", None)
-    names = getattr(features.get(key), "names", None) if isinstance(features, Mapping) else class_names_of(items)
+    names = (
+        getattr(features.get(key), "names", None) if isinstance(features, Mapping) else class_names_of(items)
+    )
     if not isinstance(names, list | tuple) or not all(_is_number(y) for y in ys):
         return None
     return tuple(map(str, names)) if max(map(int, ys)) < len(names) else None

@@ -36,7 +36,8 @@ _SAMPLE_ARRAYS = ("x", "y", "x_test", "y_test")
 
 
 def save_dataset(dataset: Dataset, path: Path) -> None:
-    """Write a set to an .npz file, and samples that lie in no file of their own, but are too many for memory, beside it.
+    """Write a set to an .npz file, and samples that lie in no file of their own, but are too many for memory,
+    beside it.
 
     Raises UsageError (E109) for samples in memory that are too large to be written beside their runs.
     """
@@ -44,20 +45,29 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
     if size > LARGEST_SAVED:
         raise UsageError(
             "E109",
-            f"{size:,} bytes of samples are too many to be handed to other processes; save them, and give the path.",
+            f"{size:,} bytes of samples are too many to be handed to other processes; save them, and give the"
+            " path.",
         )
     facts = {
-        "name": dataset.name, "classes": dataset.classes, "labels": dataset.labels, "mean": dataset.mean, "std": dataset.std,
-        "applied": dataset.applied, "source": dataset.source, "intake": asdict(dataset.intake) if dataset.intake else None,
+        "name": dataset.name,
+        "classes": dataset.classes,
+        "labels": dataset.labels,
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "applied": dataset.applied,
+        "source": dataset.source,
+        "intake": asdict(dataset.intake) if dataset.intake else None,
         "target": asdict(dataset.target) if dataset.target else None,
         "layout": dataset.layout.as_json() if dataset.layout else None,
-    }  # fmt: skip
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: part for name in _SAMPLE_ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
     read = {name: part for name in _SAMPLE_ARRAYS if isinstance(part := getattr(dataset, name), Rows)}
     facts["stored"] = {name: write_rows(part, _rows_path(path, name)) for name, part in read.items()}
     arrays |= {
-        f"rows {name}": part.rows for name, part in read.items() if part.rows is not None and is_unchanged_file(part)
+        f"rows {name}": part.rows
+        for name, part in read.items()
+        if part.rows is not None and is_unchanged_file(part)
     }
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
@@ -67,7 +77,8 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
 
 
 def load_dataset(archive: Archive) -> Dataset:
-    """The set that `keep` has written. Of other files it reads those beside the archive alone, whatever its facts say."""
+    """The set that `keep` has written. Of other files it reads those beside the archive alone, whatever its
+    facts say."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
     intake, applied = facts["intake"], facts["applied"]
     _check_facts(facts)
@@ -78,16 +89,25 @@ def load_dataset(archive: Archive) -> Dataset:
     }
     x, y, x_test, y_test = (read[name] if name in read else archive[name] for name in _SAMPLE_ARRAYS)
     dataset = Dataset(
-        facts["name"], x, y, x_test, y_test, tuple(facts["classes"]),
+        facts["name"],
+        x,
+        y,
+        x_test,
+        y_test,
+        tuple(facts["classes"]),
         columns={n.removeprefix("column "): v for n, v in archive.items() if n.startswith("column ")},
-        test_columns={n.removeprefix("test column "): v for n, v in archive.items() if n.startswith("test column ")},
+        test_columns={
+            n.removeprefix("test column "): v for n, v in archive.items() if n.startswith("test column ")
+        },
         labels={n: tuple(v) for n, v in facts["labels"].items()},
-        mean=_tuple_or_none(facts["mean"]), std=_tuple_or_none(facts["std"]), source=facts["source"],
+        mean=_tuple_or_none(facts["mean"]),
+        std=_tuple_or_none(facts["std"]),
+        source=facts["source"],
         applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
         intake=_intake_of(**intake) if intake else None,
         target=Target(**facts["target"]) if facts.get("target") else None,
         layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
-    )  # fmt: skip
+    )
     for constants in (dataset.mean, dataset.std, *(dataset.applied or ())):
         channels = dataset.layout.channels if dataset.layout else x.shape[1]
         if constants is not None and len(constants) != channels:
@@ -97,7 +117,12 @@ def load_dataset(archive: Archive) -> Dataset:
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
     """Raises TypeError or ValueError for facts, from anybody, of other types than `keep` writes."""
-    words = [facts["name"], facts["source"], *facts["classes"], *(w for ws in facts["labels"].values() for w in ws)]
+    words = [
+        facts["name"],
+        facts["source"],
+        *facts["classes"],
+        *(w for ws in facts["labels"].values() for w in ws),
+    ]
     if not all(isinstance(word, str) for word in words):
         raise TypeError("names that are no words")
     constants = [facts[name] for name in ("mean", "std")] + list(facts["applied"] or ())
@@ -109,7 +134,9 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
         notes = [part for note in intake["notes"] for part in note]
         if not all(isinstance(word, str) for word in (intake["dtype"], intake["divided"], *notes)):
             raise TypeError("notes that are no words")
-        if not {topic for topic, _ in intake["notes"]} <= {*get_args(Topic)} or not isinstance(intake["form"], dict):
+        if not {topic for topic, _ in intake["notes"]} <= {*get_args(Topic)} or not isinstance(
+            intake["form"], dict
+        ):
             raise ValueError("notes on nothing")
 
 
@@ -131,11 +158,15 @@ def _tuple_or_none(values: list[float] | None) -> tuple[float, ...] | None:
 ARRAY_NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
-def npz(path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None) -> Dataset:
-    """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels or masks.
+def npz(
+    path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None
+) -> Dataset:
+    """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
+    or masks.
 
-    Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or NAME_train and NAME_test. `classes` names the classes. target: what
-    y is called where it is a number to predict, learnt as (y - center) / scale.
+    Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
+    NAME_train and NAME_test. `classes` names the classes. target: what y is called where it is a number to
+    predict, learnt as (y - center) / scale.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     archive = read_archive(Path(path))
@@ -143,19 +174,27 @@ def npz(path: str | Path, *, target: str = "", center: float | None = None, scal
         try:
             return load_dataset(archive)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            text = f"{path} says that unskew wrote it, and what it holds is damaged ({python_files.one_line(error)})"
+            text = (
+                f"{path} says that unskew wrote it, and what it holds is damaged"
+                f" ({python_files.one_line(error)})"
+            )
             raise DataError("E401", f"{text}; write it again.") from error
     wished = Target.wished(target, center, scale) if target else None
     others: list[Note] = (
-        [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")] if archive.others else []
+        [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")]
+        if archive.others
+        else []
     )
     return _dataset_of(archive, Path(path), Path(path).stem, wished, others)
 
 
-def npy(path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None) -> Dataset:
+def npy(
+    path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None
+) -> Dataset:
     """A set from .npy files of the names that `npz` knows, in one folder, each memory-mapped.
 
-    path: the folder, or the file of the samples in it. target, center, scale: as for `npz`. Raises DataError (E401) where the labels are missing.
+    path: the folder, or the file of the samples in it. target, center, scale: as for `npz`. Raises DataError
+    (E401) where the labels are missing.
     """
     root = Path(path)
     if root.suffix == ".npy":
@@ -164,14 +203,16 @@ def npy(path: str | Path, *, target: str = "", center: float | None = None, scal
         if root.stem not in ("x", "x_train"):
             raise DataError(
                 "E401",
-                f"{root} holds an array without labels; call it x.npy with y.npy beside it, or give both in Python: "
-                f"unskew.data.arrays('{root.name}', y).",
+                f"{root} holds an array without labels; call it x.npy with y.npy beside it, or give both in"
+                f" Python: unskew.data.arrays('{root.name}', y).",
             )
         root = root.parent
     files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
-    return _dataset_of(files, root, root.resolve().name, Target.wished(target, center, scale) if target else None)
+    return _dataset_of(
+        files, root, root.resolve().name, Target.wished(target, center, scale) if target else None
+    )
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -180,7 +221,11 @@ def is_npy_folder(path: Path) -> bool:
 
 
 def _dataset_of(
-    archive: Mapping[str, np.ndarray], path: Path, name: str, target: Target | None = None, others: Sequence[Note] = ()
+    archive: Mapping[str, np.ndarray],
+    path: Path,
+    name: str,
+    target: Target | None = None,
+    others: Sequence[Note] = (),
 ) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if _sample_arrays(archive, "x_train", path) is not None else ""
@@ -192,11 +237,14 @@ def _dataset_of(
     if x is None or y is None:
         raise DataError(
             "E401",
-            f"{path} holds {abbreviate(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and y_train, and, if there "
-            "is a test set, x_test and y_test; of samples with several inputs, x.NAME for each.",
+            f"{path} holds {abbreviate(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and"
+            " y_train, and, if there is a test set, x_test and y_test; of samples with several inputs,"
+            " x.NAME for each.",
         )
     if single := [n for n in ARRAY_NAMES if n in archive and not np.ndim(archive[n])]:
-        raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; it must hold one for each sample.")
+        raise DataError(
+            "E401", f"{path}: the array '{single[0]}' is a single value; it must hold one for each sample."
+        )
     test: tuple[Any, Any] = _sample_arrays(archive, "x_test", path), archive.get("y_test")
     tested = test[1] is not None
     columns, left_out = _fact_columns(archive, part, len(y), tested)
@@ -207,13 +255,23 @@ def _dataset_of(
     in_both: dict[str, np.ndarray] | None = None
     if tested:
         test_columns, unlike = _fact_columns(archive, "_test", len(test[1]), tested)
-        if wrong := next((k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns), ""):
+        if wrong := next(
+            (k for k in unlike if k.endswith("_test") and k.removesuffix("_test") in columns), ""
+        ):
             text = f"the array '{wrong}' is {list(archive[wrong].shape)} for {len(test[1])} test samples"
             raise DataError("E403", f"{path}: {text}; give one value per sample, or leave it out.")
         in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
     return arrays(
-        x, y, *test, name=name, classes=classes, columns=columns, test_columns=in_both, notes=notes, target=target,
-    )  # fmt: skip
+        x,
+        y,
+        *test,
+        name=name,
+        classes=classes,
+        columns=columns,
+        test_columns=in_both,
+        notes=notes,
+        target=target,
+    )
 
 
 def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> Any:
@@ -225,9 +283,11 @@ def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> 
 def _fact_columns(
     archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested: whether there is a test set,
-    of which `NAME_test` is then a column."""
-    inputs = (key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}."))
+    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested: whether
+    there is a test set, of which `NAME_test` is then a column."""
+    inputs = (
+        key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
+    )
     others = {*ARRAY_NAMES, "classes", *inputs}
     of_test = tested and part != "_test"
     mine = {

@@ -60,7 +60,9 @@ def parquet(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
     site: Annotated[str, "the column that says where rows are from"] = "",
-    x: Annotated[str, "the column of samples, where several hold lists or files; 'scan,age' for several inputs"] = "",
+    x: Annotated[
+        str, "the column of samples, where several hold lists or files; 'scan,age' for several inputs"
+    ] = "",
     layout: Annotated[
         AxisOrder, "of lists that are images: which axis holds the channels; channels last also without any"
     ] = "auto",
@@ -75,22 +77,32 @@ def parquet(
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as shards/part-*.parquet.
+    """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as
+    shards/part-*.parquet.
 
-    A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the samples, and the
-    other columns facts about them; without one, all columns are features, see `table`. Files or folders called train and test
-    say which rows are test rows. What would take more than a quarter of the memory is read when it is wanted.
-    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 where there are none, E403 for columns
-    and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
+    A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
+    samples, and the other columns facts about them; without one, all columns are features, see `table`. Files
+    or folders called train and test say which rows are test rows. What would take more than a quarter of the
+    memory is read when it is wanted.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 where there are none, E403
+    for columns and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not
+    fit into memory.
     """
     aim = target_of(target, label, center, scale)
-    return dataset_of_table(read_table(Path(path)), (x, label, site), layout, ImageSettings(size, fit, bits), aim)
+    return dataset_of_table(
+        read_table(Path(path)), (x, label, site), layout, ImageSettings(size, fit, bits), aim
+    )
 
 
 def dataset_of_table(
-    table: ShardTable, named: tuple[str, str, str], layout: AxisOrder, images: ImageSettings, aim: Target | None
+    table: ShardTable,
+    named: tuple[str, str, str],
+    layout: AxisOrder,
+    images: ImageSettings,
+    aim: Target | None,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for any."""
+    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for
+    any."""
     x, label, site = named
     target = aim.name if aim else ""
     if len(inputs := label_names(x)) > 1 and x not in table.columns:
@@ -109,7 +121,8 @@ def dataset_of_table(
 
 
 def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
-    """The column of lists or files that holds the samples, "" for a table of features. x: the one that is named.
+    """The column of lists or files that holds the samples, "" for a table of features. x: the one that is
+    named.
 
     Raises DataError (E403) where several may be meant, and for a column that is named and holds neither.
     """
@@ -128,8 +141,8 @@ def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
     if len(usual) != 1:
         raise DataError(
             "E403",
-            f"{table.name} has several columns of samples, {abbreviate(rich)}: name one, x={rich[0]}, or for a model that takes "
-            f"several inputs all of them, x='{rich[0]},{rich[1]}'.",
+            f"{table.name} has several columns of samples, {abbreviate(rich)}: name one, x={rich[0]}, or for"
+            f" a model that takes several inputs all of them, x='{rich[0]},{rich[1]}'.",
         )
     return usual[0]
 
@@ -148,19 +161,27 @@ def _read_inputs(
         raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
     labels = {beside[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
     if labels == {""}:
-        text = f"which column holds the labels is not said, and none of {abbreviate(list(table.columns), 8)} has a usual name"
+        text = (
+            f"which column holds the labels is not said, and none of {abbreviate(list(table.columns), 8)} has"
+            " a usual name"
+        )
         raise DataError("E403", f"{table.name}: {text}; name it, label=COLUMN.")
     if both := [column for column in columns if column in labels]:
         raise DataError("E403", f"{table.name}: column '{both[0]}' holds the labels; leave it out of x.")
     plain = [n for n, c in table.columns.items() if c.kind in TABLE_KINDS and n not in columns]
-    sheet, notes = Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test()), list[Note]()
+    sheet, notes = (
+        Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test()),
+        list[Note](),
+    )
     if table.more:
         notes.append(("left out", abbreviate(list(table.more))))
     raw, sheet = _read_facts(table, sheet, (tuple(columns), *beside), aim, notes)
     files = {c: file_settings(table, c, images) for c in columns if table.columns[c].kind == "packed"}
     words = [c for c in columns if table.columns[c].kind == "text"]
     worded, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
-    values = row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes) | worded
+    values = (
+        row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes) | worded
+    )
     for column in columns:
         if layout == "auto" and table.columns[column].kind == "list":
             _check_layout(table.name, column, values[column])
@@ -214,13 +235,26 @@ def _read_files(
 def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Dataset:
     tested = raw.x_test is not None
     return arrays(
-        raw.x, raw.y, raw.x_test, raw.y_test, classes=raw.classes, columns=raw.columns, target=raw.target, notes=notes,
-        test_columns=raw.test_columns if tested else None, name=Path(table.name).stem, layout="channels first",
-    )  # fmt: skip
+        raw.x,
+        raw.y,
+        raw.x_test,
+        raw.y_test,
+        classes=raw.classes,
+        columns=raw.columns,
+        target=raw.target,
+        notes=notes,
+        test_columns=raw.test_columns if tested else None,
+        name=Path(table.name).stem,
+        layout="channels first",
+    )
 
 
 def _read_facts(
-    table: ShardTable, sheet: Sheet, named: tuple[tuple[str, ...], str, str], aim: Target | None, notes: list[Note]
+    table: ShardTable,
+    sheet: Sheet,
+    named: tuple[tuple[str, ...], str, str],
+    aim: Target | None,
+    notes: list[Note],
 ) -> tuple[RawSamples, Sheet]:
     """(labels and facts beside columns of samples, the sheet with its parts); adds to the notes."""
     taken, label, site = named
@@ -241,9 +275,13 @@ def _read_facts(
     if classes and len(y) and int(y.max()) >= len(classes):
         classes = None
     rest = [c for c in sheet.columns if c not in labels]
-    site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+    site = (
+        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+    )
     facts: dict[str, np.ndarray] = {}
-    left_out = [c for c, one in table.columns.items() if c not in (*labels, *taken) and one.kind not in TABLE_KINDS]
+    left_out = [
+        c for c, one in table.columns.items() if c not in (*labels, *taken) and one.kind not in TABLE_KINDS
+    ]
     for name in rest:
         values = _fact_column(table, sheet, name, name == site)
         if values is None:
@@ -270,15 +308,17 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> n
 
 
 def _check_layout(name: str, column: str, x: np.ndarray) -> None:
-    """Raises DataError (E403), with what to write, for lists that look like images with their channels last, or without any."""
+    """Raises DataError (E403), with what to write, for lists that look like images with their channels last,
+    or without any."""
     try:
         check_axes(name, x)
     except DataError:
         shape = list(x.shape[1:])
         raise DataError(
             "E403",
-            f"{name}: lists in column '{column}' are {shape}, which looks like images whose channels come last or are missing; "
-            "write layout='channels last', or layout='channels first' if the first axis does hold channels.",
+            f"{name}: lists in column '{column}' are {shape}, which looks like images whose channels come"
+            " last or are missing; write layout='channels last', or layout='channels first' if the first"
+            " axis does hold channels.",
         ) from None
 
 
@@ -293,18 +333,21 @@ def saved(
     ] = "auto",
     *,
     size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
-    fit: Annotated[Fit, "images that are not square: padded with black, cut to the middle, or squashed"] = "pad",
+    fit: Annotated[
+        Fit, "images that are not square: padded with black, cut to the middle, or squashed"
+    ] = "pad",
     bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set that was saved in a folder, a Dataset or a DatasetDict. Columns become samples, labels and facts as those of
-    Parquet files do (unskew.data.readers.from_parquet), and so do samples that do not fit into memory.
+    """The set that was saved in a folder, a Dataset or a DatasetDict. Columns become samples, labels and
+    facts as those of Parquet files do (unskew.data.readers.from_parquet), and so do samples that do not fit
+    into memory.
 
-    Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a DatasetDict of whose
-    splits none is called train, for features that are not read, and for columns and shapes that differ, E404 for labels, E405
-    for missing values, E414 for what does not fit into memory.
+    Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a
+    DatasetDict of whose splits none is called train, for features that are not read, and for columns and
+    shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(

@@ -65,7 +65,8 @@ def csv_pair(
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set of a folder with train.csv and perhaps test.csv, whose columns are matched by name; see `table`.
+    """The set of a folder with train.csv and perhaps test.csv, whose columns are matched by name; see
+    `table`.
 
     Raises DataError (E403) for a column that the test table lacks; what else it has is left out and told.
     """
@@ -80,7 +81,8 @@ def csv_pair(
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = join_sheets(train, test)
     return replace(
-        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).noted(*notes), name=name
+        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).noted(*notes),
+        name=name,
     )
 
 
@@ -93,12 +95,15 @@ def is_csv_pair(path: Path) -> bool:
 
 
 def _tables_by_part(folder: Path) -> dict[str, Path]:
-    """The tables of a folder by the part that their names say. Raises DataError (E403) for two of one part."""
+    """The tables of a folder by the part that their names say. Raises DataError (E403) for two of one
+    part."""
     parts: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         part = _part_of(file)
         if part in parts:
-            raise DataError("E403", f"{folder} has both {parts[part].name} and {file.name}; leave one of them in it.")
+            raise DataError(
+                "E403", f"{folder} has both {parts[part].name} and {file.name}; leave one of them in it."
+            )
         if part:
             parts[part] = file
     return parts
@@ -106,7 +111,9 @@ def _tables_by_part(folder: Path) -> dict[str, Path]:
 
 def _part_of(file: Path) -> str:
     """The part that a table's name says it is, "" for other files."""
-    return PART_NAMES.get(file.name.lower().partition(".")[0], "") if table_ending(file) in CSV_ENDINGS else ""
+    return (
+        PART_NAMES.get(file.name.lower().partition(".")[0], "") if table_ending(file) in CSV_ENDINGS else ""
+    )
 
 
 def table_ending(path: Path) -> str:
@@ -134,21 +141,25 @@ def read_table(
 ) -> Dataset:
     """A set from columns of equal length, [N] each.
 
-    label: the column of labels, by default one of a usual name, else the last. target: instead, columns of zeros and ones,
-    "fever,cough", which say which of several labels a sample has; or the column of a number to predict, which is learnt as (y - center) / scale, by default with the training rows' mean and standard deviation. site: the column that says where rows are
-    from, by which the set is then divided; by default one of a usual name, if there is one. A column `split` of train and
-    test divides the rows.
-    Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values and for what is no
-    number in a column of numbers.
+    label: the column of labels, by default one of a usual name, else the last. target: instead, columns of
+    zeros and ones, "fever,cough", which say which of several labels a sample has; or the column of a number
+    to predict, which is learnt as (y - center) / scale, by default with the training rows' mean and standard
+    deviation. site: the column that says where rows are from, by which the set is then divided; by default
+    one of a usual name, if there is one. A column `split` of train and test divides the rows.
+    Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values and for
+    what is no number in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
     return sheet_set(Sheet(name, facts), label, site, classes, target_of(target, label, center, scale))
 
 
 def target_of(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
-    """The target that is named, if one is. Raises DataError (E403) where labels are named, too, or constants of no target."""
+    """The target that is named, if one is. Raises DataError (E403) where labels are named, too, or constants
+    of no target."""
     if label and target:
-        raise DataError("E403", f"label={label} names classes, and target={target} a number; give one of them.")
+        raise DataError(
+            "E403", f"label={label} names classes, and target={target} a number; give one of them."
+        )
     if not target:
         if center is not None or scale is not None:
             raise DataError("E403", "center and scale are a target's: name its column, target=COLUMN.")
@@ -169,7 +180,8 @@ def sheet_set(
     *,
     features: Features = encode_features,
 ) -> Dataset:
-    """The set that a sheet holds; see `table`. features: what makes samples of the columns that are neither labels nor sites."""
+    """The set that a sheet holds; see `table`. features: what makes samples of the columns that are neither
+    labels nor sites."""
     raw = sheet_raw(sheet, (label, site), classes, target, features)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
     divided = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
@@ -183,19 +195,27 @@ def sheet_raw(
     target: Target | None = None,
     features: Features = encode_features,
 ) -> RawSamples:
-    """The samples that a sheet holds, with a test part if it says so. named: the columns of labels and of sites, "" for any."""
+    """The samples that a sheet holds, with a test part if it says so. named: the columns of labels and of
+    sites, "" for any."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes, (label, site) = list[Note](), named
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     rest = [column for column in sheet.columns if column not in labels]
-    site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+    site = (
+        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+    )
     places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
-    x, used = features(sheet, ColumnSubset(sheet.columns, [column for column in rest if column != site]), notes)
+    x, used = features(
+        sheet, ColumnSubset(sheet.columns, [column for column in rest if column != site]), notes
+    )
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}  # their order counts
+    form = {
+        "kind": "table",
+        "columns": [[column, kinds] for column, kinds in used.items()],
+    }  # their order counts
     known = None if classes is None else tuple(classes)
     return divide_by_part(
         RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=known, form=form),
@@ -206,15 +226,17 @@ def sheet_raw(
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
     """The sheet with its rows divided as a column of train, test and val says, if there is one.
 
-    Raises DataError (E403) as `part_column` does, where no row is for training, and where the column and the names of files
-    say different things of a row; adds to the notes.
+    Raises DataError (E403) as `part_column` does, where no row is for training, and where the column and the
+    names of files say different things of a row; adds to the notes.
     """
     column, parts = part_column(sheet.columns, {label}, sheet.name)
     if parts is None:
         return sheet
     if sheet.test is not None and (unlike := (parts != "val") & ((parts == "test") != sheet.test)).any():
         row = int(np.argmax(unlike))
-        said = f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another part"
+        said = (
+            f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another part"
+        )
         raise DataError("E403", f"{sheet.name}: {said}; leave the column out, or put all rows into one file.")
     if not (parts == "train").any():
         raise DataError("E403", f"{sheet.name}: column '{column}' says of no row that it is for training.")
@@ -258,8 +280,8 @@ def check_sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
     if missing.any():
         raise DataError(
             "E403",
-            f"{sheet.name}: column '{site}' has no site {sheet.where(int(np.argmax(missing)))} ({int(missing.sum()):,} are "
-            "missing); fill it, or leave these rows out.",
+            f"{sheet.name}: column '{site}' has no site {sheet.where(int(np.argmax(missing)))}"
+            f" ({int(missing.sum()):,} are missing); fill it, or leave these rows out.",
         )
     return values
 
@@ -269,13 +291,16 @@ SCALAR_FEATURES = frozenset(("Value", "ClassLabel"))
 
 
 def is_frame(data: Any) -> bool:
-    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and those Datasets of Hugging Face
-    whose columns all hold one value a row."""
+    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and those Datasets
+    of Hugging Face whose columns all hold one value a row."""
     if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
         return True
     kinds = [type(feature).__name__ for feature in _dataset_features(data).values()]
     return (
-        len(kinds) > 1 and set(kinds) <= SCALAR_FEATURES and hasattr(data, "column_names") and hasattr(data, "__len__")
+        len(kinds) > 1
+        and set(kinds) <= SCALAR_FEATURES
+        and hasattr(data, "column_names")
+        and hasattr(data, "__len__")
     )
 
 
@@ -287,14 +312,20 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     names = list(getattr(frame, "column_names", None) or frame.columns)
     words = [cells.word(column) for column in names]
     if twice := sorted({word for word in words if words.count(word) > 1}):
-        raise DataError("E403", f"{name} has two columns called {excerpt(twice[0])}; give each a name of its own.")
+        raise DataError(
+            "E403", f"{name} has two columns called {excerpt(twice[0])}; give each a name of its own."
+        )
     features = _dataset_features(frame)
     columns = {
         word: _class_words(_column_array(frame[column]), getattr(features.get(column), "names", None))
         for word, column in zip(words, names)
     }
     for column, values in columns.items():
-        row = next((i for i, v in enumerate(values.tolist()) if np.ndim(v)), None) if values.dtype.kind == "O" else None
+        row = (
+            next((i for i, v in enumerate(values.tolist()) if np.ndim(v)), None)
+            if values.dtype.kind == "O"
+            else None
+        )
         if row is not None:
             text = f"{name}: column '{column}' holds several values in row {row}, {excerpt(values[row], 40)}"
             raise DataError("E403", f"{text}; give arrays (x, y), or a column for each.")
@@ -313,7 +344,8 @@ def _column_array(column: Any) -> np.ndarray:
 
 
 def _class_words(values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-    """The words that numbers stand for, None for a missing one; the values themselves where they have no names."""
+    """The words that numbers stand for, None for a missing one; the values themselves where they have no
+    names."""
     if not names:
         return values
     known = dict(enumerate(names))
@@ -321,15 +353,19 @@ def _class_words(values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
-    """The columns of a table and, as one more that is called so, its labels. name: of the table, for messages.
+    """The columns of a table and, as one more that is called so, its labels. name: of the table, for
+    messages.
 
-    Raises DataError (E403) for labels of another length or order, by pandas' index, and for a name that a column has.
+    Raises DataError (E403) for labels of another length or order, by pandas' index, and for a name that a
+    column has.
     """
     columns = frame_columns(x, name)
     index, other = getattr(x, "index", None), getattr(y, "index", None)
     if hasattr(index, "equals") and hasattr(other, "equals") and not index.equals(other):  # pyright: ignore[reportOptionalMemberAccess]
         text = "x and y have different indexes, so which label a row has cannot be told"
-        raise DataError("E403", f"{name}: {text}; give y.loc[x.index], or y.to_numpy() if they are in one order.")
+        raise DataError(
+            "E403", f"{name}: {text}; give y.loc[x.index], or y.to_numpy() if they are in one order."
+        )
     labels = array_of(y)
     if label in columns or labels.ndim != 1 or len(labels) != len(next(iter(columns.values()), labels)):
         rows = len(next(iter(columns.values()), labels))
@@ -342,11 +378,13 @@ def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
     return {**columns, label: labels}
 
 
-def read_frames(tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = "") -> dict[str, RawSamples]:
+def read_frames(
+    tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = ""
+) -> dict[str, RawSamples]:
     """The samples of each table, by its name, whose numbers mean the same columns and words in all of them.
 
-    tables: their columns. label, target: the column of labels, or of the numbers to predict, as `table` has them.
-    Raises DataError (E403) for a column that one table lacks, and as `table` does.
+    tables: their columns. label, target: the column of labels, or of the numbers to predict, as `table` has
+    them. Raises DataError (E403) for a column that one table lacks, and as `table` does.
     """
     sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
     whole, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
@@ -356,9 +394,13 @@ def read_frames(tables: Mapping[str, Mapping[str, np.ndarray]], label: str, targ
         labels = read_label_columns(divided, label, None, aim, [])[0]
         rest = [column for column in divided.columns if column not in labels]
         site = site_column_in(dict.fromkeys(rest))
-        used = encode_features(divided, ColumnSubset(divided.columns, [c for c in rest if c != site]), notes)[1]
+        used = encode_features(divided, ColumnSubset(divided.columns, [c for c in rest if c != site]), notes)[
+            1
+        ]
 
-    def features(sheet: Sheet, columns: Mapping[str, np.ndarray], told_of: list[Note]) -> tuple[np.ndarray, Kinds]:
+    def features(
+        sheet: Sheet, columns: Mapping[str, np.ndarray], told_of: list[Note]
+    ) -> tuple[np.ndarray, Kinds]:
         if len(sheets) < 2:
             return encode_features(sheet, columns, told_of)
         told_of += notes
@@ -369,15 +411,18 @@ def read_frames(tables: Mapping[str, Mapping[str, np.ndarray]], label: str, targ
 
 
 def encode_frame(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -> np.ndarray:
-    """float32 [N, columns] of a table from which a model predicts: columns are found by name, in whatever order they come.
+    """float32 [N, columns] of a table from which a model predicts: columns are found by name, in whatever
+    order they come.
 
-    used: the columns that the model reads, with their words, as `Kinds` has them. Raises DataError as `numbers_as` does.
+    used: the columns that the model reads, with their words, as `Kinds` has them. Raises DataError as
+    `numbers_as` does.
     """
     return encode_as(Sheet(name, frame_columns(frame, name)), dict(used))
 
 
 def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
-    """The rows of all tables, with the columns of the first. Raises DataError (E403) for one that another lacks."""
+    """The rows of all tables, with the columns of the first. Raises DataError (E403) for one that another
+    lacks."""
     name, first = next(iter(sheets.items()))
     columns: dict[str, np.ndarray] = {}
     for column in first.columns:
@@ -386,13 +431,17 @@ def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
                 text = f"{excerpt(other)} has no column '{column}', which {excerpt(name)} has"
                 raise DataError("E403", f"{text}; it has: {abbreviate(list(sheet.columns), 12)}.")
         columns[column] = _join_column([sheet.columns[column] for sheet in sheets.values()])
-    places = [f"row {i} of {excerpt(name)}" for name, sheet in sheets.items() for i in range(_row_count(sheet))]
+    places = [
+        f"row {i} of {excerpt(name)}" for name, sheet in sheets.items() for i in range(_row_count(sheet))
+    ]
     return Sheet("table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}", columns, places)
 
 
 def _join_column(parts: Sequence[np.ndarray]) -> np.ndarray:
     kinds = {part.dtype.kind for part in parts}
-    return np.concatenate(parts if kinds <= {*"biuf"} or len(kinds) == 1 else [part.astype(object) for part in parts])
+    return np.concatenate(
+        parts if kinds <= {*"biuf"} or len(kinds) == 1 else [part.astype(object) for part in parts]
+    )
 
 
 def _row_count(sheet: Sheet) -> int:

@@ -42,7 +42,8 @@ TEST_PATIENTS = 0.2
 
 @dataclass(frozen=True)
 class _Slices:
-    """One volume cut. x: float32 [N, S, S]; y: masks, int64 [N, S, S], None where the volume has a class; dropped: slices."""
+    """One volume cut. x: float32 [N, S, S]; y: masks, int64 [N, S, S], None where the volume has a class;
+    dropped: slices."""
 
     x: np.ndarray
     y: np.ndarray | None
@@ -63,12 +64,14 @@ def volumes(
     site: Annotated[str, "in participants.tsv: the column that says where a patient is from"] = "",
     label: Annotated[str, "in participants.tsv: the column of classes, for volumes without masks"] = "",
 ) -> Dataset:
-    """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the order of the files.
+    """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the
+    order of the files.
 
-    unskew.data.volumes.scans says which layouts are read, and unskew.data.volumes.scans for DICOM. Columns: `patient`, and `site` where folders or a table name it.
-    Without a folder test/, a fifth of the patients of every site is held out; no patient is on both sides.
-    Raises DataError: E409 for other layouts and for masks that do not fit, E401 and E403 for files that are no volumes, E404
-    for labels that are not whole numbers.
+    unskew.data.volumes.scans says which layouts are read, and unskew.data.volumes.scans for DICOM. Columns:
+    `patient`, and `site` where folders or a table name it. Without a folder test/, a fifth of the patients of
+    every site is held out; no patient is on both sides.
+    Raises DataError: E409 for other layouts and for masks that do not fit, E401 and E403 for files that are
+    no volumes, E404 for labels that are not whole numbers.
     """
     root = Path(path)
     layout = _read_layout(root, image, site, label)
@@ -77,7 +80,9 @@ def volumes(
     cuts = _cut_all(name, scans, axis, size, empty == "drop")
     counts = np.array([len(cut.x) for cut in cuts])
     if not counts[~test].any() or not counts[test].any():
-        raise DataError("E403", f"{name}: no slice is left to train or to test on (empty=drop); use empty=keep.")
+        raise DataError(
+            "E403", f"{name}: no slice is left to train or to test on (empty=drop); use empty=keep."
+        )
     notes = [*layout.notes, *_slice_notes(scans, cuts, axis, size)]
     x, owner = np.concatenate([cut.x for cut in cuts])[:, None], np.repeat(np.arange(len(cuts)), counts)
     y, classes = _slice_labels(name, layout, cuts, owner, notes)
@@ -86,10 +91,17 @@ def volumes(
         columns["site"] = np.array([s.site for s in scans])[owner]
     held = test[owner]
     dataset = arrays(
-        x[~held], y[~held], x[held], y[held],
-        classes=classes, columns={n: v[~held] for n, v in columns.items()},
-        test_columns={n: v[held] for n, v in columns.items()}, name=name, notes=notes, layout="channels first",
-    )  # fmt: skip
+        x[~held],
+        y[~held],
+        x[held],
+        y[held],
+        classes=classes,
+        columns={n: v[~held] for n, v in columns.items()},
+        test_columns={n: v[held] for n, v in columns.items()},
+        name=name,
+        notes=notes,
+        layout="channels first",
+    )
     form = {"kind": "volumes", "size": size, "axis": axis, "together": "patient"}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
@@ -106,7 +118,8 @@ def _read_layout(root: Path, image: str, site: str, label: str) -> ScanLayout:
 
 
 def holds_volumes(path: Path) -> bool:
-    """Whether the first file of data below a folder, folder by folder, is NIfTI, or most pictures below it are DICOM."""
+    """Whether the first file of data below a folder, folder by folder, is NIfTI, or most pictures below it
+    are DICOM."""
     return _holds_nifti(path) or holds_dicom(path)
 
 
@@ -120,8 +133,11 @@ def _holds_nifti(path: Path) -> bool:
     return False
 
 
-def prediction_slices(source: Path | Series, name: str, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
-    """(what each slice is called, the slices [N, 1, size, size]) of a volume of this name, to predict from."""
+def prediction_slices(
+    source: Path | Series, name: str, axis: Axis, size: int
+) -> tuple[list[str], np.ndarray]:
+    """(what each slice is called, the slices [N, 1, size, size]) of a volume of this name, to predict
+    from."""
     x = cut_slices(_read_volume(source), axis, size)
     return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
 
@@ -131,7 +147,8 @@ def _read_volume(source: Path | Series) -> Volume:
 
 
 def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
-    """Every volume cut. Raises DataError (E403) as soon as the slices take more than may be held, and as `_cut` does."""
+    """Every volume cut. Raises DataError (E403) as soon as the slices take more than may be held, and as
+    `_cut` does."""
     most, held = LARGEST_SLICES // (4 * size**2), 0
 
     def cut(i: int) -> _Slices:
@@ -139,8 +156,13 @@ def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool
         piece = _cut_volume(scans[i], axis, size, drop)
         held += len(piece.x)
         if held > most:
-            text = f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {held:,} slices, and {most:,} fit"
-            raise DataError("E403", f"{text} ({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes.")
+            text = (
+                f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {held:,} slices, and"
+                f" {most:,} fit"
+            )
+            raise DataError(
+                "E403", f"{text} ({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes."
+            )
         return piece
 
     return read_each([s.path for s in scans], cut)
@@ -157,13 +179,17 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
     else:
         full = x.min((1, 2)) < x.max((1, 2))
     kept = full if drop else np.ones(len(x), bool)
-    return _Slices(x[kept], None if y is None else y[kept], int((~kept).sum()), volume.values.shape, volume.stored)
+    return _Slices(
+        x[kept], None if y is None else y[kept], int((~kept).sum()), volume.values.shape, volume.stored
+    )
 
 
 def _patients(scans: Sequence[Scan]) -> list[str]:
     """The patient of each volume, with the site where several sites have patients of one name."""
     sites = {name: {s.site for s in scans if s.patient == name} for name in {s.patient for s in scans}}
-    return [f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 and not s.person else s.patient for s in scans]
+    return [
+        f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 and not s.person else s.patient for s in scans
+    ]
 
 
 def _slice_labels(
@@ -174,7 +200,9 @@ def _slice_labels(
         return np.array([scan.label for scan in layout.scans], np.int64)[owner], layout.classes
     sites = np.array([scan.site for scan in layout.scans])[owner]
     origin = MaskOrigin(sites, lambda i: str(layout.scans[owner[i]].mask))
-    (y,), classes = as_masks(name, [np.concatenate([c.y for c in cuts if c.y is not None])], None, notes, [origin])
+    (y,), classes = as_masks(
+        name, [np.concatenate([c.y for c in cuts if c.y is not None])], None, notes, [origin]
+    )
     return y, classes
 
 
@@ -185,13 +213,19 @@ def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, siz
     patients = len({scan.owner for scan in scans})
     shape = " x ".join(map(str, Counter(cut.shape for cut in cuts).most_common(1)[0][0]))
     notes: list[Note] = [
-        ("note", f"{quantity(len(scans), 'volume')} of {quantity(patients, 'patient')}, whose slices are on one side of the test split"),
+        (
+            "note",
+            f"{quantity(len(scans), 'volume')} of {quantity(patients, 'patient')}, whose slices are on one"
+            " side of the test split",
+        ),
         ("scaled", f"orientations as stored: {ways_text}; all were turned to RAS and cut into {axis} slices"),
         ("scaled", f"volumes such as {shape} became slices of {size} x {size}, in proportion (size={size})"),
-    ]  # fmt: skip
+    ]
     if "not told" in ways:
         text = f"{quantity(ways['not told'], 'volume')} without an orientation, taken as they are stored"
         notes.append(("note", f"{text}; look at some slices before you train"))
     if n := sum(cut.dropped for cut in cuts):
-        notes.append(("left out", f"{quantity(n, 'empty slice')} (empty=drop); scores are on the others only"))
+        notes.append(
+            ("left out", f"{quantity(n, 'empty slice')} (empty=drop); scores are on the others only")
+        )
     return notes

@@ -33,7 +33,8 @@ LISTED_SHARE = 0.5
 
 
 class FileNames:
-    """Files by what a table may call them: name or path, with or without the ending, in any case if there is one such file."""
+    """Files by what a table may call them: name or path, with or without the ending, in any case if there is
+    one such file."""
 
     def __init__(self, files: Sequence[File]):
         self.count, self._known = len(files), defaultdict[str, list[File]](list)
@@ -85,7 +86,9 @@ def match_rows(path: Path, sheet: Sheet, key: str, named: FileNames) -> dict[int
     for i, text in enumerate(sheet.columns[key].tolist()):
         near = named.called(text, path.parent)
         if len(near) > 1:
-            several = f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {near[0].path} or {near[1].path}"
+            several = (
+                f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {near[0].path} or {near[1].path}"
+            )
             raise DataError("E409", f"{several}; write the path of each file, from {path.parent} on.")
         if near:
             rows[i] = near[0]
@@ -96,7 +99,8 @@ def match_rows(path: Path, sheet: Sheet, key: str, named: FileNames) -> dict[int
 class Listing:
     """A table and the files that its rows name.
 
-    sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names. files: of each row, of
+    sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names.
+    files: of each row, of
     which several may have the same. notes: which rows and files are without the other.
     """
 
@@ -108,10 +112,11 @@ class Listing:
 
 
 def find_listing(tree: FolderTree, files: Sequence[File], taken: Sequence[str] = ()) -> Listing | None:
-    """The CSV below the folder that lists the files, None where none does; of several the one that has all named columns.
+    """The CSV below the folder that lists the files, None where none does; of several the one that has all
+    named columns.
 
-    taken: columns that are named, which are not looked at for names of files. Raises DataError (E409) where several CSVs may be
-    meant, and where a name may be that of several files.
+    taken: columns that are named, which are not looked at for names of files. Raises DataError (E409) where
+    several CSVs may be meant, and where a name may be that of several files.
     """
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
     for path in sorted(tree.root.rglob("*.csv")):
@@ -148,28 +153,41 @@ def read_listing(
 ) -> LabelledFiles:
     """The listed files with their labels, sites and further facts.
 
-    named: the columns of labels and sites; "" looks for usual names. aim: the target, where one is named. inputs: columns that
-    are inputs beside the file.
-    Raises DataError: E409 where the labels are not to be seen and for a file in two rows that differ, E403 for columns that are
-    not there and for missing sites, E404 for labels, E405 for inputs with missing values.
+    named: the columns of labels and sites; "" looks for usual names. aim: the target, where one is named.
+    inputs: columns that are inputs beside the file.
+    Raises DataError: E409 where the labels are not to be seen and for a file in two rows that differ, E403
+    for columns that are not there and for missing sites, E404 for labels, E405 for inputs with missing
+    values.
     """
     name, notes = listing.path.name, [*listing.notes]
     notes.append(("labels", f"{name} lists the files, by '{listing.key}'"))
     label, site = named
     if not (label or aim or label_column_in(listing.sheet.columns)):
-        has = f"no column is called label, class, category or target; it has: {abbreviate(list(listing.sheet.columns), 12)}"
+        has = (
+            "no column is called label, class, category or target; it has:"
+            f" {abbreviate(list(listing.sheet.columns), 12)}"
+        )
         raise DataError("E409", f"{listing.path} lists files but {has}. Name it: label=COLUMN.")
     sheet, files = _drop_validation(listing, label, notes)
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     rest = [column for column in sheet.columns if column not in labels]
-    site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+    site = (
+        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+    )
     sites = check_sites(sheet, site, sheet.columns[site]) if site else None
     further = [column_named(dict.fromkeys(rest), name, sheet.name) for name in inputs]
     beside, used = encode_inputs(sheet, further, notes)
-    facts = [y, np.array([file.part for file in files]), *([] if sites is None else [sites]), *beside.values()]
+    facts = [
+        y,
+        np.array([file.part for file in files]),
+        *([] if sites is None else [sites]),
+        *beside.values(),
+    ]
     once = _first_rows(listing.path, sheet, files, facts)
     if n := len(files) - len(once):
-        notes.append(("left out", f"{quantity(n, 'row')} in {name} that list{'s' if n == 1 else ''} a file again"))
+        notes.append(
+            ("left out", f"{quantity(n, 'row')} in {name} that list{'s' if n == 1 else ''} a file again")
+        )
     classes, y = _number_labels(y[once])
     columns = {column: sheet.columns[column][once] for column in rest if column != "site"}
     return LabelledFiles(
@@ -186,7 +204,8 @@ def read_listing(
 
 
 def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
-    """(the rows that are for training or the test, their files, each in the part that the table or a folder says)."""
+    """(the rows that are for training or the test, their files, each in the part that the table or a folder
+    says)."""
     sheet, files = listing.sheet, listing.files
     split, parts = part_column(sheet.columns, {label}, sheet.name)
     parts = np.array([f.part for f in files]) if parts is None else parts
@@ -209,14 +228,17 @@ def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
-    """The first row of each file. facts: of each row, which must be the same for a file. Raises DataError (E409) otherwise."""
+    """The first row of each file. facts: of each row, which must be the same for a file. Raises DataError
+    (E409) otherwise."""
     first: dict[Path, int] = {}
     for row, file in enumerate(files):
         before = first.setdefault(file.path, row)
         for values in facts:
             one, two = _python_value(values[before]), _python_value(values[row])
             if one != two:
-                was, now = (f"{sheet.where(at)} as {excerpt(value, 40)}" for at, value in ((before, one), (row, two)))
+                was, now = (
+                    f"{sheet.where(at)} as {excerpt(value, 40)}" for at, value in ((before, one), (row, two))
+                )
                 raise DataError("E409", f"{path} lists {file.path.name} {was} and {now}; keep one of them.")
     return list(first.values())
 
@@ -227,5 +249,6 @@ def _python_value(value: Any) -> Any:
 
 
 def _is_fact(name: str, values: np.ndarray) -> bool:
-    """Whether clients can be formed by a column: nothing is missing in it, and it does not number the files."""
+    """Whether clients can be formed by a column: nothing is missing in it, and it does not number the
+    files."""
     return not cells.missing(values).any() and not is_row_number(name, values)

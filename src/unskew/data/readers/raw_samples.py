@@ -28,7 +28,8 @@ ClassNames = tuple[str, ...]
 
 
 def read_class_names(given: Any) -> ClassNames | None:
-    """The names of all classes as they are given beside arrays, in a list, a tuple or an array; None for None.
+    """The names of all classes as they are given beside arrays, in a list, a tuple or an array; None for
+    None.
 
     Raises DataError (E404) for what is no list.
     """
@@ -42,7 +43,8 @@ def read_class_names(given: Any) -> ClassNames | None:
 
 
 def class_names_of(items: Any) -> Any:
-    """What a set, or the set below it, calls its classes; of joined sets what all of them do; None where nothing says."""
+    """What a set, or the set below it, calls its classes; of joined sets what all of them do; None where
+    nothing says."""
     while items is not None:
         if (names := getattr(items, "classes", None)) is not None:
             return names
@@ -62,11 +64,15 @@ def numbering_note(items: Any) -> str:
     if other is None:
         return ""
     one, two = (abbreviate(list(map(str, names)), 5) for names in (known[0], other))
-    return f"joined sets number their classes differently ({one}; {two}): does a label mean the same in all of them?"
+    return (
+        f"joined sets number their classes differently ({one}; {two}): does a label mean the same in all of"
+        " them?"
+    )
 
 
 def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
-    """All names of classes, those of the first set first; None where all sets have the same. known: (set, its names).
+    """All names of classes, those of the first set first; None where all sets have the same. known: (set, its
+    names).
 
     Raises DataError (E404) where a name stands twice in one of several unequal lists.
     """
@@ -75,13 +81,17 @@ def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
         return None
     for of, names in known:
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            text = f"the classes of {excerpt(of)} and of others differ, and two of them are called {excerpt(twice[0])}"
+            text = (
+                f"the classes of {excerpt(of)} and of others differ, and two of them are called"
+                f" {excerpt(twice[0])}"
+            )
             raise DataError("E404", f"{text}; give all sets the same classes.")
     return tuple(dict.fromkeys(name for names in lists for name in names))
 
 
 def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
-    """Whole numbers of classes, or one-hot rows, as those of the same names in a longer list; words unchanged.
+    """Whole numbers of classes, or one-hot rows, as those of the same names in a longer list; words
+    unchanged.
 
     of: the name of the set, for messages. Raises DataError (E404) for a number without a name.
     """
@@ -92,7 +102,9 @@ def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
         rows[:, columns] = values
         return rows
     if values.ndim > 1:
-        raise DataError("E404", f"the classes of {excerpt(of)} and of others differ; give all sets the same classes.")
+        raise DataError(
+            "E404", f"the classes of {excerpt(of)} and of others differ; give all sets the same classes."
+        )
     if values.dtype.kind not in "biuf" or (values != np.round(values)).any():
         return y
     wrong = np.flatnonzero((values < 0) | (values >= len(names)))
@@ -120,8 +132,10 @@ CLIENT_COLUMN = "client"
 class RawSamples:
     """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
 
-    together: a column's name and values, of training samples that no split may part, such as the slices of a patient.
-    form: how the columns of a table became samples (Intake.form). came: the type in which samples came that are scaled already.
+    together: a column's name and values, of training samples that no split may part, such as the slices of a
+    patient.
+    form: how the columns of a table became samples (Intake.form). came: the type in which samples came that
+    are scaled already.
     """
 
     x: Any
@@ -141,17 +155,28 @@ class RawSamples:
         """The set that these samples make; raises as `arrays` does."""
         columns = {**self.columns, **dict([self.together] if self.together else [])}
         dataset = arrays(
-            self.x, self.y, self.x_test, self.y_test, classes=self.classes, columns=columns,
-            test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes, target=self.target,
-        )  # fmt: skip
+            self.x,
+            self.y,
+            self.x_test,
+            self.y_test,
+            classes=self.classes,
+            columns=columns,
+            test_columns=self.test_columns if self.x_test is not None else None,
+            name=name,
+            notes=self.notes,
+            target=self.target,
+        )
         form = {**self.form, **({"together": self.together[0]} if self.together else {})}
         if not form and not self.came:
             return dataset
         intake = dataset.intake or Intake()
-        return replace(dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype))
+        return replace(
+            dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype)
+        )
 
     def tested_on(self, test: RawSamples) -> RawSamples:
-        """The set with the samples of another as its test part, and the facts of them that both know, such as sites."""
+        """The set with the samples of another as its test part, and the facts of them that both know, such as
+        sites."""
         facts = {name: values for name, values in test.columns.items() if name in self.columns}
         return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
 
@@ -163,12 +188,14 @@ class RawSamples:
 
 
 def raw_samples_of(dataset: Dataset) -> RawSamples:
-    """A set that is read already, its labels as words again, so that they can be numbered together with others'.
+    """A set that is read already, its labels as words again, so that they can be numbered together with
+    others'.
 
     Test samples that were taken out of it, because it brings none, are among the others again.
     """
     x, x_test = (
-        PackedSamples(part, dataset.layout) if dataset.layout else part for part in (dataset.x, dataset.x_test)
+        PackedSamples(part, dataset.layout) if dataset.layout else part
+        for part in (dataset.x, dataset.x_test)
     )
     notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
     came = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
@@ -215,17 +242,24 @@ def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
                     f"{excerpt(c, 40)}{f' with the words {abbreviate(ws, 5)}' if ws else ''}"
                     for c, ws in ((one, kinds), (other, words))
                 ]
-                text = f"the tables of {excerpt(first)} and {excerpt(name)} become other numbers: {forms[0]} and {forms[1]}"
+                text = (
+                    f"the tables of {excerpt(first)} and {excerpt(name)} become other numbers: {forms[0]} and"
+                    f" {forms[1]}"
+                )
                 raise DataError(
-                    "E403", f"{text}; give all as DataFrames, or as one table with a column that says whose a row is."
+                    "E403",
+                    f"{text}; give all as DataFrames, or as one table with a column that says whose a"
+                    " row is.",
                 )
     return named[0][1].form if len(tables) == len(named) else {}
 
 
 def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
-    """The sets with one list of classes, where some number theirs differently: labels are matched by the classes' names.
+    """The sets with one list of classes, where some number theirs differently: labels are matched by the
+    classes' names.
 
-    named: the sets, each with what it is called in messages. Raises DataError (E404) where names do not say which class is meant.
+    named: the sets, each with what it is called in messages. Raises DataError (E404) where names do not say
+    which class is meant.
     """
     lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
     among = common_names([(name, classes) for name, classes in lists if classes])
@@ -238,7 +272,8 @@ def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]
 def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
     """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
 
-    common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
+    common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and
+    where only some clients bring a test set.
     """
     names, tested = list(given), [("the test set", common_test)] if common_test else []
     raws = share_numbering([*given.items(), *tested])
@@ -249,7 +284,9 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
         raise DataError("E403", f"'{owner}' brings a test set, and there is one for all; give one kind.")
     if any(brings_test) != all(brings_test):
         lacks = names[brings_test.index(False)]
-        raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none.")
+        raise DataError(
+            "E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none."
+        )
     form = check_columns([*sets.items(), *([("the test set", common_test)] if common_test else [])])
     parts = [_join_part({n: (r.x, r.y) for n, r in sets.items()})]
     if common_test is None and all(brings_test):
@@ -281,7 +318,9 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
     if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
         dataset = dataset.noted(("left out", f"{abbreviate(empty)}, without training samples"))
     assert dataset.intake
-    return replace(dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN))
+    return replace(
+        dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN)
+    )
 
 
 def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
@@ -308,42 +347,50 @@ def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
         ):
             what = [f"the target {t.name}" if t else "classes" for t in (one, other)]
             raise DataError(
-                "E404", f"'{first}' learns {what[0]}, '{name}' {what[1]}; give all one target, with the same constants."
+                "E404",
+                f"'{first}' learns {what[0]}, '{name}' {what[1]}; give all one target, with the same"
+                " constants.",
             )
     return known[first]
 
 
 def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
-    """The names of the classes if some client knows them. Raises DataError (E404) where two clients' masks differ in them."""
+    """The names of the classes if some client knows them. Raises DataError (E404) where two clients' masks
+    differ in them."""
     known = {name: raw.classes for name, raw in sets.items() if raw.classes}
     first = next(iter(known), "")
     for name, classes in known.items():
         if np.ndim(sets[name].y) > 1 and len(classes) != len(known[first]):
             raise DataError(
                 "E404",
-                f"masks of '{first}' have {len(known[first])} classes, those of '{name}' {len(classes)}; give every client "
-                "the same classes: unskew.data.arrays(..., classes=...).",
+                f"masks of '{first}' have {len(known[first])} classes, those of '{name}' {len(classes)}; give"
+                " every client the same classes: unskew.data.arrays(..., classes=...).",
             )
     return known.get(first)
 
 
-def _join_part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | PackedSamples, np.ndarray, np.ndarray]:
+def _join_part(
+    by_client: Mapping[str, tuple[Any, Any]],
+) -> tuple[np.ndarray | PackedSamples, np.ndarray, np.ndarray]:
     """(samples, labels, number of the client) of all clients."""
     layout, x, notes = _client_samples(by_client)
     y = [array_of(labels) for _, labels in by_client.values()]
     for name, samples_, labels in zip(by_client, x, y):
         if not labels.ndim:
-            raise DataError("E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample, [N].")
+            raise DataError(
+                "E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample, [N]."
+            )
         if samples_.shape[1:] != x[0].shape[1:]:
             first = next(iter(by_client))
             raise DataError(
                 "E403",
-                f"samples of '{first}' are {list(x[0].shape[1:])}, those of '{name}' {list(samples_.shape[1:])}; all "
-                "clients need one shape.",
+                f"samples of '{first}' are {list(x[0].shape[1:])}, those of '{name}'"
+                f" {list(samples_.shape[1:])}; all clients need one shape.",
             )
         if len(samples_) != len(labels):
             raise DataError(
-                "E403", f"'{name}': {len(samples_)} samples but {len(labels)} labels; give one label per sample."
+                "E403",
+                f"'{name}': {len(samples_)} samples but {len(labels)} labels; give one label per sample.",
             )
     for name, labels in zip(by_client, y):
         if labels.shape[1:] != y[0].shape[1:]:
@@ -356,7 +403,8 @@ def _join_part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | P
 
 
 def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
-    """(the type in which the samples of all clients came, float32 where they came in several; what scaling does to them)."""
+    """(the type in which the samples of all clients came, float32 where they came in several; what scaling
+    does to them)."""
     types, notes = list[str](), list[Note]()
     for name, raw in sets.items():
         if are_inputs(raw.x, raw.y):
@@ -367,7 +415,10 @@ def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
             notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
     if len(kinds := dict.fromkeys(types)) == 1:
         return types[0], notes
-    return "float32", [*notes, ("note", f"samples of clients are of different types: {abbreviate(list(kinds))}")]
+    return "float32", [
+        *notes,
+        ("note", f"samples of clients are of different types: {abbreviate(list(kinds))}"),
+    ]
 
 
 def _client_samples(
@@ -392,12 +443,16 @@ def _client_samples(
     for name, one in each.items():
         if one.layout != each[first].layout:
             text = layout_difference(each[first].layout, one.layout)
-            raise DataError("E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same.")
+            raise DataError(
+                "E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same."
+            )
     return each[first].layout, [one.x for one in each.values()], each[first].notes
 
 
 def split_parts(values: Sequence[Any], name: str) -> RawSamples:
     """(x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
     if len(values) not in (2, 4):
-        raise DataError("E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test).")
+        raise DataError(
+            "E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test)."
+        )
     return RawSamples(*values)

@@ -26,7 +26,8 @@ from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
-"""Bytes of a memory-mapped file above which its rows are read when they are wanted, if not a quarter of the memory is less."""
+"""Bytes of a memory-mapped file above which its rows are read when they are wanted, if not a quarter of the
+memory is less."""
 DEPTHS = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
 """Bits of the types that are scaled."""
 
@@ -70,7 +71,9 @@ def array_of(values: Any) -> np.ndarray:
         kind = type(values).__name__
         if hasattr(values, "toarray"):
             raise DataError("E403", f"a {kind} was given; give x.toarray().")
-        raise DataError("E403", f"a {kind} is a set of samples, not an array; give it as a whole: run(data=...).")
+        raise DataError(
+            "E403", f"a {kind} is a set of samples, not an array; give it as a whole: run(data=...)."
+        )
     try:
         array = np.asarray(values)
     except ValueError:
@@ -78,7 +81,8 @@ def array_of(values: Any) -> np.ndarray:
     if array.dtype.kind == "O" and not array.ndim:
         raise DataError(
             "E403",
-            f"a {type(values).__name__} is no array of samples or labels; give a NumPy array, a tensor or a list.",
+            f"a {type(values).__name__} is no array of samples or labels; give a NumPy array, a tensor or a"
+            " list.",
         )
     return array
 
@@ -109,7 +113,8 @@ def sample_array(x: Any, name: str) -> np.ndarray:
     if not x.ndim or x.dtype.kind not in "biuf":
         example = f", such as {excerpt(x.reshape(-1)[0], 30)}" if x.size else ""
         raise DataError(
-            "E403", f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first."
+            "E403",
+            f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first.",
         )
     if 0 in x.shape[1:]:
         raise DataError("E403", f"{name}: x is {list(x.shape)}, so that a sample holds no number.")
@@ -117,10 +122,12 @@ def sample_array(x: Any, name: str) -> np.ndarray:
 
 
 def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
-    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N, columns].
+    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N,
+    columns].
 
-    Of a large mapped file, rows are read when they are wanted (unskew.data.storage.sample_rows), and scaled then; a smaller one is copied into
-    memory, so that what becomes of the file changes nothing. Raises DataError (E403) for a large mapping that was changed in memory.
+    Of a large mapped file, rows are read when they are wanted (unskew.data.storage.sample_rows), and scaled
+    then; a smaller one is copied into memory, so that what becomes of the file changes nothing. Raises
+    DataError (E403) for a large mapping that was changed in memory.
     """
     if is_streamed(x):
         return x
@@ -132,8 +139,8 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
         if x.dtype != np.float32:
             raise DataError(
                 "E403",
-                f"{name}: {x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c'), so they are not converted "
-                f"from {x.dtype}; map the file with mode 'r'.",
+                f"{name}: {x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c'), so they"
+                f" are not converted from {x.dtype}; map the file with mode 'r'.",
             )
         return x
     if x.dtype == np.float32:
@@ -157,12 +164,14 @@ def is_mapped(x: Any) -> bool:
 
 
 def bits_of(x: np.ndarray) -> int | None:
-    """Of samples that are scaled, how many bits their values have; None for others, among them columns of numbers."""
+    """Of samples that are scaled, how many bits their values have; None for others, among them columns of
+    numbers."""
     return depth_of(x.dtype) if x.ndim > 2 else None
 
 
 def depth_of(kind: np.dtype[Any]) -> int | None:
-    """How many bits numbers of a type have that is scaled, whichever byte of them comes first; None for others."""
+    """How many bits numbers of a type have that is scaled, whichever byte of them comes first; None for
+    others."""
     return DEPTHS.get(kind.newbyteorder("="))
 
 
@@ -185,7 +194,9 @@ def map_npy(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except Exception as error:  # NumPy raises many kinds of error for damaged headers
-        raise DataError("E401", f"{path} is not a whole .npy file: {str(error).rstrip('.')}. Copy it again.") from error
+        raise DataError(
+            "E401", f"{path} is not a whole .npy file: {str(error).rstrip('.')}. Copy it again."
+        ) from error
 
 
 LEAST_SIDE = 8
@@ -199,7 +210,9 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
     """
     written = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
-        raise DataError("E403", f"{written}, one number per sample; write x[:, None] for samples with one column.")
+        raise DataError(
+            "E403", f"{written}, one number per sample; write x[:, None] for samples with one column."
+        )
     escape = "or layout='channels first' in unskew.data.arrays if the second axis does hold channels"
     if (
         x.ndim == 4
@@ -208,16 +221,19 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
         and _are_sides(x.shape[1:3], 4)
     ):
         raise DataError(
-            "E403", f"{written}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}."
+            "E403",
+            f"{written}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}.",
         )
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
         raise DataError(
-            "E403", f"{written}, which looks like images [N, H, W] without channels; write x[:, None], {escape}."
+            "E403",
+            f"{written}, which looks like images [N, H, W] without channels; write x[:, None], {escape}.",
         )
 
 
 def _are_sides(shape: tuple[int, ...], ratio: float) -> bool:
-    """Whether two axes may be the sides of an image: neither short, and below this ratio of one to the other."""
+    """Whether two axes may be the sides of an image: neither short, and below this ratio of one to the
+    other."""
     return min(shape) >= LEAST_SIDE and max(shape) < ratio * min(shape)
 
 
@@ -231,7 +247,11 @@ def loses_precision(numbers: np.ndarray) -> bool:
     if not len(values) or not np.isfinite(values).all() or np.abs(values).max() > np.finfo(np.float32).max:
         return False  # told elsewhere
     spread = float(values.std())
-    return float(np.abs(values.astype(np.float32).astype(np.float64) - values).max()) > ROUNDING_LIMIT * spread > 0
+    return (
+        float(np.abs(values.astype(np.float32).astype(np.float64) - values).max())
+        > ROUNDING_LIMIT * spread
+        > 0
+    )
 
 
 def precision_remark(column: str) -> str:
@@ -253,7 +273,8 @@ def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
 
 
 def _imprecise_columns(x: np.ndarray) -> list[int]:
-    """The columns whose numbers are so large beside their deviation that rounding may matter; none of types that float32 holds."""
+    """The columns whose numbers are so large beside their deviation that rounding may matter; none of types
+    that float32 holds."""
     if not len(x) or x.dtype.itemsize <= 2 or x.dtype == np.float32:
         return []
     with np.errstate(all="ignore"):  # what is not finite is told elsewhere

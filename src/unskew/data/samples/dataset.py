@@ -33,7 +33,8 @@ LARGEST_TARGET = 1e15
 
 @dataclass(frozen=True)
 class Target:
-    """The target's name and constants. given: whether whoever brought the data named them; else they are of these data."""
+    """The target's name and constants. given: whether whoever brought the data named them; else they are of
+    these data."""
 
     name: str
     center: float = 0.0
@@ -42,20 +43,26 @@ class Target:
 
     @staticmethod
     def wished(name: str, center: float | None = None, scale: float | None = None) -> Target:
-        """The target that a user names. Raises UsageError (E109) for one constant without the other, or no scale."""
+        """The target that a user names. Raises UsageError (E109) for one constant without the other, or no
+        scale."""
         if (center is None) != (scale is None):
-            raise UsageError("E109", "center and scale belong together: a target is learnt as (y - center) / scale.")
+            raise UsageError(
+                "E109", "center and scale belong together: a target is learnt as (y - center) / scale."
+            )
         if scale is None or center is None:
             return Target(name)
         if not (np.isfinite(center) and np.isfinite(scale) and scale > 0):
-            raise UsageError("E109", f"scale must be a number above 0 and center finite; got {scale:g} and {center:g}.")
+            raise UsageError(
+                "E109", f"scale must be a number above 0 and center finite; got {scale:g} and {center:g}."
+            )
         return Target(name, float(center), float(scale), given=True)
 
     def fitted(self, y: np.ndarray, data: str) -> Target:
-        """With the constants of these training targets, unless some were given. data: the set's name, for the message.
+        """With the constants of these training targets, unless some were given. data: the set's name, for the
+        message.
 
-        Raises DataError (E404) where all targets are equal, so that there is nothing to learn; one site's may be, where the
-        constants were agreed on.
+        Raises DataError (E404) where all targets are equal, so that there is nothing to learn; one site's may
+        be, where the constants were agreed on.
         """
         if self.given:
             return self
@@ -63,7 +70,8 @@ class Target:
         if low == high:
             raise DataError(
                 "E404",
-                f"{data}: the target '{self.name}' is {low:g} in every training sample, so there is nothing to learn.",
+                f"{data}: the target '{self.name}' is {low:g} in every training sample, so there is nothing"
+                " to learn.",
             )
         return replace(self, center=float(y.mean(dtype=np.float64)), scale=float(y.std(dtype=np.float64)))
 
@@ -109,31 +117,45 @@ NO_LABEL = -1
 
 
 def check_labels(
-    name: str, y: np.ndarray, y_test: np.ndarray, classes: int, shape: tuple[int, ...], layout: Layout | None = None
+    name: str,
+    y: np.ndarray,
+    y_test: np.ndarray,
+    classes: int,
+    shape: tuple[int, ...],
+    layout: Layout | None = None,
 ) -> None:
-    """Raises DataError (E404) unless labels, or masks as large as the samples, are whole numbers from 0 to classes - 1 (or
+    """Raises DataError (E404) unless labels, or masks as large as the samples, are whole numbers from 0 to
+    classes - 1 (or
     -1, where a token has none), or truth values, bool [N, classes].
 
-    name: of the set; shape: of one sample. layout: of rows with several inputs, whose labels are as many as one of them has
-    places.
+    name: of the set; shape: of one sample. layout: of rows with several inputs, whose labels are as many as
+    one of them has places.
     """
     if layout and y.ndim == 2:
         shape = y.shape[1:]
     if y.dtype.kind == "b":
-        if not y.ndim == y_test.ndim == 2 or y_test.dtype.kind != "b" or {y.shape[1], y_test.shape[1]} != {classes}:
+        if (
+            not y.ndim == y_test.ndim == 2
+            or y_test.dtype.kind != "b"
+            or {y.shape[1], y_test.shape[1]} != {classes}
+        ):
             text = (
-                f"truth values of labels are {list(y.shape)} and, of the test set, {y_test.dtype} {list(y_test.shape)}"
+                f"truth values of labels are {list(y.shape)} and, of the test set, {y_test.dtype}"
+                f" {list(y_test.shape)}"
             )
             raise DataError("E404", f"{name}: {text}; they must be bool [N, {classes}].")
         return
     for part, labels in (("training", y), ("test", y_test)):
         tokens = labels.ndim == 2 and len(shape) == 1
-        fits = labels.ndim == y.ndim and (labels.ndim == 1 or labels.shape[1:] == (shape if tokens else shape[1:]))
+        fits = labels.ndim == y.ndim and (
+            labels.ndim == 1 or labels.shape[1:] == (shape if tokens else shape[1:])
+        )
         if not fits or not np.issubdtype(labels.dtype, np.integer):
             masks = f" or masks {['N', *shape[1:]]}".replace("'", "") if len(shape) > 1 else ""
             raise DataError(
                 "E404",
-                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers, [N]{masks}.",
+                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers,"
+                f" [N]{masks}.",
             )
         wrong = np.argwhere((labels < (NO_LABEL if tokens else 0)) | (labels >= classes))
         if len(wrong):
@@ -143,13 +165,14 @@ def check_labels(
             renumber = ", such as numpy.unique(y, return_inverse=True)[1]" if below else ""
             raise DataError(
                 "E404",
-                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}{renumber}.",
+                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to"
+                f" {classes - 1}{renumber}.",
             )
 
 
 def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels: tuple[int, ...]) -> None:
-    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one answer each, or
-    one for each place of an input that is a sequence (E404).
+    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one
+    answer each, or one for each place of an input that is a sequence (E404).
 
     name: of the set; shape: of one sample; pixels: of its label, () where it has one.
     """
@@ -158,12 +181,17 @@ def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels:
             "E403", f"{name}: samples are {list(shape)}, and their inputs take {layout.width} numbers a row."
         )
     if layout and pixels and not (len(pixels) == 1 and pixels[0] in layout.lengths):
-        text = f"labels are {['N', *pixels]}, and no input of a sample has so many places ({layout})".replace("'", "")
-        raise DataError("E404", f"{name}: {text}; give one label for each place of a sequence, or one a sample.")
+        text = f"labels are {['N', *pixels]}, and no input of a sample has so many places ({layout})".replace(
+            "'", ""
+        )
+        raise DataError(
+            "E404", f"{name}: {text}; give one label for each place of a sequence, or one a sample."
+        )
 
 
 def check_finite(name: str, part: str, x: np.ndarray) -> None:
-    """Raises DataError (E405), which names the first sample with NaN or infinity. part: "training" or "test"."""
+    """Raises DataError (E405), which names the first sample with NaN or infinity. part: "training" or
+    "test"."""
     if isinstance(x, Rows):
         _check_survey(name, part, x)
         return
@@ -183,7 +211,9 @@ def check_numbers(values: np.ndarray, file: str) -> None:
     """Raises DataError (E405), which names the file, where it holds NaN or infinity."""
     if not np.isfinite(values).all():
         value = values[~np.isfinite(values)][0]
-        raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take the file away.")
+        raise DataError(
+            "E405", f"{file} holds {value}, which is no number; correct it, or take the file away."
+        )
 
 
 def _check_survey(name: str, part: str, x: Rows) -> None:
@@ -194,14 +224,17 @@ def _check_survey(name: str, part: str, x: Rows) -> None:
         sample = np.asarray(x[row])
         place = np.argwhere(~np.isfinite(sample))[0].tolist() if not np.isfinite(sample).all() else []
         raise DataError(
-            "E405", f"{name}: {part} sample {row} holds {sample[tuple(place)]} at {place}; correct or remove it."
+            "E405",
+            f"{name}: {part} sample {row} holds {sample[tuple(place)]} at {place}; correct or remove it.",
         )
 
 
 def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
     """Raises DataError (E403) unless there is one label, and one value of every column, per sample."""
     if len(x) != len(y):
-        raise DataError("E403", f"{name}: {len(x)} {part} samples but {len(y)} labels; give one label per sample.")
+        raise DataError(
+            "E403", f"{name}: {len(x)} {part} samples but {len(y)} labels; give one label per sample."
+        )
     for column, values in columns.items():
         if len(values) != len(y):
             raise DataError(
@@ -214,8 +247,8 @@ def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: d
 def largest_remainder(quota: np.ndarray, most: np.ndarray) -> np.ndarray:
     """Whole numbers near the quotas, int64, none above `most`, which add up to the rounded sum of the quotas.
 
-    What is missing after rounding down goes, one each, to the largest remainders, the first of equal ones before the
-    others. If `most` leaves no room, the numbers add up to less.
+    What is missing after rounding down goes, one each, to the largest remainders, the first of equal ones
+    before the others. If `most` leaves no room, the numbers add up to less.
     """
     whole = np.minimum(np.floor(quota).astype(np.int64), most)
     missing = round(float(quota.sum())) - int(whole.sum())
@@ -232,18 +265,22 @@ def largest_remainder(quota: np.ndarray, most: np.ndarray) -> np.ndarray:
 class Dataset:
     """Training and test samples with their labels.
 
-    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or what stands in for samples that are read when
-    they are wanted (unskew.data.storage.sample_rows).
-    y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every pixel; or int64
-    [N, T] for tokens x [N, T], -1 where one does not count; or, with a target, numbers, float64 [N]; or which of C labels each sample has, bool [N, C].
+    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or what stands in for samples that
+    are read when they are wanted (unskew.data.storage.sample_rows).
+    y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every
+    pixel; or int64 [N, T] for tokens x [N, T], -1 where one does not count; or, with a target, numbers,
+    float64 [N]; or which of C labels each sample has, bool [N, C].
     classes: their names; with a target, its name alone.
-    columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be formed.
+    columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be
+    formed.
     test_columns: the same per test sample. labels: names of a column's values.
-    mean, std: one number per channel (`scaling.py`), by which `standardised` scales the samples; None if there are none.
+    mean, std: one number per channel (`scaling.py`), by which `standardised` scales the samples; None if
+    there are none.
     applied: the mean and std by which the samples have been scaled already.
-    intake: what was understood of data that a user brought; None for a named set. target: of labels that are numbers.
-    layout: of samples with several inputs, each of which is then a row of x, [N, D]. held_out: whether the test samples were taken
-    out of the training samples, because none were given.
+    intake: what was understood of data that a user brought; None for a named set. target: of labels that are
+    numbers.
+    layout: of samples with several inputs, each of which is then a row of x, [N, D]. held_out: whether the
+    test samples were taken out of the training samples, because none were given.
 
     A target without constants of its own gets those of the training samples.
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
@@ -276,7 +313,8 @@ class Dataset:
         if len(self.y_test) and shape != test_shape:
             raise DataError(
                 "E403",
-                f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one shape.",
+                f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one"
+                " shape.",
             )
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
@@ -308,7 +346,8 @@ class Dataset:
         return self.masks and self.y.ndim == 2 and len(self.shape) == 1
 
     def with_constants(self, inputs: Sequence[str] | None = None) -> Dataset:
-        """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`.
+        """The set with the mean and standard deviation of every channel of its training samples as `mean` and
+        `std`.
 
         inputs: the names of those of several inputs that they scale, default all of floats.
         """
@@ -320,7 +359,8 @@ class Dataset:
         return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).noted(*notes))
 
     def standardised(self) -> Dataset:
-        """The set with samples (x - mean) / std, channel by channel; unchanged if it has no such constants."""
+        """The set with samples (x - mean) / std, channel by channel; unchanged if it has no such
+        constants."""
         if self.mean is None or self.std is None:
             return self
         constants = (self.mean, self.std)
@@ -338,9 +378,11 @@ class Dataset:
 
 
 def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
-    """The groups from which samples are drawn in proportion, int64 [N]: their classes; with masks, one group for all.
+    """The groups from which samples are drawn in proportion, int64 [N]: their classes; with masks, one group
+    for all.
 
-    Of targets that are numbers, the tenths; of several labels a sample, its rarest one, and C where it has none.
+    Of targets that are numbers, the tenths; of several labels a sample, its rarest one, and C where it has
+    none.
     among: the targets whose tenths, or labels whose frequencies, count; default: these.
     """
     if y.dtype.kind == "b":
@@ -351,23 +393,30 @@ def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
 
 
 def rarest_labels(y_NC: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Of each sample's labels the one that the fewest of `among` have, the first of equally rare ones; C without any."""
+    """Of each sample's labels the one that the fewest of `among` have, the first of equally rare ones; C
+    without any."""
     count, C = among.sum(0), y_NC.shape[1]
     order = np.argsort(count, kind="stable")
     return np.where(y_NC.any(1), order[y_NC[:, order].argmax(1)], C).astype(np.int64)
 
 
 def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarray | None = None) -> Dataset:
-    """The set with this share of every class, or tenth of a target, as its test set; with masks, with this share of all.
+    """The set with this share of every class, or tenth of a target, as its test set; with masks, with this
+    share of all.
 
-    dataset: without a test set; it is returned unchanged if no training sample would be left. site: the column that says
-    where samples are from, if there is one; every class of every site then gives its share. same: of each sample, the first that goes to the side it goes to, int64
-    [N], unless that would halve or double the share; None if each goes by itself.
+    dataset: without a test set; it is returned unchanged if no training sample would be left. site: the
+    column that says where samples are from, if there is one; every class of every site then gives its share.
+    same: of each sample, the first that goes to the side it goes to, int64 [N], unless that would halve or
+    double the share; None if each goes by itself.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if site:
-        kinds = np.unique(np.stack([dataset.columns[site], kinds]), axis=1, return_inverse=True)[1].reshape(-1)
-    counts = np.bincount(kinds, minlength=0 if site or dataset.target or dataset.several else len(dataset.classes))
+        kinds = np.unique(np.stack([dataset.columns[site], kinds]), axis=1, return_inverse=True)[1].reshape(
+            -1
+        )
+    counts = np.bincount(
+        kinds, minlength=0 if site or dataset.target or dataset.several else len(dataset.classes)
+    )
     held = np.zeros(len(dataset.y), dtype=bool)
     for c, size in enumerate(largest_remainder(counts * share, counts)):
         held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
@@ -377,12 +426,14 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarr
 
 
 def validation_of(dataset: Dataset, share: float) -> Dataset:
-    """The set without its test set; instead, this share of its training samples, of every class and domain alike. Samples
-    that its intake says belong together, such as the slices of a patient, go together.
+    """The set without its test set; instead, this share of its training samples, of every class and domain
+    alike. Samples that its intake says belong together, such as the slices of a patient, go together.
 
     Raises DataError (E403) where either side would be empty.
     """
-    kinds = np.stack([strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1)
+    kinds = np.stack(
+        [strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1
+    )
     group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
     rng, held = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
     if together := dataset.intake.form.get("together") if dataset.intake else None:
@@ -399,7 +450,8 @@ def validation_of(dataset: Dataset, share: float) -> Dataset:
 
 
 def _whole_groups(groups: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Rows of whole groups, bool [N]: as many groups as come closest to the share of rows from below, at least one."""
+    """Rows of whole groups, bool [N]: as many groups as come closest to the share of rows from below, at
+    least one."""
     names, sizes = np.unique(groups, return_counts=True)
     order = rng.permutation(len(names))
     fits = np.cumsum(sizes[order]) <= share * len(groups)

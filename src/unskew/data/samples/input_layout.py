@@ -26,9 +26,11 @@ KINDS: Mapping[str, Kind] = {"f": "float32", "i": "int64", "u": "int64", "b": "b
 
 @dataclass(frozen=True)
 class Input:
-    """One input. name: of the keyword, or "1", "2" ... by place. shape: in one sample, () for a single number.
+    """One input. name: of the keyword, or "1", "2" ... by place. shape: in one sample, () for a single
+    number.
 
-    kind: as which the model receives it. divided_by: what whole numbers of an image were divided by, 1 for all else.
+    kind: as which the model receives it. divided_by: what whole numbers of an image were divided by, 1 for
+    all else.
     """
 
     name: str
@@ -43,7 +45,8 @@ class Input:
 
     @property
     def channels(self) -> int:
-        """How many numbers its first axis has, each of which is scaled by constants of its own; 1 of a single number."""
+        """How many numbers its first axis has, each of which is scaled by constants of its own; 1 of a single
+        number."""
         return self.shape[0] if self.shape else 1
 
     @property
@@ -58,7 +61,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Layout:
-    """The inputs of a sample in the order in which they lie in its row. named: by keyword, in alphabetical order."""
+    """The inputs of a sample in the order in which they lie in its row. named: by keyword, in alphabetical
+    order."""
 
     inputs: tuple[Input, ...]
     named: bool
@@ -99,13 +103,15 @@ class Layout:
         return f"input {each.name}" + (f", channel {c}," if each.channels > 1 else "")
 
     def scalable(self, inputs: Sequence[str] | None = None) -> np.ndarray:
-        """bool [channels], which of them belong to inputs of floats. inputs: the names of those that count, default all."""
+        """bool [channels], which of them belong to inputs of floats. inputs: the names of those that count,
+        default all."""
         counts = [e.kind == "float32" and (inputs is None or e.name in inputs) for e in self.inputs]
         return np.repeat(counts, [e.channels for e in self.inputs])
 
     @property
     def whole(self) -> bool:
-        """Whether whole numbers or truth values are among the inputs, which can be neither scaled nor averaged."""
+        """Whether whole numbers or truth values are among the inputs, which can be neither scaled nor
+        averaged."""
         return any(each.kind != "float32" for each in self.inputs)
 
     @property
@@ -124,7 +130,8 @@ class Layout:
         return ", ".join(map(str, self.inputs))
 
     def column(self, x: np.ndarray, which: int) -> np.ndarray:
-        """One input of rows [N, D] as it lies there, [N, numbers of the input]; of rows that are not in memory it is brought there."""
+        """One input of rows [N, D] as it lies there, [N, numbers of the input]; of rows that are not in
+        memory it is brought there."""
         _, start, end = list(self.places)[which]
         if not is_streamed(x):
             return x[:, start:end]
@@ -161,7 +168,9 @@ class Layout:
 
 def is_misnamed(key: str) -> bool:
     """Whether no function could take an input of this name as a keyword."""
-    return not key.isidentifier() or keyword.iskeyword(key) or len(key) > LONGEST_NAME or printable(key) != key
+    return (
+        not key.isidentifier() or keyword.iskeyword(key) or len(key) > LONGEST_NAME or printable(key) != key
+    )
 
 
 def _read_input(name: Any, shape: Sequence[Any], kind: Any, divided_by: Any) -> Input:

@@ -13,11 +13,12 @@ Note: TypeAlias = tuple[Topic, str]
 
 @dataclass(frozen=True)
 class Intake:
-    """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was noticed.
+    """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was
+    noticed.
 
-    divided: the column by which the samples came divided among clients, "" if they did not. form: how files or the
-    columns of a table became samples (unskew.data.prediction_inputs reads it, to do the same again); {} for arrays. unnamed: whether
-    the classes are the numbers that labels were, which nobody has named.
+    divided: the column by which the samples came divided among clients, "" if they did not. form: how files
+    or the columns of a table became samples (unskew.data.prediction_inputs reads it, to do the same again);
+    {} for arrays. unnamed: whether the classes are the numbers that labels were, which nobody has named.
     """
 
     dtype: str = ""

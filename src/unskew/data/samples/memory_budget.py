@@ -8,11 +8,13 @@ from unskew.data.samples.intake import Note
 from unskew.system.machine import usable_memory
 
 MEMORY_SHARE = 0.25
-"""Of the memory that this process may use, what samples may take together; while a test set is held out they take twice that."""
+"""Of the memory that this process may use, what samples may take together; while a test set is held out they
+take twice that."""
 
 
 def fits_memory(count: int, shape: tuple[int, ...], beside: int = 0) -> bool:
-    """Whether so many samples of this shape may be in memory together, as float32. beside: bytes that others take there."""
+    """Whether so many samples of this shape may be in memory together, as float32. beside: bytes that others
+    take there."""
     return beside + float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
 
 
@@ -22,6 +24,10 @@ def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
 
 
 def streaming_note(count: int, shape: tuple[int, ...], where: str = "") -> Note:
-    """The note on samples that are read when they are wanted. where: from where, unless from the files that were given."""
-    text = f"samples are read when they are wanted: together they would take {float32_bytes(count, shape) / 2**30:,.1f} GiB"
+    """The note on samples that are read when they are wanted. where: from where, unless from the files that
+    were given."""
+    text = (
+        "samples are read when they are wanted: together they would take"
+        f" {float32_bytes(count, shape) / 2**30:,.1f} GiB"
+    )
     return "note", f"{text} of memory{where and '; '}{where}"

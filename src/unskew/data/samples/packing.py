@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
-from unskew.data.samples.input_layout import KINDS, MOST_AXES, MOST_INPUTS, MOST_NUMBERS, Input, Layout, is_misnamed
+from unskew.data.samples.input_layout import (
+    KINDS,
+    MOST_AXES,
+    MOST_INPUTS,
+    MOST_NUMBERS,
+    Input,
+    Layout,
+    is_misnamed,
+)
 from unskew.data.samples.intake import Note
 from unskew.data.samples.memory_budget import fits_memory, streaming_note
 from unskew.data.storage.npy_rows import npy_source
@@ -26,7 +34,8 @@ from unskew.errors import DataError, excerpt
 
 
 class LazyInputs(Source):
-    """The samples [N, D] of these inputs. inputs: [N, ...] each by name, in memory or not, as they were given."""
+    """The samples [N, D] of these inputs. inputs: [N, ...] each by name, in memory or not, as they were
+    given."""
 
     def __init__(self, name: str, layout: Layout, inputs: Mapping[str, np.ndarray]):
         self.name, self.layout, self.inputs = name, layout, inputs
@@ -44,7 +53,8 @@ class LazyInputs(Source):
 
 
 def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """So many samples whose inputs [n, ...] are in memory as rows, float32 [n, D]; whole numbers of images are scaled."""
+    """So many samples whose inputs [n, ...] are in memory as rows, float32 [n, D]; whole numbers of images
+    are scaled."""
     x = np.empty((count, layout.width), np.float32)
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
         for each, start, end in layout.places:
@@ -70,9 +80,11 @@ class PackedSamples:
 
 
 def are_inputs(x: Any, y: Any) -> bool:
-    """Whether x holds several inputs for the labels y: a dictionary, or a tuple of arrays each with a row for every label.
+    """Whether x holds several inputs for the labels y: a dictionary, or a tuple of arrays each with a row for
+    every label.
 
-    A tuple of as many arrays as there are labels is a tuple of samples, unless each of them has a row for every label.
+    A tuple of as many arrays as there are labels is a tuple of samples, unless each of them has a row for
+    every label.
     """
     if isinstance(x, PackedSamples | Mapping):
         return True
@@ -83,7 +95,8 @@ def are_inputs(x: Any, y: Any) -> bool:
 
 
 def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
-    """Samples of several inputs, given as a dictionary or tuple of arrays [N, ...], as rows whose layout follows from them.
+    """Samples of several inputs, given as a dictionary or tuple of arrays [N, ...], as rows whose layout
+    follows from them.
 
     as_is: also inputs whose shapes look like images with channels last or missing.
     Raises DataError: E403 for what is no such thing, E405 as `rows_of` does.
@@ -92,13 +105,18 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
         return x
     given = _input_arrays(x, name)
     if not given:
-        raise DataError("E403", f"{name}: an empty dictionary of inputs was given; name one array or several.")
+        raise DataError(
+            "E403", f"{name}: an empty dictionary of inputs was given; name one array or several."
+        )
     for key, values in given.items():
         if not as_is and values.ndim > 1:
             check_axes(f"{name}: {_input_name(key)}", values)
     layout = Layout(tuple(_input_of(n, values, name) for n, values in given.items()), isinstance(x, Mapping))
     if layout.width > MOST_NUMBERS or len(given) > MOST_INPUTS:
-        text = f"{len(given)} inputs of {layout.width:,} numbers together; at most {MOST_INPUTS} of {MOST_NUMBERS:,} are read"
+        text = (
+            f"{len(given)} inputs of {layout.width:,} numbers together; at most {MOST_INPUTS} of"
+            f" {MOST_NUMBERS:,} are read"
+        )
         raise DataError("E403", f"{name}: a sample has {text}.")
     notes: list[Note] = [
         ("scaled", f"{_input_name(each.name)}: whole numbers of an image were divided by {each.divided_by:,}")
@@ -112,11 +130,11 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
 
 
 def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
-    """Samples with these inputs, given as a dictionary or tuple of arrays [N, ...], as rows, float32 [N, D], or what stands in
-    for them where they are too many for memory.
+    """Samples with these inputs, given as a dictionary or tuple of arrays [N, ...], as rows, float32 [N, D],
+    or what stands in for them where they are too many for memory.
 
-    name: of what they are, for messages. Raises DataError: E403 for missing and further inputs, other shapes and types,
-    E405 for NaN, infinity, and whole numbers that float32 cannot hold.
+    name: of what they are, for messages. Raises DataError: E403 for missing and further inputs, other shapes
+    and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
     """
     given = _input_arrays(x, name)
     _check_names(layout, given, isinstance(x, Mapping), name)
@@ -125,7 +143,9 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
     count = _sample_count(given, name)
     if not fits_memory(count, (layout.width,)):
         return _lazy_rows(layout, given, name)
-    whole = {key: values[np.arange(count)] if is_streamed(values) else values for key, values in given.items()}
+    whole = {
+        key: values[np.arange(count)] if is_streamed(values) else values for key, values in given.items()
+    }
     for each in layout.inputs:
         _check_exact(whole[each.name].reshape(count, each.size), each, name)
     rows = pack_rows(layout, whole, count)
@@ -152,7 +172,12 @@ def _lazy_rows(layout: Layout, given: Mapping[str, np.ndarray], name: str) -> np
 def layout_difference(one: Layout, other: Layout) -> str:
     """Why samples of these layouts cannot go together, as the end of a sentence."""
     pair = next(((a, b) for a, b in zip(one.inputs, other.inputs) if a != b), None)
-    if one.named != other.named or len(one.inputs) != len(other.inputs) or pair is None or pair[0].name != pair[1].name:
+    if (
+        one.named != other.named
+        or len(one.inputs) != len(other.inputs)
+        or pair is None
+        or pair[0].name != pair[1].name
+    ):
         return f"{one} and {other}"
     return f"{pair[0]} and {pair[1]}"
 
@@ -169,12 +194,15 @@ def _check_names(layout: Layout, given: Mapping[str, Any], named: bool, name: st
 
 
 def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
-    """The arrays as they were given, by name or place; names in alphabetical order, so that no other order matters."""
+    """The arrays as they were given, by name or place; names in alphabetical order, so that no other order
+    matters."""
     if isinstance(x, Mapping):
         for key in x:
             if not isinstance(key, str) or is_misnamed(key):
                 text = f"the input {excerpt(key)} has a name that is no keyword of a function"
-                raise DataError("E403", f"{name}: {text}; write letters, digits and underscores, such as 'age_years'.")
+                raise DataError(
+                    "E403", f"{name}: {text}; write letters, digits and underscores, such as 'age_years'."
+                )
         named = {key: x[key] for key in sorted(x)}
     elif isinstance(x, tuple | list):
         named = {str(i + 1): values for i, values in enumerate(x)}
@@ -197,7 +225,8 @@ def _input_array(values: Any, label: str) -> np.ndarray:
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:
-    """What an input [N, ...] is: images of unsigned whole numbers are divided by the largest, other whole numbers stay."""
+    """What an input [N, ...] is: images of unsigned whole numbers are divided by the largest, other whole
+    numbers stay."""
     shape = tuple(values.shape[1:])
     if not math.prod(shape) or len(shape) > MOST_AXES:
         raise DataError(
@@ -209,24 +238,30 @@ def _input_of(key: str, values: np.ndarray, name: str) -> Input:
 
 
 def _check_fits(each: Input, values: np.ndarray, name: str) -> None:
-    """Raises DataError (E403) for another shape, and for numbers of which the model would see something else."""
+    """Raises DataError (E403) for another shape, and for numbers of which the model would see something
+    else."""
     came = _input_of(each.name, values, name)
     if came.shape != each.shape:
         raise DataError(
-            "E403", f"{name}: {_input_name(each.name)} is {list(came.shape)} in a sample, and {each} is needed."
+            "E403",
+            f"{name}: {_input_name(each.name)} is {list(came.shape)} in a sample, and {each} is needed.",
         )
     if came.divided_by != each.divided_by or (each.kind != "float32" and came.kind != each.kind):
         raise DataError("E403", f"{name}: {_input_name(each.name)} is {values.dtype}, and {each} is needed.")
 
 
 def _check_exact(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> None:
-    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or, where they are float32 already, that
+    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or, where they are
+    float32 already, that
     it may have rounded. begin: the number of the first sample."""
     largest = LARGEST_WHOLE if flat.dtype.kind in "iu" else LARGEST_WHOLE - 1
     if each.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
         row, place = np.argwhere(np.abs(flat.astype(np.float64)) > largest)[0].tolist()
         held = int(flat[row, place])
-        text = f"{_input_name(each.name)} of sample {begin + row} holds {held}, and whole numbers are kept up to {largest:,}"
+        text = (
+            f"{_input_name(each.name)} of sample {begin + row} holds {held}, and whole numbers are kept up to"
+            f" {largest:,}"
+        )
         raise DataError("E405", f"{name}: {text}; number what it stands for anew, or give it as floats.")
 
 
@@ -258,7 +293,9 @@ def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[
 
     Raises DataError (E401) where samples stand under the name itself, too: one of both would be left out.
     """
-    inputs = {key.removeprefix(f"{name}."): values for key, values in archive.items() if key.startswith(f"{name}.")}
+    inputs = {
+        key.removeprefix(f"{name}."): values for key, values in archive.items() if key.startswith(f"{name}.")
+    }
     if inputs and name in archive:
         text = f"{path} holds samples twice, as '{name}' and as {excerpt(f'{name}.{next(iter(inputs))}')}"
         raise DataError("E401", f"{text}; keep '{name}' for one input, or {name}.NAME for several.")
@@ -266,7 +303,8 @@ def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[
 
 
 def archive_inputs_for(layout: Layout, archive: Mapping[str, Any], path: object) -> Mapping[str, Any]:
-    """The inputs of a model that takes them by name: `x.NAME` as in training, or `x_test.NAME`, or the arrays as they are.
+    """The inputs of a model that takes them by name: `x.NAME` as in training, or `x_test.NAME`, or the arrays
+    as they are.
 
     Raises DataError: E401 as `inputs_in`, E403 for an input that stands there under both of its names.
     """

@@ -22,17 +22,23 @@ Constants: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """(mean, standard deviation) of every channel."""
 
 
-def find_constants(x: np.ndarray, layout: Layout | None = None, inputs: Sequence[str] | None = None) -> Constants:
-    """Of samples [N, ...]. layout: of rows with several inputs. inputs: the names of those to be scaled, default all floats."""
+def find_constants(
+    x: np.ndarray, layout: Layout | None = None, inputs: Sequence[str] | None = None
+) -> Constants:
+    """Of samples [N, ...]. layout: of rows with several inputs. inputs: the names of those to be scaled,
+    default all floats."""
     mean, std = channel_constants(x, layout, inputs)
-    std = np.where(std > 1e-7 * np.abs(mean), np.maximum(std, 1e-12), 1.0)  # a constant channel is only shifted
+    std = np.where(
+        std > 1e-7 * np.abs(mean), np.maximum(std, 1e-12), 1.0
+    )  # a constant channel is only shifted
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def channel_constants(
     x: np.ndarray, layout: Layout | None = None, inputs: Sequence[str] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, standard deviation) of every channel of samples [N, ...], float64 [C]; 0 and 1 of those that are not to be scaled."""
+    """(mean, standard deviation) of every channel of samples [N, ...], float64 [C]; 0 and 1 of those that are
+    not to be scaled."""
     mean_D, std_D = moments(x)
     if not layout:
         return mean_D, std_D
@@ -57,7 +63,8 @@ def undo(x: np.ndarray, constants: Constants, layout: Layout | None = None) -> n
 
 
 def check(constants: Constants, shape: Sequence[int], layout: Layout | None) -> None:
-    """Raises ValueError unless there are finite numbers for every channel of samples of this shape, deviations above 0."""
+    """Raises ValueError unless there are finite numbers for every channel of samples of this shape,
+    deviations above 0."""
     channels = layout.channels if layout else shape[0]
     if any(len(values) != channels for values in constants):
         raise ValueError(f"{len(constants[0])} and {len(constants[1])} constants for {channels} channels")

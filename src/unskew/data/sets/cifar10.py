@@ -1,7 +1,7 @@
 """60,000 colour images of ten classes, 32x32 (CIFAR-10, Krizhevsky, 2009).
 
-`x_train`, `x_test` uint8 [N, 3, 32, 32]; `y_train`, `y_test`; `classes`. Or `train_webp`, `test_webp` in place of the images:
-strips of 100 as lossless WebP bytes, which `train_off` and `test_off` divide
+`x_train`, `x_test` uint8 [N, 3, 32, 32]; `y_train`, `y_test`; `classes`. Or `train_webp`, `test_webp` in
+place of the images: strips of 100 as lossless WebP bytes, which `train_off` and `test_off` divide
 """
 
 from __future__ import annotations

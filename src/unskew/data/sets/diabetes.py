@@ -1,7 +1,9 @@
-"""442 patients with diabetes: ten measurements, and how far the disease has progressed a year later; always there.
+"""442 patients with diabetes: ten measurements, and how far the disease has progressed a year later; always
+there.
 
-Part of scikit-learn, so that no archive is needed: 354 patients to train, and a fixed 88 to test, of every tenth of the target
-alike. The column `sex` (1 and 2, as the source has it) can make clients: --skew column:sex.
+Part of scikit-learn, so that no archive is needed: 354 patients to train, and a fixed 88 to test, of every
+tenth of the target alike. The column `sex` (1 and 2, as the source has it) can make clients: --skew
+column:sex.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import numpy as np
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
 
 SOURCE = (
-    "scikit-learn, from Efron, Hastie, Johnstone and Tibshirani: Least Angle Regression (Annals of Statistics, 2004)"
+    "scikit-learn, from Efron, Hastie, Johnstone and Tibshirani: Least Angle Regression (Annals of"
+    " Statistics, 2004)"
 )
 TEST_SHARE = 0.2
 

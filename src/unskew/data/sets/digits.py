@@ -24,12 +24,15 @@ def digits() -> Dataset:
     x, y = _pixels_and_classes()
     x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     none = np.zeros(0, np.int64)
-    whole = Dataset("digits", x, y.astype(np.int64), x[:0], none, tuple("0123456789"), mean=(0.3053,), std=(0.3760,))
+    whole = Dataset(
+        "digits", x, y.astype(np.int64), x[:0], none, tuple("0123456789"), mean=(0.3053,), std=(0.3760,)
+    )
     return with_test_set(whole, TEST_SAMPLES / len(y))
 
 
 def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
-    """float64 [1797, 64] from 0 to 16, and [1797]: scikit-learn's file, without importing all of it for half a second."""
+    """float64 [1797, 64] from 0 to 16, and [1797]: scikit-learn's file, without importing all of it for half
+    a second."""
     installed = find_spec("sklearn")
     if installed and installed.origin and (file := Path(installed.origin).parent / FILE).is_file():
         with gzip.open(file, "rt") as lines:

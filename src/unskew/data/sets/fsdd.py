@@ -1,7 +1,7 @@
 """3,000 spoken digits, 1x64x32, with the speaker of each (Free Spoken Digit Dataset, Jackson et al.).
 
-`x_train`, `x_test` uint8 [N, 64, 32], log-mel spectrograms in dB; `y_train`, `y_test`; `speaker_train`, `speaker_test`;
-`speakers`, `classes`
+`x_train`, `x_test` uint8 [N, 64, 32], log-mel spectrograms in dB; `y_train`, `y_test`; `speaker_train`,
+`speaker_test`; `speakers`, `classes`
 """
 
 from __future__ import annotations

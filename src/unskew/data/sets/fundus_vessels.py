@@ -1,8 +1,8 @@
 """88 grey fundus photographs of three sites with vessel masks: DRIVE, CHASE_DB1 and STARE.
 
-Staal et al., 2004; Fraz et al., 2012; Hoover et al., 2000. `image` uint8 [N, 320, 320], grey; `mask` 0 and 1; `site` (0
-DRIVE, 1 CHASE_DB1, 2 STARE), `split` (1: test). Below 320 pixels an image's pixel is the mean over its area, a mask's
-pixel the nearest one. `--skew domain` makes one client of each site.
+Staal et al., 2004; Fraz et al., 2012; Hoover et al., 2000. `image` uint8 [N, 320, 320], grey; `mask` 0 and 1;
+`site` (0 DRIVE, 1 CHASE_DB1, 2 STARE), `split` (1: test). Below 320 pixels an image's pixel is the mean over
+its area, a mask's pixel the nearest one. `--skew domain` makes one client of each site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def fundus_vessels(
     size: Annotated[int, Ge(16), Le(320), "side of the images, in pixels"] = 320,
     channels: Annotated[Literal[1, 3], "3 repeats the grey channel"] = 1,
 ) -> Dataset:
-    """54 images of shape (channels, size, size) to train and 34 to test, in [0, 1], each with a mask (size, size)."""
+    """54 images of shape (channels, size, size) to train and 34 to test, in [0, 1], each with a mask (size,
+    size)."""
     archive = open_archive("fundus_vessels", SOURCE)
     x = np.repeat(resize_images(unit_interval(archive["image"][:, None]), size), channels, axis=1)
     y, test = resize_masks(archive["mask"], size), archive["split"] == 1

@@ -1,7 +1,7 @@
 """2,533 photographs of ten objects in four domains (Office-Caltech-10, Gong et al., 2012).
 
-`x64_webp` and `x128_jpeg`: strips of 100 images, which `x64_off` and `x128_off` divide; `y`, `domain`, `split` (1: test);
-`classes`. `unskew data get` writes `x`, `y` and `domain` instead, at one size
+`x64_webp` and `x128_jpeg`: strips of 100 images, which `x64_off` and `x128_off` divide; `y`, `domain`,
+`split` (1: test); `classes`. `unskew data get` writes `x`, `y` and `domain` instead, at one size
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 
 
 def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in pixels"] = 64) -> Dataset:
-    """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a client a domain."""
+    """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a client a
+    domain."""
     archive = open_archive("office_caltech10", SOURCE)
     if "x64_webp" not in archive:
         return _from_archive(archive, size)
@@ -29,11 +30,13 @@ def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in p
 
 
 def _from_archive(archive: NamedArchive, size: int) -> Dataset:
-    """The set as `unskew data get` writes it, at one size. Raises DataError (E403) where that is another one."""
+    """The set as `unskew data get` writes it, at one size. Raises DataError (E403) where that is another
+    one."""
     dataset = npz(archive.path)
     if dataset.shape[-1] != size:
         held = dataset.shape[-1]
         raise DataError(
-            "E403", f"{archive.path} holds images of {held} x {held}; give its path as --data, or get it again."
+            "E403",
+            f"{archive.path} holds images of {held} x {held}; give its path as --data, or get it again.",
         )
     return replace(dataset, source=archive.source)

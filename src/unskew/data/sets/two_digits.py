@@ -1,6 +1,7 @@
 """Two handwritten digits side by side, 8x16: the labels are which of the ten digits are there; always there.
 
-Each image joins two of the set `digits`, training images with training images and test images with test images, drawn by a
+Each image joins two of the set `digits`, training images with training images and test images with test
+images, drawn by a
 fixed seed: 1,437 to train, 360 to test. Both may be the same digit, so a sample has one label or two.
 """
 

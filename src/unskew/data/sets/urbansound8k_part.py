@@ -1,6 +1,7 @@
 """2,985 street sounds, 1x64x87, with the recording of each: part of UrbanSound8K (Salamon et al., 2014).
 
-`x` uint8 [N, 64, 87], log-mel spectrograms in dB; `y`, `fold` (1 to 3: train, 10: test), `recording`; `classes`
+`x` uint8 [N, 64, 87], log-mel spectrograms in dB; `y`, `fold` (1 to 3: train, 10: test), `recording`;
+`classes`
 """
 
 from __future__ import annotations

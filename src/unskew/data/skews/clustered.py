@@ -17,7 +17,8 @@ TRIES = 20
 
 @dataclass(frozen=True)
 class Clustered(Partition):
-    """Each client owns random classes; within a group they differ from client to client where chance allows."""
+    """Each client owns random classes; within a group they differ from client to client where chance
+    allows."""
 
     counts: Annotated[tuple[Annotated[int, Gt(0)], ...], MinLen(1), "classes per client, of each group"]
     name = "clustered"
@@ -28,7 +29,9 @@ class Clustered(Partition):
         K = request.clients
         self.require_classes(max(self.counts), request)
         if len(self.counts) > K:
-            raise UsageError("E103", f"skew 'clustered' names {len(self.counts)} groups; there are only {K} clients.")
+            raise UsageError(
+                "E103", f"skew 'clustered' names {len(self.counts)} groups; there are only {K} clients."
+            )
         owned = []
         for count, group in zip(self.counts, np.array_split(np.arange(K), len(self.counts))):
             owned += _distinct_classes(count, len(group), request.classes, rng)

@@ -14,7 +14,8 @@ from unskew.errors import DataError, suggestion
 
 @dataclass(frozen=True)
 class Column(Partition):
-    """Natural clients. With the setting `samples`, a client keeps at most so many, drawn in proportion to its classes."""
+    """Natural clients. With the setting `samples`, a client keeps at most so many, drawn in proportion to its
+    classes."""
 
     column: Annotated[str, "which column"]
     name = "column"
@@ -24,10 +25,13 @@ class Column(Partition):
     own_clients = True
 
     def values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The column's values in the order of clients. Raises DataError (E407) if the set has no such column."""
+        """The column's values in the order of clients. Raises DataError (E407) if the set has no such
+        column."""
         if self.column not in columns:
             near, known = suggestion(self.column, columns), ", ".join(columns) or "none"
-            table = f" Of a table, name it behind the file: table.csv(site={self.column})." if not columns else ""
+            table = (
+                f" Of a table, name it behind the file: table.csv(site={self.column})." if not columns else ""
+            )
             raise DataError("E407", f"the set has no column '{self.column}'; it has: {known}.{near}{table}")
         return np.unique(columns[self.column])
 

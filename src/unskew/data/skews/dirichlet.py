@@ -1,10 +1,11 @@
-"""Shares of clients drawn from Dir(alpha) for each class, with a balance step, so that it is not a pure Dirichlet.
+"""Shares of clients drawn from Dir(alpha) for each class, with a balance step, so that it is not a pure
+Dirichlet.
 
-For each class c in turn:  p ~ Dir_K(alpha, ..., alpha);  p_k <- 0 where client k already holds N/K samples or more;
-p <- p / sum(p);  the class's shuffled samples are cut at cumsum(p).
-The whole draw is repeated until every client has `least` samples. With many clients that hardly ever happens; then the
-set is cut into slices of equal classes with about 100 clients each, which are dealt one by one, and what is still
-missing is moved from the largest clients, so that every request ends.
+For each class c in turn:  p ~ Dir_K(alpha, ..., alpha);  p_k <- 0 where client k already holds N/K samples or
+more; p <- p / sum(p);  the class's shuffled samples are cut at cumsum(p).
+The whole draw is repeated until every client has `least` samples. With many clients that hardly ever happens;
+then the set is cut into slices of equal classes with about 100 clients each, which are dealt one by one, and
+what is still missing is moved from the largest clients, so that every request ends.
 
 Letters: N samples, K clients, C classes.
 """
@@ -33,10 +34,12 @@ class Dirichlet(Partition):
     """Every row belongs to exactly one client."""
 
     alpha: Annotated[float, Gt(0), "concentration: the smaller, the fewer classes a client holds"]
-    min: Annotated[int | None, Gt(0), "samples of the smallest client; None: as many as FLea asks for, if feasible"] = (
-        None
-    )
-    groups: Annotated[int | None, Gt(0), "groups of clients that share one part of the set each; None: one"] = None
+    min: Annotated[
+        int | None, Gt(0), "samples of the smallest client; None: as many as FLea asks for, if feasible"
+    ] = None
+    groups: Annotated[
+        int | None, Gt(0), "groups of clients that share one part of the set each; None: one"
+    ] = None
     contiguous: Annotated[
         bool, "whether the groups' parts are consecutive in the file, instead of equal in classes"
     ] = False
@@ -63,13 +66,15 @@ class Dirichlet(Partition):
     def _check_groups(self, K: int) -> None:
         if self.contiguous and not self.groups:
             raise UsageError(
-                "E103", "skew option 'contiguous' needs the number of groups: dirichlet:0.1,groups=2,contiguous."
+                "E103",
+                "skew option 'contiguous' needs the number of groups: dirichlet:0.1,groups=2,contiguous.",
             )
         if self.groups and self.groups > K:
             raise UsageError("E103", f"groups={self.groups} needs at least as many clients; there are {K}.")
 
     def _least(self, C: int, slices: list[np.ndarray], sizes: list[int]) -> int:
-        """Samples of the smallest client: `min`, or what FLea asks for, as far as there are enough samples."""
+        """Samples of the smallest client: `min`, or what FLea asks for, as far as there are enough
+        samples."""
         K = sum(sizes)
         feasible = min(len(rows) // k for rows, k in zip(slices, sizes))
         if self.min and self.min > feasible:
@@ -97,7 +102,9 @@ def _slices(y: np.ndarray, sizes: list[int], contiguous: bool) -> list[np.ndarra
     return [np.sort(order[g :: len(sizes)]) for g in range(len(sizes))]
 
 
-def _draw(alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng: np.random.Generator) -> Index:
+def _draw(
+    alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng: np.random.Generator
+) -> Index:
     """The first draw in which every client has `least` rows, or the one whose smallest client is largest."""
     decks = [rows[y[rows] == c] for c in range(int(y.max()) + 1)]
     best: list[tuple[np.ndarray, np.ndarray]] = []
@@ -110,7 +117,9 @@ def _draw(alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng
             break
     owner = np.concatenate([np.repeat(np.arange(K), counts) for _, counts in best])
     order = np.argsort(owner, kind="stable")
-    return Index(np.concatenate([deck for deck, _ in best])[order], np.concatenate([[0], np.cumsum(best_sizes)]))
+    return Index(
+        np.concatenate([deck for deck, _ in best])[order], np.concatenate([[0], np.cumsum(best_sizes)])
+    )
 
 
 def _one_draw(
@@ -121,7 +130,9 @@ def _one_draw(
     for deck in decks:
         deck = rng.permutation(deck)
         share = rng.dirichlet(np.full(K, alpha)) * (held < even)
-        if not share.sum() > 0:  # all remaining shares underflowed: equal ones for the clients that still have room
+        if (
+            not share.sum() > 0
+        ):  # all remaining shares underflowed: equal ones for the clients that still have room
             share = (held < even).astype(float)
         share = share / share.sum()
         cuts = (np.cumsum(share)[:-1] * len(deck)).astype(np.int64)

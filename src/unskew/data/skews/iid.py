@@ -11,7 +11,8 @@ from unskew.data.clients.partition import Index, Partition, Request
 
 @dataclass(frozen=True)
 class Iid(Partition):
-    """Rows are dealt in turn, like cards from decks of one class each: class counts and sizes differ by at most one."""
+    """Rows are dealt in turn, like cards from decks of one class each: class counts and sizes differ by at
+    most one."""
 
     name = "iid"
     example = "iid"

@@ -1,4 +1,5 @@
-"""A few random classes per client; with a number of samples, clients may share rows (McMahan et al., 2017)."""
+"""A few random classes per client; with a number of samples, clients may share rows (McMahan et al.,
+2017)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from unskew.data.clients.partition import Index, Partition, Request, split_among
 
 @dataclass(frozen=True)
 class Pathological(Partition):
-    """`pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each class.
+    """`pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each
+    class.
 
     The setting `samples` gives the number of samples of a client where the text gives none.
     """
@@ -37,7 +39,8 @@ class Pathological(Partition):
 
 
 def wrap_rows(owned: list[np.ndarray], each: int, request: Request, rng: np.random.Generator) -> Index:
-    """`each` rows of every owned class, consecutive ones of the class's shuffled rows, from the first again at the end.
+    """`each` rows of every owned class, consecutive ones of the class's shuffled rows, from the first again
+    at the end.
 
     A class with fewer rows than `each` gives all it has. owned: the classes of every client.
     """

@@ -30,7 +30,8 @@ DirectRange = tuple[int, int, int]
 BlockSpans = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(where blocks begin in the file, how many bytes they are, where they go on their way)"""
 SYSTEM_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""By machine, the numbers of io_setup, io_destroy, io_getevents and io_submit, for which the C library has no names."""
+"""By machine, the numbers of io_setup, io_destroy, io_getevents and io_submit, for which the C library has no
+names."""
 QUEUE_LENGTH = 256
 """Pieces that are asked for at once."""
 STAGING_BYTES = 4 << 20
@@ -40,19 +41,33 @@ BLOCK_SIZES = (512, 4096)
 LONGEST_RANGE = 1 << 18
 """Bytes of a piece at most; longer ones gain nothing."""
 REQUEST = np.dtype(
-    [("tag", "<u8"), ("key", "<u4"), ("rw", "<i4"), ("operation", "<u2"), ("priority", "<i2"), ("file", "<u4"),
-     ("memory", "<u8"), ("bytes", "<u8"), ("at", "<i8"), ("unused", "<u8"), ("flags", "<u4"), ("signal", "<u4")]
-)  # fmt: skip
+    [
+        ("tag", "<u8"),
+        ("key", "<u4"),
+        ("rw", "<i4"),
+        ("operation", "<u2"),
+        ("priority", "<i2"),
+        ("file", "<u4"),
+        ("memory", "<u8"),
+        ("bytes", "<u8"),
+        ("at", "<i8"),
+        ("unused", "<u8"),
+        ("flags", "<u4"),
+        ("signal", "<u4"),
+    ]
+)
 """struct iocb of the kernel, on machines whose lowest byte comes first; operation 0 reads."""
 ANSWER = np.dtype([("tag", "<u8"), ("request", "<u8"), ("got", "<i8"), ("second", "<i8")])
 """struct io_event. got: bytes that were read, or minus the number of an error."""
 
 
 class DirectFile:
-    """A file that is read past the system's cache. `block` is what its pieces are aligned to, 0 where that is impossible."""
+    """A file that is read past the system's cache. `block` is what its pieces are aligned to, 0 where that is
+    impossible."""
 
     def __init__(self, number: int):
-        """number: under which the file is open already, so that it is that one, whatever has taken its name."""
+        """number: under which the file is open already, so that it is that one, whatever has taken its
+        name."""
         self._file, self.block = -1, 0
         if read_queue() is None:
             return
@@ -105,7 +120,8 @@ class DirectFile:
 
 
 class ReadQueue:
-    """What this process asks of disks and waits for, one thread at a time. Raises OSError where the system has no such queue."""
+    """What this process asks of disks and waits for, one thread at a time. Raises OSError where the system
+    has no such queue."""
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
@@ -134,7 +150,9 @@ class ReadQueue:
         self._idle = False
         while asked < n and (some := self._some(self._submit, (n - asked,), pointers[asked:])) > 0:
             asked += some
-        while done < asked and (some := self._some(self._wait, (asked - done,) * 2, answers[done:], None)) > 0:
+        while (
+            done < asked and (some := self._some(self._wait, (asked - done,) * 2, answers[done:], None)) > 0
+        ):
             done += some
         self._idle = done == asked
         got[answers["tag"][:done].astype(np.int64)] = answers["got"][:done]
@@ -145,7 +163,9 @@ class ReadQueue:
         while True:
             numbers = (ctypes.c_long(count) for count in counts)
             done = int(
-                self._call(ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(where.ctypes.data), *more)
+                self._call(
+                    ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(where.ctypes.data), *more
+                )
             )
             if done >= 0 or ctypes.get_errno() != errno.EINTR:  # a signal that came meanwhile
                 return done
@@ -157,7 +177,8 @@ class ReadQueue:
         self._idle = True
 
     def _emptied(self) -> bool:
-        """Whether nothing is written to memory any more of what was asked and not waited for, and there is a new queue."""
+        """Whether nothing is written to memory any more of what was asked and not waited for, and there is a
+        new queue."""
         self._call(ctypes.c_long(self._destroy), self._context)  # waits for the disk
         try:
             self._open()
@@ -170,7 +191,8 @@ _read_queues: list[ReadQueue | None] = []
 
 
 def read_queue() -> ReadQueue | None:
-    """The queue of this process, one for all files; None where the system has none. A process that was forked has its own."""
+    """The queue of this process, one for all files; None where the system has none. A process that was forked
+    has its own."""
     if (
         not hasattr(os, "O_DIRECT")
         or platform.machine() not in SYSTEM_CALLS
@@ -204,12 +226,14 @@ ByteRange: TypeAlias = tuple[int, int, int]
 POSITIONED = hasattr(os, "preadv")
 """Whether this system reads by position; where it does not, as on Windows, one thread reads at a time."""
 AT_ONCE = POSITIONED and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether this system says which bytes it would have to fetch from the disk, and fetches several ranges at once."""
+"""Whether this system says which bytes it would have to fetch from the disk, and fetches several ranges at
+once."""
 
 RANGES_PROBED = 8
 """Ranges by which it is judged whether the system holds all, or most."""
 CACHE_TURN = 8
-"""Of so many reads of rows that the system does not hold, one goes through its cache, so that it may come to hold them."""
+"""Of so many reads of rows that the system does not hold, one goes through its cache, so that it may come to
+hold them."""
 
 
 class RangeFile:
@@ -235,9 +259,10 @@ class RangeFile:
     def read(self, into: memoryview, ranges: Iterable[ByteRange]) -> bool:
         """Whether the file held all these bytes, which are now in their places.
 
-        Ranges that the system holds in memory are copied first; the disk is asked for all others together, because it serves
-        many requests in little more time than one. Where most are not held, all are read past the system's cache, which costs the
-        processor least. Raises OSError where the disk cannot be read.
+        Ranges that the system holds in memory are copied first; the disk is asked for all others together,
+        because it serves many requests in little more time than one. Where most are not held, all are read
+        past the system's cache, which costs the processor least. Raises OSError where the disk cannot be
+        read.
         """
         ranges = list(ranges)
         if AT_ONCE and self._goes_past(ranges):
@@ -247,8 +272,8 @@ class RangeFile:
         return all(self._fill(into[place : place + count], at) for place, count, at in absent)
 
     def fetch(self, ranges: Sequence[ByteRange]) -> None:
-        """Have the disk fetch ranges that are read soon, and go on meanwhile. Nothing is done where the system seems to hold them,
-        as some of them, evenly spaced, tell."""
+        """Have the disk fetch ranges that are read soon, and go on meanwhile. Nothing is done where the
+        system seems to hold them, as some of them, evenly spaced, tell."""
         held = self._held(ranges) if AT_ONCE else 1
         if held < 1 and not (self._direct.block and held < 0.5):
             self._ask(ranges)

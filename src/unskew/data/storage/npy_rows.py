@@ -28,8 +28,9 @@ from unskew.system import disk
 class StridedRows(Source):
     """The rows of an array that lies in a file in any order.
 
-    offset: of its first number. strides: bytes from one number to the next along each axis. kind: of its numbers. full: what they
-    are divided by, None where they are taken as they are. Raises DataError (E402) without the file.
+    offset: of its first number. strides: bytes from one number to the next along each axis. kind: of its
+    numbers. full: what they are divided by, None where they are taken as they are. Raises DataError (E402)
+    without the file.
     """
 
     def __init__(
@@ -76,10 +77,13 @@ class StridedRows(Source):
         return now.st_size, now.st_mtime_ns
 
     def _check(self) -> None:
-        """Raises DataError (E413) where the file is not what it was; one that is shorter than its mapping would end the process."""
+        """Raises DataError (E413) where the file is not what it was; one that is shorter than its mapping
+        would end the process."""
         if self._now() != self._stamp:
             text = f"{self.path} has changed since it was checked"
-            raise DataError("E413", f"{text}; leave data alone while they are trained on, and start the run again.")
+            raise DataError(
+                "E413", f"{text}; leave data alone while they are trained on, and start the run again."
+            )
 
 
 ALIGNMENT = 64
@@ -89,24 +93,30 @@ ALIGNMENT = 64
 class NpyRows(Source):
     """The rows of an array that lies in a file in C order.
 
-    offset: of its first byte. kind: of its numbers. full: what they are divided by, None where they are taken as they are.
+    offset: of its first byte. kind: of its numbers. full: what they are divided by, None where they are taken
+    as they are.
     """
 
-    def __init__(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None):
+    def __init__(
+        self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
+    ):
         self._lies(path, offset, shape, kind, full)
         self._file = RangeFile(path)
         self._stamp = self._file.stamp()
 
     @classmethod
     def opened(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
-        """The rows of float32 in an open file that has no name of its own. name: what it is called in messages."""
+        """The rows of float32 in an open file that has no name of its own. name: what it is called in
+        messages."""
         self = cls.__new__(cls)
         self._lies(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
         self._file = RangeFile(self.path, file)
         self._stamp = self._file.stamp()
         return self
 
-    def _lies(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None) -> None:
+    def _lies(
+        self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
+    ) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
         self.name, self.came = path.name, kind.newbyteorder("=") if full is None else Source.came
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
@@ -138,23 +148,28 @@ class NpyRows(Source):
         self._file.fetch(list(self._ranges(rows)))
 
     def _ranges(self, rows: np.ndarray) -> Iterator[ByteRange]:
-        """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in both are one."""
+        """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in
+        both are one."""
         if not len(rows):
             return iter(())
         places, size = np.argsort(rows, kind="stable"), self.row_bytes
         rows = rows[places]
         begins = np.flatnonzero(np.r_[True, (np.diff(rows) != 1) | (np.diff(places) != 1)])
         counts = np.diff(begins, append=len(rows)) * size
-        return zip((places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist())
+        return zip(
+            (places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist()
+        )
 
     def _altered(self, what: str) -> DataError:
         return DataError(
-            "E413", f"{self.path} {what}; leave data alone while they are trained on, and start the run again."
+            "E413",
+            f"{self.path} {what}; leave data alone while they are trained on, and start the run again.",
         )
 
 
 def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
-    """An array that begins where kernels want samples to begin (unskew.core.trees.align), so that none is copied for it."""
+    """An array that begins where kernels want samples to begin (unskew.core.trees.align), so that none is
+    copied for it."""
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     skip = -memory.ctypes.data % ALIGNMENT
@@ -162,7 +177,8 @@ def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
 
 
 def npy_source(x: np.ndarray, full: int | None) -> Source | None:
-    """What reads the rows of a mapped array from its file; None for one that may have been changed in memory only."""
+    """What reads the rows of a mapped array from its file; None for one that may have been changed in memory
+    only."""
     if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
         return None
     mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
@@ -180,10 +196,11 @@ def is_unchanged_file(x: Rows) -> bool:
 
 
 def write_rows(x: Rows, path: Path) -> dict[str, Any]:
-    """Put samples at this path, by a link to their own file, or written as float32, block by block; how they lie there, as JSON.
+    """Put samples at this path, by a link to their own file, or written as float32, block by block; how they
+    lie there, as JSON.
 
-    The facts name no file, because they may come from anybody. Raises Paused (E203) on a full disk, and DataError (E413) for
-    rows that cannot be read.
+    The facts name no file, because they may come from anybody. Raises Paused (E203) on a full disk, and
+    DataError (E413) for rows that cannot be read.
     """
     if is_unchanged_file(x):
         source = x.source
@@ -207,15 +224,27 @@ def write_rows(x: Rows, path: Path) -> dict[str, Any]:
 def read_rows(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> np.ndarray:
     """The samples that lie at this path as `laid_down` says. rows: which of them; None for all.
 
-    Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that `laid_down` does not write.
+    Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that
+    `laid_down` does not write.
     """
-    kind, shape, offset, full = np.dtype(str(facts["kind"])), tuple(facts["shape"]), facts["offset"], facts["full"]
+    kind, shape, offset, full = (
+        np.dtype(str(facts["kind"])),
+        tuple(facts["shape"]),
+        facts["offset"],
+        facts["full"],
+    )
     if kind.kind not in "biuf" or kind.subdtype or not shape:
         raise ValueError(f"samples of {kind}")
-    if any(type(n) is not int or n < 0 for n in (*shape, offset)) or type(full) not in (int, type(None)) or full == 0:
+    if (
+        any(type(n) is not int or n < 0 for n in (*shape, offset))
+        or type(full) not in (int, type(None))
+        or full == 0
+    ):
         raise ValueError("samples of no shape")
     place = path.resolve()
-    if place.exists() and (not place.is_file() or offset + math.prod(shape) * kind.itemsize > place.stat().st_size):
+    if place.exists() and (
+        not place.is_file() or offset + math.prod(shape) * kind.itemsize > place.stat().st_size
+    ):
         raise ValueError(f"{path.name} is shorter than its samples")
     x = as_rows(NpyRows(place, offset, shape, kind, full))
     return x if rows is None else select_samples(x, rows)

@@ -26,8 +26,8 @@ SUM_BLOCK = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What a pass over all rows of a source found. crc: of each row's bytes, uint32 [N]. low, high: each row's smallest and
-    largest value, float32 [N]; NaN in a row that holds one."""
+    """What a pass over all rows of a source found. crc: of each row's bytes, uint32 [N]. low, high: each
+    row's smallest and largest value, float32 [N]; NaN in a row that holds one."""
 
     crc: np.ndarray
     low: np.ndarray
@@ -37,18 +37,22 @@ class Survey:
 class Source:
     """Where samples lie. name: what it is called in messages. shape: [N, ...].
 
-    Subclasses read rows; a row that is not what it was when the source was opened is an error, never another sample.
+    Subclasses read rows; a row that is not what it was when the source was opened is an error, never another
+    sample.
     """
 
     name: str
     shape: tuple[int, ...]
     together: int | None = None
-    """Bytes of samples that are read at once for training, where a read costs much whatever it brings; None where it does not."""
+    """Bytes of samples that are read at once for training, where a read costs much whatever it brings; None
+    where it does not."""
     came: np.dtype[Any] = np.dtype(np.float32)
-    """The type of the numbers where they lie, of those that are read as they are; float32 of those that are scaled."""
+    """The type of the numbers where they lie, of those that are read as they are; float32 of those that are
+    scaled."""
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that cannot be read."""
+        """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that
+        cannot be read."""
         raise NotImplementedError
 
     def coming(self, rows: np.ndarray) -> None:
@@ -98,7 +102,8 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """rows: which of the source's, int64 [N]; None for all. changes: what is done to rows that were read, in this order."""
+    """rows: which of the source's, int64 [N]; None for all. changes: what is done to rows that were read, in
+    this order."""
 
     source: Source
     rows: np.ndarray | None = None
@@ -123,7 +128,8 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """The samples at a number, a slice or an array of numbers or truth values, read now; of a number the sample itself."""
+        """The samples at a number, a slice or an array of numbers or truth values, read now; of a number the
+        sample itself."""
         rows = _row_numbers(index, len(self)) if self.rows is None else self.rows[index]
         x = self.source.read(np.atleast_1d(rows).astype(np.int64, copy=False))
         for change in self.changes:
@@ -137,8 +143,9 @@ class Rows:
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
         raise DataError(
             "E414",
-            f"all {len(self):,} samples of {self.source.name} would have to be in memory at once ({self.nbytes:,} bytes), "
-            "and they are read row by row; give fewer samples, or data that fit into memory.",
+            f"all {len(self):,} samples of {self.source.name} would have to be in memory at once"
+            f" ({self.nbytes:,} bytes), and they are read row by row; give fewer samples, or data that fit"
+            " into memory.",
         )
 
     @property
@@ -150,7 +157,11 @@ class Rows:
     def survey(self) -> Survey:
         """What was found of the source's rows that are in here, before any change."""
         survey = self.source.survey
-        return survey if self.rows is None else Survey(*(v[self.rows] for v in (survey.crc, survey.low, survey.high)))
+        return (
+            survey
+            if self.rows is None
+            else Survey(*(v[self.rows] for v in (survey.crc, survey.low, survey.high)))
+        )
 
 
 def _row_numbers(index: Any, count: int) -> np.ndarray:
@@ -174,7 +185,8 @@ def as_rows(source: Source) -> np.ndarray:
 
 
 def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The samples at these numbers, or where these truth values are true; of samples that stay where they lie none is read."""
+    """The samples at these numbers, or where these truth values are true; of samples that stay where they lie
+    none is read."""
     if not isinstance(x, Rows):
         return x[index]
     rows = np.arange(len(x)) if x.rows is None else x.rows
@@ -182,12 +194,14 @@ def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The samples after a change that concerns each by itself; done when they are read, where they are not in memory."""
+    """The samples after a change that concerns each by itself; done when they are read, where they are not in
+    memory."""
     return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
 
 
 class Concatenation(Source):
-    """The samples of all parts, in order. parts: float32 [n, ...] of one shape, in memory or not; at least one."""
+    """The samples of all parts, in order. parts: float32 [n, ...] of one shape, in memory or not; at least
+    one."""
 
     def __init__(self, parts: Sequence[np.ndarray]):
         self.parts = parts
@@ -213,7 +227,11 @@ class Concatenation(Source):
     @cached_property
     def survey(self) -> Survey:
         surveys = [
-            part.survey if isinstance(part, Rows) and part.unchanged else survey_rows(part.shape, part.__getitem__)
+            (
+                part.survey
+                if isinstance(part, Rows) and part.unchanged
+                else survey_rows(part.shape, part.__getitem__)
+            )
             for part in self.parts
         ]
         return Survey(*(np.concatenate(values) for values in zip(*((s.crc, s.low, s.high) for s in surveys))))
@@ -222,7 +240,9 @@ class Concatenation(Source):
 def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
     """All parts as one array, or what stands in for them where one of them is read when it is wanted."""
     read = [part for part in parts if isinstance(part, Rows)]
-    if len(read) == len(parts) and all(p.source is read[0].source and p.changes == read[0].changes for p in read):
+    if len(read) == len(parts) and all(
+        p.source is read[0].source and p.changes == read[0].changes for p in read
+    ):
         rows = [np.arange(len(p)) if p.rows is None else p.rows for p in read]
         return cast(np.ndarray, replace(read[0], rows=np.concatenate(rows)))
     return as_rows(Concatenation(parts)) if any(map(is_streamed, parts)) else np.concatenate(parts)

@@ -19,7 +19,8 @@ from unskew.errors import DataError, excerpt
 from unskew.system import disk
 
 VARIABLE, OFF = "UNSKEW_SCRATCH", "off"
-"""The environment variable that names the folder for such files, and what it holds where there shall be none."""
+"""The environment variable that names the folder for such files, and what it holds where there shall be
+none."""
 FREE_SHARE = 0.5
 """Of the free space of a disk, what one file takes at most."""
 DEFAULT_FOLDER = Path("/var/tmp")
@@ -35,7 +36,8 @@ class ScratchFile:
     """
 
     def __init__(self, shape: tuple[int, ...]):
-        """shape: of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder that is not there."""
+        """shape: of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder that is
+        not there."""
         self.shape, self.size = shape, 4 * int(np.prod(shape, dtype=np.int64))
         self.folder, self._file, self.why = scratch_folder(), None, ""
         if self.folder is None:
@@ -74,15 +76,20 @@ class ScratchFile:
         self.why = f"{self.folder} could not be written to: {error.strerror}"
 
     def told(self, how: str) -> str:
-        """Where samples are read from, for a table. how: what has to be done each time where there is no file."""
+        """Where samples are read from, for a table. how: what has to be done each time where there is no
+        file."""
         return (
-            f"each time {how} again, because {self.why}" if self.why else f"from a file without a name in {self.folder}"
+            f"each time {how} again, because {self.why}"
+            if self.why
+            else f"from a file without a name in {self.folder}"
         )
 
     def samples(self, source: Source) -> Source:
         """What reads all samples from here, or the source from which they were taken."""
         return (
-            source if self._file is None else ScratchRows(source, NpyRows.opened(self._file, self.shape, source.name))
+            source
+            if self._file is None
+            else ScratchRows(source, NpyRows.opened(self._file, self.shape, source.name))
         )
 
     def close(self) -> None:
@@ -92,10 +99,17 @@ class ScratchFile:
 
 
 class ScratchRows(Source):
-    """The samples of a source, which were all read once. copy: where they lie since; a process that is handed this has no copy."""
+    """The samples of a source, which were all read once. copy: where they lie since; a process that is handed
+    this has no copy."""
 
     def __init__(self, source: Source, copy: NpyRows):
-        self.source, self.copy, self.name, self.shape, self.came = source, copy, source.name, source.shape, source.came
+        self.source, self.copy, self.name, self.shape, self.came = (
+            source,
+            copy,
+            source.name,
+            source.shape,
+            source.came,
+        )
         self.__dict__["survey"] = source.survey
 
     def __getstate__(self) -> dict[str, object]:
@@ -113,13 +127,15 @@ class ScratchRows(Source):
 
 
 def scratch_folder() -> Path | None:
-    """Where such files go; None where there shall be none. Raises DataError (E402) if the environment names one that is not there."""
+    """Where such files go; None where there shall be none. Raises DataError (E402) if the environment names
+    one that is not there."""
     named = os.environ.get(VARIABLE, "")
     if named == OFF:
         return None
     if named and not Path(named).is_dir():
         raise DataError(
-            "E402", f"there is no folder {excerpt(named)}, which {VARIABLE} names; make it, or unset {VARIABLE}."
+            "E402",
+            f"there is no folder {excerpt(named)}, which {VARIABLE} names; make it, or unset {VARIABLE}.",
         )
     if named or os.environ.get("TMPDIR"):
         return Path(named or os.environ["TMPDIR"])
@@ -134,4 +150,6 @@ def _is_memory_disk(folder: Path) -> bool:
     except OSError:
         return False
     device = f"{os.major(number)}:{os.minor(number)}"
-    return any(fields[2] == device and fields[fields.index("-") + 1] in ("tmpfs", "ramfs") for fields in mounts)
+    return any(
+        fields[2] == device and fields[fields.index("-") + 1] in ("tmpfs", "ramfs") for fields in mounts
+    )

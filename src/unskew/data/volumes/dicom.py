@@ -69,7 +69,9 @@ def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
     try:
         library = importlib.import_module("pydicom")
     except ImportError:
-        raise DataError("E403", f"reading {item.name} needs pydicom; pip install 'unskew[medical]'.") from None
+        raise DataError(
+            "E403", f"reading {item.name} needs pydicom; pip install 'unskew[medical]'."
+        ) from None
     log = logging.getLogger("pydicom")
     was = log.disabled
     try:
@@ -79,7 +81,9 @@ def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
             yield library
     except DataError:
         raise
-    except Exception as error:  # pydicom raises many kinds of error for damaged files, and their text quotes tags
+    except (
+        Exception
+    ) as error:  # pydicom raises many kinds of error for damaged files, and their text quotes tags
         raise dicom_error(item, f"it is cut off or damaged ({type(error).__name__})") from None
     finally:
         log.disabled = was
@@ -91,7 +95,8 @@ def dicom_error(item: DicomFile, why: str) -> DataError:
 
 
 def read_head(item: DicomFile) -> Any | None:
-    """The tags of HEAD of a file that holds an image, None for other objects (reports, directories, segmentations).
+    """The tags of HEAD of a file that holds an image, None for other objects (reports, directories,
+    segmentations).
 
     Raises DataError: E401 for a file that is damaged or too large.
     """
@@ -126,7 +131,9 @@ def _check_size(item: DicomFile, pydicom: Any) -> None:
     if meta.get("TransferSyntaxUID") != _DEFLATE_SYNTAX:
         return
     with open(item.path, "rb") as file:
-        file.seek(144 + int(meta.FileMetaInformationGroupLength))  # 128 bytes, the magic, and the length itself
+        file.seek(
+            144 + int(meta.FileMetaInformationGroupLength)
+        )  # 128 bytes, the magic, and the length itself
         content = file.read()
     if len(zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, LARGEST_DICOM + 1)) > LARGEST_DICOM:
         raise dicom_error(item, f"it unpacks to more than {LARGEST_DICOM:,} bytes")
@@ -140,9 +147,10 @@ _LARGEST_RLE = 1 << 25
 
 @dataclass(frozen=True)
 class Plane:
-    """values: float32 [R, C]. position: of its first pixel, [3]; directions: of growing columns and growing rows, [2, 3];
-    spacing: from row to row and from column to column; all in millimetres, None where the file does not say. step: to the
-    next plane as the file says, 0 where it does not. number: of the image in its series."""
+    """values: float32 [R, C]. position: of its first pixel, [3]; directions: of growing columns and growing
+    rows, [2, 3];
+    spacing: from row to row and from column to column; all in millimetres, None where the file does not say.
+    step: to the next plane as the file says, 0 where it does not. number: of the image in its series."""
 
     item: DicomFile
     values: np.ndarray
@@ -156,8 +164,8 @@ class Plane:
 def read_planes(item: DicomFile, tags: Any, room: int) -> list[Plane]:
     """The planes of a file. room: voxels that may still be held.
 
-    Raises DataError: E401 for what is damaged or promises more than the file holds, E403 for colours, for numbers that are
-    not read, and for packed pixels that need another package.
+    Raises DataError: E401 for what is damaged or promises more than the file holds, E403 for colours, for
+    numbers that are not read, and for packed pixels that need another package.
     """
     with quiet_pydicom(item) as pydicom:
         frames = _check_form(item, tags, room)
@@ -174,26 +182,36 @@ def _check_form(item: DicomFile, tags: Any, room: int) -> int:
     light = str(tags.get("PhotometricInterpretation", ""))
     if int(tags.get("SamplesPerPixel") or 1) != 1 or light not in ("MONOCHROME1", "MONOCHROME2"):
         raise DataError(
-            "E403", f"{item.name} holds colours; give grey images, one number a voxel, or leave it out (image=)."
+            "E403",
+            f"{item.name} holds colours; give grey images, one number a voxel, or leave it out (image=).",
         )
     if min(rows, columns, frames) < 1:
         raise dicom_error(item, "it says that it has no pixels")
     shape = f"{frames} x {rows} x {columns}"
     if frames * rows * columns > room:
-        raise dicom_error(item, f"with it, at {shape}, the series has more than {LARGEST_DICOM // 2:,} voxels")
-    data = next((tags[k].value for k in ("PixelData", "FloatPixelData", "DoubleFloatPixelData") if k in tags), None)
+        raise dicom_error(
+            item, f"with it, at {shape}, the series has more than {LARGEST_DICOM // 2:,} voxels"
+        )
+    data = next(
+        (tags[k].value for k in ("PixelData", "FloatPixelData", "DoubleFloatPixelData") if k in tags), None
+    )
     if not data:
         raise dicom_error(item, "it has no pixels")
     if int(tags.BitsAllocated) not in (8, 16, 32, 64):
-        raise DataError("E403", f"{item.name} has {int(tags.BitsAllocated)} bits a pixel; 8, 16, 32 or 64 are read.")
+        raise DataError(
+            "E403", f"{item.name} has {int(tags.BitsAllocated)} bits a pixel; 8, 16, 32 or 64 are read."
+        )
     promised = frames * rows * columns * int(tags.BitsAllocated) // 8
     if not tags.file_meta.TransferSyntaxUID.is_compressed and promised > len(data):
-        raise dicom_error(item, f"its header promises {shape} pixels, {promised:,} bytes, and it holds {len(data):,}")
+        raise dicom_error(
+            item, f"its header promises {shape} pixels, {promised:,} bytes, and it holds {len(data):,}"
+        )
     return frames
 
 
 def _check_compression(item: DicomFile, tags: Any, frames: int, pydicom: Any) -> None:
-    """Raises DataError: E403 for packed pixels that nothing installed unpacks, E401 for run lengths without end."""
+    """Raises DataError: E403 for packed pixels that nothing installed unpacks, E401 for run lengths without
+    end."""
     syntax = tags.file_meta.TransferSyntaxUID
     if not syntax.is_encapsulated:
         return
@@ -211,16 +229,21 @@ def _check_compression(item: DicomFile, tags: Any, frames: int, pydicom: Any) ->
     packed = pydicom.encaps.generate_frames(tags.PixelData, number_of_frames=frames)
     if frame > _LARGEST_RLE or any(len(part) > 1.25 * frame + 4096 for part in packed):
         raise dicom_error(
-            item, f"a frame of {frame:,} bytes is packed into more than it needs, or has more than {_LARGEST_RLE:,}"
+            item,
+            f"a frame of {frame:,} bytes is packed into more than it needs, or has more than"
+            f" {_LARGEST_RLE:,}",
         )
 
 
 def _check_bits(item: DicomFile, tags: Any) -> None:
-    """Raises DataError (E403) for numbers that do not lie in the lowest bits; pydicom itself clears those above them."""
+    """Raises DataError (E403) for numbers that do not lie in the lowest bits; pydicom itself clears those
+    above them."""
     allocated = int(tags.BitsAllocated)
     used = int(tags.get("BitsStored") or allocated)
     if not 1 <= used <= allocated or int(tags.get("HighBit", used - 1)) != used - 1:
-        raise DataError("E403", f"{item.name} keeps its {used} bits in the middle of {allocated}; export it again.")
+        raise DataError(
+            "E403", f"{item.name} keeps its {used} bits in the middle of {allocated}; export it again."
+        )
 
 
 def _brightness_order(tags: Any, stored: np.ndarray) -> np.ndarray:
@@ -258,12 +281,19 @@ def _plane_of(item: DicomFile, tags: Any, values_RC: np.ndarray, i: int) -> Plan
     )
     number = tags.get("InstanceNumber")
     return Plane(
-        item, scaled, position, directions, spacing, abs(between) or abs(thick), None if number is None else int(number)
+        item,
+        scaled,
+        position,
+        directions,
+        spacing,
+        abs(between) or abs(thick),
+        None if number is None else int(number),
     )
 
 
 def _tag(tags: Any, i: int, group: str, keyword: str) -> Any:
-    """A tag of a frame: from its own group, the shared one, or the top of the file; None where none has it."""
+    """A tag of a frame: from its own group, the shared one, or the top of the file; None where none has
+    it."""
     frames, shared = tags.get("PerFrameFunctionalGroupsSequence"), tags.get("SharedFunctionalGroupsSequence")
     if frames and i >= len(frames):
         return None
@@ -302,12 +332,14 @@ def _directions(item: DicomFile, value: Any) -> np.ndarray | None:
 
 
 PLANE_TOLERANCE = 0.05
-"""Millimetres, or as a share of the step between planes, by which a plane may lie off its place; scanners round."""
+"""Millimetres, or as a share of the step between planes, by which a plane may lie off its place; scanners
+round."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """The files of one series, in the order of paths. name: what messages call it, such as `scans, series 3`."""
+    """The files of one series, in the order of paths. name: what messages call it, such as `scans, series
+    3`."""
 
     name: str
     items: tuple[DicomFile, ...]
@@ -319,8 +351,8 @@ class Series:
 def stack_series(series: Series) -> Volume:
     """The volume of a series.
 
-    Raises DataError: E401 for damaged files, missing planes and series that are too large, E403 for colours, E409 for a
-    series whose images do not make one stack.
+    Raises DataError: E401 for damaged files, missing planes and series that are too large, E403 for colours,
+    E409 for a series whose images do not make one stack.
     """
     stack: list[Plane] = []
     room = LARGEST_DICOM // 2
@@ -338,7 +370,8 @@ def stack_series(series: Series) -> Volume:
 
 
 def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
-    """Raises DataError (E409) for planes that do not belong into one stack, E401 for a place without a scale."""
+    """Raises DataError (E409) for planes that do not belong into one stack, E401 for a place without a
+    scale."""
     first = stack[0]
     for plane in stack[1:]:
         one, other = (" x ".join(map(str, p.values.shape)) for p in (first, plane))
@@ -356,10 +389,13 @@ def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
                 raise _stack_error(series, f"holds images of several {what}")
     if (first.position is None) != (first.directions is None):
         raise DataError(
-            "E401", f"{series} has one of ImagePositionPatient and ImageOrientationPatient; export it with both."
+            "E401",
+            f"{series} has one of ImagePositionPatient and ImageOrientationPatient; export it with both.",
         )
     if first.position is not None and first.spacing is None:
-        raise DataError("E401", f"{series} has no PixelSpacing, so its proportions are not known; export it again.")
+        raise DataError(
+            "E401", f"{series} has no PixelSpacing, so its proportions are not known; export it again."
+        )
 
 
 def _stack_error(series: Series, what: str) -> DataError:
@@ -369,7 +405,8 @@ def _stack_error(series: Series, what: str) -> DataError:
 
 
 def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
-    """The planes along their normal, or by their numbers. Raises DataError (E409) where two are in one place."""
+    """The planes along their normal, or by their numbers. Raises DataError (E409) where two are in one
+    place."""
     first = stack[0]
     if first.position is None or first.directions is None:
         if len(series.items) == 1:  # the frames of one file are in order
@@ -385,22 +422,32 @@ def _sort_planes(series: Series, stack: Sequence[Plane]) -> list[Plane]:
     if steps.size and steps.min() < 1e-3:
         text = f"{series} has two images in one place: it holds several times, echoes or copies"
         raise DataError("E409", f"{text}; give one volume a series.")
-    if steps.size and steps.max() - (usual := float(np.sort(steps)[(len(steps) - 1) // 2])) > PLANE_TOLERANCE * usual:
-        text = f"{series} lacks images: one lies {steps.max():.4g} mm behind its neighbour, others {usual:.4g} mm"
+    if (
+        steps.size
+        and steps.max() - (usual := float(np.sort(steps)[(len(steps) - 1) // 2])) > PLANE_TOLERANCE * usual
+    ):
+        text = (
+            f"{series} lacks images: one lies {steps.max():.4g} mm behind its neighbour, others"
+            f" {usual:.4g} mm"
+        )
         raise DataError("E401", f"{text}; copy or export all of it.")
     return [stack[i] for i in order]
 
 
-def _affine(series: Series, stack: Sequence[Plane], directions: np.ndarray, spacing: np.ndarray) -> np.ndarray:
-    """From [column, row, plane] to millimetres to the right, front and head, [4, 4]. Raises DataError (E401) where planes
-    do not lie on a line at equal steps."""
+def _affine(
+    series: Series, stack: Sequence[Plane], directions: np.ndarray, spacing: np.ndarray
+) -> np.ndarray:
+    """From [column, row, plane] to millimetres to the right, front and head, [4, 4]. Raises DataError (E401)
+    where planes do not lie on a line at equal steps."""
     first = stack[0]
     positions = np.array([plane.position for plane in stack])
     if len(stack) > 1:
         step = (positions[-1] - positions[0]) / (len(stack) - 1)
         off = np.abs(positions - (positions[0] + np.arange(len(stack))[:, None] * step)).max()
         if off > max(PLANE_TOLERANCE, PLANE_TOLERANCE * float(np.linalg.norm(step))):
-            text = f"{series} has images that lie {off:.4g} mm off the line of the others, or at unequal steps"
+            text = (
+                f"{series} has images that lie {off:.4g} mm off the line of the others, or at unequal steps"
+            )
             raise DataError("E401", f"{text}; copy or export all of it.")
     else:
         step = np.cross(*directions) * (first.step or 1.0)
@@ -422,7 +469,8 @@ def _turn_axes(series: Series, values: np.ndarray, affine: np.ndarray) -> Volume
 
 
 def _without_position(series: Series, stack: Sequence[Plane], values: np.ndarray) -> Volume:
-    """Without a place in the patient, such as an X-ray: rows still run downwards, so that pictures are the right way up."""
+    """Without a place in the patient, such as an X-ray: rows still run downwards, so that pictures are the
+    right way up."""
     first = stack[0]
     row, column = (1.0, 1.0) if first.spacing is None else map(float, first.spacing)
     spacing = (column, row, first.step or 1.0)

@@ -70,8 +70,10 @@ DICOM_ENDINGS = frozenset((".dcm", ".dicom"))
 
 @dataclass(frozen=True)
 class SeriesPlace:
-    """A series. folder: the names that lead from the root to where all its files are; place: those of the series, as if it
-    were a file, the last its own. title: its SeriesDescription. None but the patient and the title come from tags."""
+    """A series. folder: the names that lead from the root to where all its files are; place: those of the
+    series, as if it
+    were a file, the last its own. title: its SeriesDescription. None but the patient and the title come from
+    tags."""
 
     series: Series
     patient: str
@@ -81,7 +83,8 @@ class SeriesPlace:
 
 
 def holds_dicom(path: Path) -> bool:
-    """Whether a folder holds files of DICOM, and no more pictures or sounds than those; or whether a file is one."""
+    """Whether a folder holds files of DICOM, and no more pictures or sounds than those; or whether a file is
+    one."""
     if path.is_file():
         return is_dicom(path)
     others, rest = 0, []
@@ -96,7 +99,8 @@ def holds_dicom(path: Path) -> bool:
 def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
     """(the series in or below a file or folder, in the order of paths; what was left out).
 
-    Raises DataError: E401 for damaged files, E409 for a folder without images, and for a series of two patients.
+    Raises DataError: E401 for damaged files, E409 for a folder without images, and for a series of two
+    patients.
     """
     files = _regular_files(root) if root.is_dir() else [root]
     members: dict[str, list[tuple[DicomFile, str, str]]] = {}
@@ -111,7 +115,9 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
             )
         elif not is_dicom(path):
             if file_ending(path) in DICOM_ENDINGS:
-                raise DataError("E401", f"{item.name} is called .dcm and is not DICOM; copy or export it again.")
+                raise DataError(
+                    "E401", f"{item.name} is called .dcm and is not DICOM; copy or export it again."
+                )
             left["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
         elif (tags := read_head(item)) is None:
             left["imageless DICOM object"] += 1
@@ -119,7 +125,9 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
             patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
             members.setdefault(str(tags.SeriesInstanceUID), []).append((item, patient, title))
     if not members:
-        raise DataError("E409", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none.")
+        raise DataError(
+            "E409", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none."
+        )
     notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in left.items() if n]
     return _place_series(root, list(members.values())), notes
 
@@ -142,18 +150,25 @@ def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -
     for number, items in enumerate(members):
         called = f"{DICOM}, series {number + 1:,} of {len(members):,}"
         if len({patient for _, patient, _ in items}) > 1:
-            raise DataError("E409", f"{called} is of several patients, by its files' PatientID; export it again.")
+            raise DataError(
+                "E409", f"{called} is of several patients, by its files' PatientID; export it again."
+            )
         paths = [item.path.relative_to(root).parts for item, _, _ in items]
         folder = Path(os.path.commonpath([Path(*path[:-1]) for path in paths])).parts
         if folder and len(within[folder]) == 1 and plain_name(folder[-1]) not in IMAGE_FOLDERS | MASK_FOLDERS:
             place = folder
         elif len(paths) == 1 and paths[0]:
             file = items[0][0].path
-            place = (*folder, file.name.removesuffix(file.suffix) if file_ending(file) in DICOM_ENDINGS else file.name)
+            place = (
+                *folder,
+                file.name.removesuffix(file.suffix) if file_ending(file) in DICOM_ENDINGS else file.name,
+            )
         else:
             place = (*folder, f"series {number + 1:06}")
         series.append(
-            SeriesPlace(Series(called, tuple(item for item, _, _ in items)), items[0][1], items[0][2], folder, place)
+            SeriesPlace(
+                Series(called, tuple(item for item, _, _ in items)), items[0][1], items[0][2], folder, place
+            )
         )
     return series
 
@@ -166,8 +181,10 @@ _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
 @dataclass(frozen=True)
 class Scan:
-    """A volume, in a file or a series. mask: where its mask is, None where volumes have classes; label: its class, -1 where
-    they have masks. person: who the patient is, at whichever site; "" where patients of two sites are two people."""
+    """A volume, in a file or a series. mask: where its mask is, None where volumes have classes; label: its
+    class, -1 where
+    they have masks. person: who the patient is, at whichever site; "" where patients of two sites are two
+    people."""
 
     path: Path | Series
     patient: str
@@ -185,8 +202,8 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScanLayout:
-    """scans: in the order of paths. classes: () where volumes have masks. private: patients are called by what their files
-    call them, which no message may say."""
+    """scans: in the order of paths. classes: () where volumes have masks. private: patients are called by
+    what their files call them, which no message may say."""
 
     scans: tuple[Scan, ...]
     classes: tuple[str, ...]
@@ -195,11 +212,12 @@ class ScanLayout:
 
 
 def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder. image: how the names of the images end, where a patient has several; "": each is one.
+    """The volumes below a folder. image: how the names of the images end, where a patient has several; "":
+    each is one.
     labelled: a table says the class of each volume, folders do not.
 
-    Raises DataError (E409) for links that lead out of the folder, for images without a mask or with several, and for
-    folders that name no classes.
+    Raises DataError (E409) for links that lead out of the folder, for images without a mask or with several,
+    and for folders that name no classes.
     """
     _check_links(tree)
     if has_mask_folders(tree):
@@ -211,7 +229,9 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
     images = [f for f in tree.files if not is_mask_name(f) and f.stem.endswith(image)]
     if not images:
         ending = f" whose names end in {image}" if image else ""
-        raise DataError("E409", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image.")
+        raise DataError(
+            "E409", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image."
+        )
     if masks:
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
     if labelled:
@@ -231,7 +251,9 @@ def _check_links(tree: FolderTree) -> None:
     for file in tree.files:
         if not file.path.resolve().is_relative_to(root):
             raise DataError(
-                "E409", f"{file.path} is a link that leads out of {tree.root}; copy what it points to into the folder."
+                "E409",
+                f"{file.path} is a link that leads out of {tree.root}; copy what it points to into the"
+                " folder.",
             )
 
 
@@ -261,26 +283,32 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
             what = f"{len(drawn)} masks, such as {drawn[0].path.name}" if drawn else "no mask"
             raise DataError(
                 "E409",
-                f"{image.path} has {what}; put one beside it, called {image.stem}_seg.nii.gz, or give images/ and masks/.",
+                f"{image.path} has {what}; put one beside it, called {image.stem}_seg.nii.gz, or give images/"
+                " and masks/.",
             )
         if twin := taken.get(key):
             raise DataError(
                 "E409",
-                f"{twin.path} and {image.path} would share the mask {drawn[0].path.name}; name the kind of image by how its "
-                f"files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
+                f"{twin.path} and {image.path} would share the mask {drawn[0].path.name}; name the kind of"
+                f" image by how its files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
             )
         taken[key] = image
         alone = key[-1] == "folder"
         patient = (
-            _patient_of(image) if not alone or not image.folders or _SUBJECT.search(image.stem) else image.folders[-1]
+            _patient_of(image)
+            if not alone or not image.folders or _SUBJECT.search(image.stem)
+            else image.folders[-1]
         )
         above = image.folders[:-1] if alone else () if _SUBJECT.search(image.stem) else image.folders
         scans.append(Scan(image.path, patient, "/".join(above), image.part, drawn[0].path))
     return scans
 
 
-def _match_key(file: File, images: set[tuple[str, ...]], masks: set[tuple[str, ...]] | None = None) -> tuple[str, ...]:
-    """What an image and its mask have in common. images: by part, folders and name; masks: keys of masks, for an image."""
+def _match_key(
+    file: File, images: set[tuple[str, ...]], masks: set[tuple[str, ...]] | None = None
+) -> tuple[str, ...]:
+    """What an image and its mask have in common. images: by part, folders and name; masks: keys of masks, for
+    an image."""
     place = (file.part, *file.folders)
     if masks is not None and (*place, file.stem, "name") in masks:
         return (*place, file.stem, "name")
@@ -303,16 +331,19 @@ TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
 
 
 def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder of DICOM. image: how names or descriptions of the series to take end, where a patient has
-    several; "": each is one. labelled: a table says the class of each volume, folders do not.
+    """The volumes below a folder of DICOM. image: how names or descriptions of the series to take end, where
+    a patient has several; "": each is one. labelled: a table says the class of each volume, folders do not.
 
     Patients are still called by their PatientID, by which a table names them; `numbered` takes it away.
-    Raises DataError, as `found` does, and E409 for images without one mask, series without a PatientID and folders that
-    name no classes.
+    Raises DataError, as `found` does, and E409 for images without one mask, series without a PatientID and
+    folders that name no classes.
     """
     series, notes = find_series(root)
     if lacking := sum(not one.patient for one in series):
-        text = f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept together"
+        text = (
+            f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept"
+            " together"
+        )
         raise DataError("E409", f"{text}; write a pseudonym for each patient.")
     split = any(part == "train" for part in (split_part(one.folder)[0] for one in series))
     files = [_series_file(root, one, split) for one in series]
@@ -334,8 +365,11 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
 
 
 def number_patients(layout: ScanLayout) -> ScanLayout:
-    """The layout with patients called by numbers, in the order of paths, in place of what their files call them."""
-    numbers = {person: f"patient {i + 1}" for i, person in enumerate(dict.fromkeys(s.patient for s in layout.scans))}
+    """The layout with patients called by numbers, in the order of paths, in place of what their files call
+    them."""
+    numbers = {
+        person: f"patient {i + 1}" for i, person in enumerate(dict.fromkeys(s.patient for s in layout.scans))
+    }
     scans = [replace(s, patient=numbers[s.patient], person=numbers[s.patient]) for s in layout.scans]
     return replace(layout, scans=tuple(scans))
 
@@ -351,13 +385,17 @@ def _scan_of(one: SeriesPlace, split: bool, site: str = "", label: int = -1) -> 
     return Scan(one.series, one.patient, site, part or "train", None, label)
 
 
-def _match_series(tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]) -> ScanLayout:
-    """Images with masks. Raises DataError (E409) for one of them without the other, and for masks of another patient."""
+def _match_series(
+    tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
+) -> ScanLayout:
+    """Images with masks. Raises DataError (E409) for one of them without the other, and for masks of another
+    patient."""
     try:
         layout = read_scans(tree, image)
     except DataError:  # its text names folders
         text = (
-            f"{DICOM}: not every series of images has one mask, which is called like it; put them into images/NAME/ and"
+            f"{DICOM}: not every series of images has one mask, which is called like it; put them into"
+            " images/NAME/ and"
         )
         raise DataError("E409", f"{text} masks/NAME/, or into NAME/ and NAME_seg/ side by side.") from None
     by_path = {file.path: one for file, one in zip(tree.files, series)}
@@ -375,7 +413,8 @@ def _match_series(tree: FolderTree, series: Sequence[SeriesPlace], image: str, n
 
 
 def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Scan, ...]:
-    """The scans with sites that hold several patients each; folders that hold one patient are that patient's."""
+    """The scans with sites that hold several patients each; folders that hold one patient are that
+    patient's."""
     sites = [scan.site for scan in scans]
     while any(sites) and _are_patients(sites, [scan.patient for scan in scans]):
         sites = [site.rpartition("/")[0] for site in sites]
@@ -391,28 +430,36 @@ def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
-    """Volumes with the class, and the site, that their outermost folders name. Raises DataError (E409) without classes."""
+    """Volumes with the class, and the site, that their outermost folders name. Raises DataError (E409)
+    without classes."""
     folders = [split_part(one.folder)[1] if split else one.folder for one in series]
     people = [one.patient for one in series]
     if n := sum(not f for f in folders):
         raise DataError(
             "E409",
-            f"{DICOM}: {n:,} of {len(series):,} series lie in no folder of a class; use CLASS/, or {TABLE_HINT}.",
+            f"{DICOM}: {n:,} of {len(series):,} series lie in no folder of a class; use CLASS/, or"
+            f" {TABLE_HINT}.",
         )
     inner = _recurs_below(folders)
     if inner and not any(
         n > 1 for n in Counter(f[:2] for f, _ in {(f[:2], p) for f, p in zip(folders, people)}).values()
     ):
-        text = f"{DICOM}: folders such as SITE/CLASS/ are there, and each holds one patient, so they may be patients'"
+        text = (
+            f"{DICOM}: folders such as SITE/CLASS/ are there, and each holds one patient, so they may be"
+            " patients'"
+        )
         raise DataError("E409", f"{text}; give patients' folders names of their own, or {TABLE_HINT}.")
     labels = [f[1] if inner else f[0] for f in folders]
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2 or _are_patients(labels, people):
         text = (
-            f"{DICOM} holds no folders of classes: it has {len(classes):,}, and those of one patient each are patients'"
+            f"{DICOM} holds no folders of classes: it has {len(classes):,}, and those of one patient each are"
+            " patients'"
         )
         raise DataError("E409", f"{text}; use CLASS/, at least two, or images/ and masks/, or {TABLE_HINT}.")
-    notes.append(("sites" if inner else "labels", f"folders were read as {'site/class' if inner else 'class'}"))
+    notes.append(
+        ("sites" if inner else "labels", f"folders were read as {'site/class' if inner else 'class'}")
+    )
     scans = [
         _scan_of(one, split, folder[0] if inner else "", classes.index(label))
         for one, folder, label in zip(series, folders, labels)
@@ -436,24 +483,29 @@ PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
     """The layout with sites and classes from these columns of the table; "" where a column is not asked for.
 
-    Raises DataError: E402 without a table, E403 for a column or a patient that it lacks, and for classes of volumes that
-    have masks.
+    Raises DataError: E402 without a table, E403 for a column or a patient that it lacks, and for classes of
+    volumes that have masks.
     """
     if not site and not label:
         return layout
     if label and any(scan.mask for scan in layout.scans):
-        raise DataError("E403", f"{root}: label={label} names classes, and these volumes have masks; leave it out.")
+        raise DataError(
+            "E403", f"{root}: label={label} names classes, and these volumes have masks; leave it out."
+        )
     path = next((root / name for name in PATIENT_TABLES if (root / name).is_file()), None)
     if path is None:
         raise DataError(
-            "E402", f"{root} holds none of {', '.join(PATIENT_TABLES)}, which site= and label= read; write one."
+            "E402",
+            f"{root} holds none of {', '.join(PATIENT_TABLES)}, which site= and label= read; write one.",
         )
     sheet = read_csv(path)
     patients = [str(v) for v in next(iter(sheet.columns.values()))]
     rows = {patient: i for i, patient in reversed(list(enumerate(patients)))}
     lacking = [scan.patient for scan in layout.scans if scan.patient not in rows]
     if lacking:
-        who = f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else abbreviate(lacking)
+        who = (
+            f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else abbreviate(lacking)
+        )
         raise DataError("E403", f"{path} has no line for {who}; its first column names patients.")
     scans = list(layout.scans)
     if site:
@@ -473,13 +525,15 @@ def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
     missing = next((i for i, v in enumerate(values) if v.lower() in ("", "n/a", "na", "nan")), None)
     if missing is not None:
         raise DataError(
-            "E403", f"{path}: column '{name}' has no value {sheet.where(missing)}; fill it, or remove the patient."
+            "E403",
+            f"{path}: column '{name}' has no value {sheet.where(missing)}; fill it, or remove the patient.",
         )
     return values
 
 
 def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
-    """Whether each volume is of the test part, bool [N]: as its folder says, else this share of every site's and class's patients.
+    """Whether each volume is of the test part, bool [N]: as its folder says, else this share of every site's
+    and class's patients.
 
     Raises DataError: E409 for a patient in both parts, E403 where one patient is all there is.
     """
@@ -490,14 +544,16 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
         if both:
             raise DataError(
                 "E409",
-                f"{name}: the patient {both[0]} is in train/ and in test/; move all of each one into one of them.",
+                f"{name}: the patient {both[0]} is in train/ and in test/; move all of each one into one of"
+                " them.",
             )
         return test
     patients, first = np.unique(owners, return_index=True)
     if len(patients) < 2:
         raise DataError(
             "E403",
-            f"{name}: all volumes are of one patient, {scans[0].patient}, so none is left to test on; add others.",
+            f"{name}: all volumes are of one patient, {scans[0].patient}, so none is left to test on; add"
+            " others.",
         )
     kinds = np.array([f"{scans[i].site}/{scans[i].label}" for i in first])
     held = patients[hold_out_patients(kinds, share)]
@@ -505,7 +561,8 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
 
 
 def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
-    """Which of these patients are held out, bool [N]: the share of each kind, at least one, and never all of a kind."""
+    """Which of these patients are held out, bool [N]: the share of each kind, at least one, and never all of
+    a kind."""
     rng = np.random.default_rng(1797)
     names, counts = np.unique(kinds, return_counts=True)
     quota = counts * share * max(1.0, 1 / (len(kinds) * share))

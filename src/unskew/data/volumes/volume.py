@@ -32,8 +32,8 @@ TOLERANCE = 1e-2
 class Volume:
     """values: float32 [X, Y, Z], which run to the patient's right, front and head.
 
-    affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X, Y and Z, in millimetres. stored: how the
-    file's own axes ran, such as "LPS"; "" where it does not say.
+    affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X, Y and Z, in millimetres.
+    stored: how the file's own axes ran, such as "LPS"; "" where it does not say.
     """
 
     path: Path
@@ -44,27 +44,33 @@ class Volume:
 
 
 def check_fits(image: Volume, mask: Volume) -> None:
-    """Raises DataError: E409 for a mask of another shape or place than its image, E404 for values that are no labels."""
+    """Raises DataError: E409 for a mask of another shape or place than its image, E404 for values that are no
+    labels."""
     if image.values.shape != mask.values.shape:
         one, other = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
         raise DataError(
-            "E409", f"{mask.path} is {one}, its image {image.path} {other}; resample the mask to its image's voxels."
+            "E409",
+            f"{mask.path} is {one}, its image {image.path} {other}; resample the mask to its image's voxels.",
         )
     ends = np.array([[0, 0, 0, 1], [*(n - 1 for n in image.values.shape), 1]]).T
     apart = float(np.abs((image.affine - mask.affine) @ ends).max())
     if apart > TOLERANCE:
         raise DataError(
             "E409",
-            f"{mask.path} lies {apart:.3g} mm from its image {image.path}, by the affines in their headers; resample the "
-            "mask to its image, or copy the image's affine if only the header is wrong.",
+            f"{mask.path} lies {apart:.3g} mm from its image {image.path}, by the affines in their headers;"
+            " resample the mask to its image, or copy the image's affine if only the header is wrong.",
         )
-    if not np.isfinite(mask.values).all() or (mask.values != np.round(mask.values)).any() or mask.values.min() < 0:
+    if (
+        not np.isfinite(mask.values).all()
+        or (mask.values != np.round(mask.values)).any()
+        or mask.values.min() < 0
+    ):
         odd = mask.values[(mask.values != np.round(mask.values)) | (mask.values < 0)]
         example = f", such as {odd[0]:.4g}" if odd.size else " that are not finite"
         raise DataError(
             "E404",
-            f"{mask.path} holds values{example}; labels are whole numbers from 0: was it resampled with interpolation, or "
-            "does it hold probabilities? Use nearest neighbours, or threshold it.",
+            f"{mask.path} holds values{example}; labels are whole numbers from 0: was it resampled with"
+            " interpolation, or does it hold probabilities? Use nearest neighbours, or threshold it.",
         )
 
 
@@ -77,13 +83,15 @@ _NIFTI_2 = (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c")
 def read_nifti(path: Path) -> Volume:
     """The volume in a file.
 
-    Raises DataError: E401 for one that is damaged or too large; E405 for NaN and infinity; E403 for one that is no single volume of numbers, and
-    where nibabel is not installed.
+    Raises DataError: E401 for one that is damaged or too large; E405 for NaN and infinity; E403 for one that
+    is no single volume of numbers, and where nibabel is not installed.
     """
     library = _nibabel(path)
     content = _unpacked_bytes(path)
     try:
-        image = getattr(library, "Nifti2Image" if content[:4] in _NIFTI_2 else "Nifti1Image").from_bytes(content)
+        image = getattr(library, "Nifti2Image" if content[:4] in _NIFTI_2 else "Nifti1Image").from_bytes(
+            content
+        )
         _check_header(path, image.shape, image.get_data_dtype(), len(content))
         known = bool(image.header["sform_code"] or image.header["qform_code"])
         stored = "".join(library.aff2axcodes(image.affine)) if known else ""
@@ -116,21 +124,28 @@ def _unpacked_bytes(path: Path) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise _nifti_error(path, error) from error
     if len(content) > LARGEST_NIFTI:
-        raise DataError("E401", f"{path} unpacks to more than {LARGEST_NIFTI:,} bytes; save it as int16, or cut it.")
+        raise DataError(
+            "E401", f"{path} unpacks to more than {LARGEST_NIFTI:,} bytes; save it as int16, or cut it."
+        )
     return content
 
 
 def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
-    """Raises DataError: E403 for what is no volume of numbers, E401 for a header that promises more than the file holds."""
+    """Raises DataError: E403 for what is no volume of numbers, E401 for a header that promises more than the
+    file holds."""
     written = " x ".join(map(str, shape))
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
         what = f"{len(shape)}-D, {written}" + (": a series of volumes" if len(shape) > 3 else "")
         raise DataError("E403", f"{path} is {what}; give one volume with three axes a file.")
     if dtype.kind not in "biuf":
-        raise DataError("E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel.")
+        raise DataError(
+            "E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel."
+        )
     voxels = float(np.prod([float(n) for n in shape]))
     if min(shape) < 1 or voxels * dtype.itemsize > size or voxels > LARGEST_NIFTI / 2:
-        raise DataError("E401", f"{path}: its header promises {written} voxels, and the file holds {size:,} bytes.")
+        raise DataError(
+            "E401", f"{path}: its header promises {written} voxels, and the file holds {size:,} bytes."
+        )
 
 
 def _nifti_error(path: Path, error: Exception) -> DataError:
@@ -144,7 +159,8 @@ _AXES: dict[str, tuple[int, int, int]] = {"axial": (2, 1, 0), "coronal": (1, 2, 
 
 
 def cut_slices(volume: Volume, axis: Axis, size: int) -> np.ndarray:
-    """float32 [N, size, size]: each pixel the mean over its area, the rest of the square the volume's least value."""
+    """float32 [N, size, size]: each pixel the mean over its area, the rest of the square the volume's least
+    value."""
     planes_NHW = _ordered_planes(volume, axis)
     height, width = _inner_size(volume, axis, size)
     rows, columns = area_weights(planes_NHW.shape[1], height), area_weights(planes_NHW.shape[2], width)

@@ -1,1 +1,2 @@
-"""The coordinator: it conducts runs whose clients are sites, and keeps Flower's SuperLink and the front running."""
+"""The coordinator: it conducts runs whose clients are sites, and keeps Flower's SuperLink and the front
+running."""

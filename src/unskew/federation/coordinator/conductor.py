@@ -1,7 +1,8 @@
-"""The process that conducts one run, which `unskew serve` starts: python -m unskew.federation.coordinator.conductor FEDERATION ORDER
+"""The process that conducts one run, which `unskew serve` starts: python -m
+unskew.federation.coordinator.conductor FEDERATION ORDER
 
-It runs the installed server's code and what the order on this machine's disk says. The environment holds the numbers
-of the run and of its task at the SuperLink, and the token with which this process speaks for them.
+It runs the installed server's code and what the order on this machine's disk says. The environment holds the
+numbers of the run and of its task at the SuperLink, and the token with which this process speaks for them.
 """
 
 # pyright: reportMissingImports=false
@@ -30,7 +31,9 @@ try:
     from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+    raise UsageError(
+        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+    ) from error
 
 
 def main() -> None:
@@ -51,7 +54,8 @@ def main() -> None:
 
 
 def _interrupt(*_: Any) -> NoReturn:
-    """Flower's client interrupts its own process whenever the server refuses the run's token; once is enough."""
+    """Flower's client interrupts its own process whenever the server refuses the run's token; once is
+    enough."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -1,5 +1,5 @@
-"""The coordinator's signed correspondence with the sites of one run: requests go out signed, replies come back checked, and
-sites that are away are waited for.
+"""The coordinator's signed correspondence with the sites of one run: requests go out signed, replies come
+back checked, and sites that are away are waited for.
 
 `Correspondence` asks sites by name, `Attendance` by client id: it greets and sets up sites that are new.
 """
@@ -65,7 +65,8 @@ class Channel(Protocol):
     def ask(
         self, requests: Mapping[int, SignedMessage], kind: str, t: int, deadline_s: float, most: int
     ) -> NodeAnswers:
-        """One reply a node, once all have answered or the deadline is reached. most: bytes of tensors that a reply may have.
+        """One reply a node, once all have answered or the deadline is reached. most: bytes of tensors that a
+        reply may have.
 
         A node that failed is represented by a text that says why; one that was silent is missing.
         """
@@ -80,8 +81,8 @@ class SiteRefusal(WireError):
 class Contact:
     """How a coordinator reaches its sites.
 
-    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted sites,
-    which may become fewer while a run goes on.
+    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted
+    sites, which may become fewer while a run goes on.
     bounds: the most samples, for training and testing together, that a site may say it holds.
     """
 
@@ -94,9 +95,11 @@ class Contact:
 
 @dataclass
 class Correspondence:
-    """Asks sites by name. Every request, reply and refusal is noted in the journal, and every refusal is told.
+    """Asks sites by name. Every request, reply and refusal is noted in the journal, and every refusal is
+    told.
 
-    run: the run's number; deadline_s: how long an exchange waits. nodes: which node each site that has answered is at.
+    run: the run's number; deadline_s: how long an exchange waits. nodes: which node each site that has
+    answered is at.
     name: what this coordinator calls the run, for the operators of sites; versions: of what it runs.
     """
 
@@ -113,7 +116,8 @@ class Correspondence:
     differing: dict[str, str] = field(default_factory=dict)
     """By site, why it is not asked until that is mended, as a sentence without its full stop."""
     refusals: dict[str, SiteRefusal] = field(default_factory=dict[str, SiteRefusal])
-    """Sites that do not want to take part, or whose operators have not decided yet, and what they said last."""
+    """Sites that do not want to take part, or whose operators have not decided yet, and what they said
+    last."""
     _absent: set[tuple[int, str]] = field(default_factory=set)
     """(round, site): who was named because it could not be asked."""
     _strangers: set[int] = field(default_factory=set)
@@ -123,12 +127,15 @@ class Correspondence:
     _serial: int = 0
 
     def __post_init__(self) -> None:
-        if self.journal:  # which grows whenever a process begins, and by a line a request: no number comes twice
+        if (
+            self.journal
+        ):  # which grows whenever a process begins, and by a line a request: no number comes twice
             self._serial = self.journal.count << 20
 
     @contextmanager
     def holding(self, code: str) -> Iterator[list[tuple[int, str, str]]]:
-        """Inside the block, collect what would be told with this code: whose fault it is must be found out first."""
+        """Inside the block, collect what would be told with this code: whose fault it is must be found out
+        first."""
         tell, held = self.tell, list[tuple[int, str, str]]()
         self.tell = lambda t, c, text: held.append((t, c, text)) if c == code else tell(t, c, text)
         try:
@@ -141,16 +148,25 @@ class Correspondence:
         there = set(self.contact.channel.nodes())
         return {site for site, node in self.nodes.items() if node in there}
 
-    def ask(self, kind: str, t: int, requests: Mapping[str, RequestContent], limits: Limits) -> dict[str, Packet]:
-        """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own code)."""
-        connected, sealed, packed = self.connected(), {}, dict[int, PackedTree]()  # most are sent one tree: packed once
+    def ask(
+        self, kind: str, t: int, requests: Mapping[str, RequestContent], limits: Limits
+    ) -> dict[str, Packet]:
+        """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own
+        code)."""
+        connected, sealed, packed = (
+            self.connected(),
+            {},
+            dict[int, PackedTree](),
+        )  # most are sent one tree: packed once
         for site, (header, tree) in requests.items():
             if site not in connected or site not in self.contact.keys:
                 self.absent(site, t)
                 continue
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
             sealed[site] = self._sealed(site, kind, t, header, packed[id(tree)])
-            self._note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size)
+            self._note(
+                "asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size
+            )
         by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
         replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
         for site, request in sealed.items():
@@ -173,7 +189,8 @@ class Correspondence:
         self.nodes.pop(site)
 
     def absent(self, site: str, t: int) -> None:
-        """Tell, once a round, that a site cannot be asked. The scores of round t are asked for in round t + 1."""
+        """Tell, once a round, that a site cannot be asked. The scores of round t are asked for in round t +
+        1."""
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
@@ -192,7 +209,9 @@ class Correspondence:
             if node not in self.nodes.values() and node not in self._strangers and self._due(node):
                 requests[node] = self._sealed("*", "hello", 0, header, {})
         deadline_s = min(self.deadline_s, patience_s)
-        replies = self.contact.channel.ask(requests, "hello", 0, deadline_s, GREETING.blob) if requests else {}
+        replies = (
+            self.contact.channel.ask(requests, "hello", 0, deadline_s, GREETING.blob) if requests else {}
+        )
         hellos = {}
         for node, request in requests.items():
             if hello := self._introduced(node, request, replies.get(node)):
@@ -209,7 +228,8 @@ class Correspondence:
         return True
 
     def _declined(self, site: str, node: int, refusal: SiteRefusal) -> None:
-        """Tell of a site that does not want to take part, once as long as it says the same; it is asked again."""
+        """Tell of a site that does not want to take part, once as long as it says the same; it is asked
+        again."""
         if refusal.code == UNDECIDED:
             self._again[node] = time.monotonic() + AGAIN_S, AGAIN_S
         before = self.refusals.get(site)
@@ -244,7 +264,9 @@ class Correspondence:
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         key = self.contact.keys.get(site)
         if key is None:
-            return self._refuse(site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped.")
+            return self._refuse(
+                site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped."
+            )
         try:
             return _read_reply(site, key, request, reply, limits)
         except WireError as error:
@@ -252,7 +274,9 @@ class Correspondence:
         except Exception as error:  # one site's reply must never end the run of all
             return self._refuse(site, t, "E310", f"{site}: {_unreadable(error)} Reply dropped.")
 
-    def _introduced(self, node: int, request: SignedMessage, reply: SignedMessage | str | None) -> Hello | None:
+    def _introduced(
+        self, node: int, request: SignedMessage, reply: SignedMessage | str | None
+    ) -> Hello | None:
         """Which site a node is; None, and the reason told, if it does not prove to be an admitted one."""
         if reply is None or isinstance(reply, str):
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
@@ -261,10 +285,16 @@ class Correspondence:
         key = self.contact.keys.get(site)
         if key is None:
             self._strangers.add(node)
-            text = f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
+            text = (
+                f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
+            )
             return self._refuse("?", 0, "E310", text)
-        if not key.signed(reply.text.encode(), reply.signature):  # before anything else names a site that may be honest
-            return self._refuse("?", 0, "E310", f"a node ({node}) says it is '{site}' without that site's signature.")
+        if not key.signed(
+            reply.text.encode(), reply.signature
+        ):  # before anything else names a site that may be honest
+            return self._refuse(
+                "?", 0, "E310", f"a node ({node}) says it is '{site}' without that site's signature."
+            )
         try:
             hello = Hello.read(_read_reply(site, key, request, reply, GREETING).header["hello"])
         except SiteRefusal as error:
@@ -277,7 +307,9 @@ class Correspondence:
         except Exception as error:
             return self._refuse(site, 0, "E310", f"{site}: {_unreadable(error)}")
         if hello.site != site:
-            return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
+            return self._refuse(
+                site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site."
+            )
         most, count = self.contact.bounds.get(site), hello.train + hello.test
         if most is not None and count > most:
             self._strangers.add(node)
@@ -289,12 +321,16 @@ class Correspondence:
 
 
 def _is_decision(code: str) -> bool:
-    """Whether a site that greets with this code speaks of the study or its own data, and so will most likely say it again."""
+    """Whether a site that greets with this code speaks of the study or its own data, and so will most likely
+    say it again."""
     return code[:2] in ("E1", "E4", "E5")
 
 
-def _read_reply(site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits) -> Packet:
-    """A site's reply to this request. Raises WireError, of a site that refused SiteRefusal with its code and text."""
+def _read_reply(
+    site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits
+) -> Packet:
+    """A site's reply to this request. Raises WireError, of a site that refused SiteRefusal with its code and
+    text."""
     packet = unseal(reply, key, limits)
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
@@ -333,8 +369,10 @@ BRIEFLY_S = 10.0
 class Attendance:
     """Which sites of a run can be asked, and what they are sent.
 
-    local: the server's own trainer, which has a model and no samples. hellos: the sites in the order of client ids.
-    store: says which round each client's private state was counted in. min_sites: how many sites are waited for.
+    local: the server's own trainer, which has a model and no samples. hellos: the sites in the order of
+    client ids.
+    store: says which round each client's private state was counted in. min_sites: how many sites are waited
+    for.
     """
 
     post: Correspondence
@@ -346,7 +384,8 @@ class Attendance:
     ready: set[str] = field(default_factory=set)
     """The sites that have been set up and have answered since."""
     refused: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    """By client id, what came with the last question from sites that claim too many samples, and was not handed on."""
+    """By client id, what came with the last question from sites that claim too many samples, and was not
+    handed on."""
 
     def __post_init__(self) -> None:
         net = self.local.fed.net
@@ -362,8 +401,8 @@ class Attendance:
     ) -> dict[int, Packet]:
         """Send what the round starts from and collect the replies, by client id in ascending order.
 
-        kind: "train", "visit" or "score", of which sites without training samples are only asked the last. header: what
-        the request says beside the learning rate.
+        kind: "train", "visit" or "score", of which sites without training samples are only asked the last.
+        header: what the request says beside the learning rate.
         """
         may = [k for k in ids if self.hellos[k].site not in self.post.left_out]
         ids = [k for k in may if self.hellos[k].train or kind == "score"]
@@ -383,8 +422,11 @@ class Attendance:
         self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}
         return within
 
-    def follow_up(self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits) -> dict[int, Packet]:
-        """The replies, by client id in ascending order, of sites that were asked for something in this round already.
+    def follow_up(
+        self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits
+    ) -> dict[int, Packet]:
+        """The replies, by client id in ascending order, of sites that were asked for something in this round
+        already.
 
         headers: by client id, what the request says. Sites that are away are not waited for.
         """
@@ -404,17 +446,21 @@ class Attendance:
         return False
 
     def _broadcast(self, start: Broadcast) -> Tree:
-        """The weights that leave the server, or differ from those the sites were set up with; and the Parts' slices."""
+        """The weights that leave the server, or differ from those the sites were set up with; and the Parts'
+        slices."""
         sent = self.local.sent
         weights = {n: t for n, t in start.weights.items() if n in sent or not torch.equal(t, self.first[n])}
         return ({"w": weights} if weights else {}) | ({"down": start.down} if flat_tree(start.down) else {})
 
     def _gather(self, least: int) -> None:
-        """Greet new nodes, whom nobody waits for long unless too few sites are connected: then for one deadline."""
+        """Greet new nodes, whom nobody waits for long unless too few sites are connected: then for one
+        deadline."""
         until = time.monotonic() + self.post.deadline_s
         while True:
             enough = self._connected() >= least
-            for hello in self.post.greet(self.settings.as_dict(), BRIEFLY_S if enough else GREETING_S).values():
+            for hello in self.post.greet(
+                self.settings.as_dict(), BRIEFLY_S if enough else GREETING_S
+            ).values():
                 self._readmit(hello)
             if self._connected() >= least or time.monotonic() >= until:
                 return
@@ -425,7 +471,8 @@ class Attendance:
         return sum(h.site in connected for h in self.hellos)
 
     def _readmit(self, hello: Hello) -> None:
-        """Take back a site that was greeted after the run began, unless it holds other data than it did then."""
+        """Take back a site that was greeted after the run began, unless it holds other data than it did
+        then."""
         before = {h.site: h for h in self.hellos}.get(hello.site)
         self.ready.discard(hello.site)
         if hello.site in self.post.left_out:
@@ -444,7 +491,9 @@ class Attendance:
         facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
         connected = self.post.connected()
         tree = {"w": self.first}
-        requests = {self.hellos[k].site: (facts | {"k": k}, tree) for k in ids if self.hellos[k].site in connected}
+        requests = {
+            self.hellos[k].site: (facts | {"k": k}, tree) for k in ids if self.hellos[k].site in connected
+        }
         for site in sorted({self.hellos[k].site for k in ids} - connected):
             self.post.absent(site, t)
         self.ready |= set(self.post.ask("setup", t, requests, Limits(0, 0))) if requests else set()

@@ -1,8 +1,9 @@
 """The messages of one run at the SuperLink: sent to nodes, and fetched when they have answered.
 
-`FlowerChannel` asks nodes and collects their answers until a deadline; `Mailbox` sends and fetches single messages.
-Flower's own Grid waits a second and more for pieces of a message that are still on their way, and for up to three
-minutes for those of a node that has stopped sending. This waits for no node: a message counts once it has arrived whole.
+`FlowerChannel` asks nodes and collects their answers until a deadline; `Mailbox` sends and fetches single
+messages. Flower's own Grid waits a second and more for pieces of a message that are still on their way, and
+for up to three minutes for those of a node that has stopped sending. This waits for no node: a message counts
+once it has arrived whole.
 """
 
 # pyright: reportMissingImports=false
@@ -57,7 +58,9 @@ try:
         unpack_message,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+    raise UsageError(
+        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+    ) from error
 
 T = TypeVar("T")
 
@@ -69,13 +72,15 @@ _BUSY_S = 0.1
 _LOOK_S = 1.0
 """How often answers are asked for although none was announced."""
 MOST_AGAIN = 5
-"""How often a request of an exchange that was lost on its way is sent again to a node, which may only say that it has none."""
+"""How often a request of an exchange that was lost on its way is sent again to a node, which may only say
+that it has none."""
 _NODES_S = 0.25
 """How long it is remembered which nodes are there: a round asks several times as it begins."""
 
 
 class Grid(Protocol):
-    """What carries Flower's messages: `Mailbox`. most: bytes of tensors that an answer to what is sent has at most."""
+    """What carries Flower's messages: `Mailbox`. most: bytes of tensors that an answer to what is sent has at
+    most."""
 
     most: int
 
@@ -109,9 +114,15 @@ class FlowerChannel:
         return list(self._nodes)
 
     def ask(
-        self, requests: Mapping[int, SignedMessage], kind: str, t: int, deadline_s: float, most: int = MOST_BYTES
+        self,
+        requests: Mapping[int, SignedMessage],
+        kind: str,
+        t: int,
+        deadline_s: float,
+        most: int = MOST_BYTES,
     ) -> dict[int, SignedMessage | str]:
-        """The deadline is also the messages' time to live: a site that was away does not work off rounds that are over."""
+        """The deadline is also the messages' time to live: a site that was away does not work off rounds that
+        are over."""
         self.grid.most = most
         until = time.monotonic() + deadline_s
         waiting = self._sent(requests, kind, t, until)
@@ -127,7 +138,9 @@ class FlowerChannel:
                 if node is not None:
                     replies.setdefault(node, _reply_content(reply))
             if arrived is not None:
-                idle = {waiting[number] for number in _unless_busy(self.grid.lost, asked) or ()} - set(replies)
+                idle = {waiting[number] for number in _unless_busy(self.grid.lost, asked) or ()} - set(
+                    replies
+                )
                 lost = {node: requests[node] for node in idle if again[node] < MOST_AGAIN}
                 again.update(lost.keys())
                 waiting |= self._sent(lost, kind, t, until, again.total()) if lost else {}
@@ -150,9 +163,11 @@ class FlowerChannel:
         return {number: m.metadata.dst_node_id for number, m in zip(numbers, messages) if number}
 
     def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
-        """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks.
+        """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it
+        still lacks.
 
-        None of them if it was away until the deadline: then nobody was reached, which is no reason to end a run.
+        None of them if it was away until the deadline: then nobody was reached, which is no reason to end a
+        run.
         """
         while True:
             try:
@@ -176,7 +191,8 @@ def _unless_busy(call: Callable[[Sequence[str]], Iterable[T]], numbers: Sequence
 
 
 def _is_transient(error: Any) -> bool:
-    """Whether a call that failed may succeed later: the SuperLink was restarted, or waited too long for its database."""
+    """Whether a call that failed may succeed later: the SuperLink was restarted, or waited too long for its
+    database."""
     return not isinstance(error, HTTPStatusError) or error.response.is_server_error
 
 
@@ -190,9 +206,11 @@ def _reply_content(reply: Message) -> SignedMessage | str:
 
 
 FETCHERS = 16
-"""How many messages are fetched side by side. Nodes that send theirs slowly keep others waiting only if they are so many."""
+"""How many messages are fetched side by side. Nodes that send theirs slowly keep others waiting only if they
+are so many."""
 LOOK_S = 0.025
-"""How long to rest at least between two questions for answers, and how often the bell is listened to meanwhile."""
+"""How long to rest at least between two questions for answers, and how often the bell is listened to
+meanwhile."""
 MOST_REASON = 200
 """Characters of the reason why a reply could not be fetched."""
 _UNAVAILABLE = 3
@@ -201,13 +219,16 @@ _UNAVAILABLE = 3
 
 @contextlib.contextmanager
 def _while_running() -> Iterator[None]:
-    """Raises UnskewError (E507) instead of the refusal that follows once somebody has ended the run at the SuperLink."""
+    """Raises UnskewError (E507) instead of the refusal that follows once somebody has ended the run at the
+    SuperLink."""
     try:
         yield
     except httpx.HTTPStatusError as error:
         if error.response.status_code not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise
-        raise UnskewError("E507", "the run was ended at the server; every finished round is saved.") from error
+        raise UnskewError(
+            "E507", "the run was ended at the server; every finished round is saved."
+        ) from error
 
 
 class Mailbox:
@@ -246,8 +267,12 @@ class Mailbox:
                 message_object_trees=[inflatable_object.get_object_tree(one) for one in all_carried],
             )
             response = self._client.PushMessages(request)
-            objects = {n: o for one in all_carried for n, o in inflatable_object.get_all_nested_objects(one).items()}
-            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, self._run, response.session_id)
+            objects = {
+                n: o for one in all_carried for n, o in inflatable_object.get_all_nested_objects(one).items()
+            }
+            push = make_push_object_fn_protobuf(
+                self._client.PushObject, self._node, self._run, response.session_id
+            )
             send_all(objects, response.objects_to_push, push)
         numbers, now = list(response.message_ids), IdleNodes.now()
         nodes = [message.metadata.dst_node_id for message in messages]
@@ -269,7 +294,8 @@ class Mailbox:
                 return
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The answers to these messages that have arrived since. Raises Paused (E203) when the disk is full."""
+        """The answers to these messages that have arrived since. Raises Paused (E203) when the disk is
+        full."""
         self._look(message_ids)
         there = [number for number, future in self._arriving.items() if future.done()]
         for number in there:
@@ -277,9 +303,11 @@ class Mailbox:
         return [self._arriving.pop(number).result() for number in there]
 
     def lost(self, message_ids: Iterable[str]) -> list[str]:
-        """Those of these messages that nobody will answer, each once: their nodes have asked for messages since and were
-        given none, and have sent no answer."""
-        idle = [n for n in message_ids if n in self._sent and self._idle.last(self._sent[n][0]) > self._sent[n][1]]
+        """Those of these messages that nobody will answer, each once: their nodes have asked for messages
+        since and were given none, and have sent no answer."""
+        idle = [
+            n for n in message_ids if n in self._sent and self._idle.last(self._sent[n][0]) > self._sent[n][1]
+        ]
         self._look(idle)  # an answer that was sent before such a question is there by now
         lost = [number for number in idle if number not in self._arriving]
         for number in lost:
@@ -300,7 +328,8 @@ class Mailbox:
             )
 
     def _fetched(self, head: MessageProto, tree: ObjectTree, until: float) -> Message:
-        """A message with its content, or with an error if its sender does not send that, or nothing can read it.
+        """A message with its content, or with an error if its sender does not send that, or nothing can read
+        it.
 
         Which request it answers is what the server says, whatever its sender has written into it.
         """
@@ -313,7 +342,9 @@ class Mailbox:
         except Paused:
             raise  # this machine's disk is full, which is no fault of the site's
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
-            reason = ("E304 " * isinstance(error, MessageTooLarge) + (str(error) or type(error).__name__))[:MOST_REASON]
+            reason = ("E304 " * isinstance(error, MessageTooLarge) + (str(error) or type(error).__name__))[
+                :MOST_REASON
+            ]
             facts = Metadata(
                 self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"
             )
@@ -329,7 +360,8 @@ class Mailbox:
 
 
 def _with_deadline(end: float, pull: Pull) -> Pull:
-    """This way to pull a piece, until then: a node that sends one now and then must not keep a fetcher for good."""
+    """This way to pull a piece, until then: a node that sends one now and then must not keep a fetcher for
+    good."""
 
     def timely(number: str) -> bytes:
         if time.monotonic() > end:

@@ -1,8 +1,8 @@
-"""A run over a network at the coordinator, from its order to its ending: it greets the sites, checks that their data fit
-together, and conducts the rounds with the engine's loop.
+"""A run over a network at the coordinator, from its order to its ending: it greets the sites, checks that
+their data fit together, and conducts the rounds with the engine's loop.
 
-A run's folder is the simulator's, with `sites.json`, which holds the run's number and who takes part, both fixed when it
-begins, and with `ending.json`, which says how it ended.
+A run's folder is the simulator's, with `sites.json`, which holds the run's number and who takes part, both
+fixed when it begins, and with `ending.json`, which says how it ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ from unskew.federation.protocol.hello import (
     version_differences,
     versions,
 )
-from unskew.federation.protocol.study_rules import ServerView, check_noise, prepare, scaling_remedy, study_settings
+from unskew.federation.protocol.study_rules import (
+    ServerView,
+    check_noise,
+    prepare,
+    scaling_remedy,
+    study_settings,
+)
 from unskew.federation.tickets import Coordinator
 from unskew.methods import registry
 from unskew.privacy import secure_aggregation
@@ -73,7 +79,8 @@ IN_EVERY_ROUND = ("E315",)
 
 @dataclass
 class Notices:
-    """Called with a round, the code of an error and a sentence. What is said before the record is open follows then."""
+    """Called with a round, the code of an error and a sentence. What is said before the record is open
+    follows then."""
 
     say: Callable[[str], None]
     _record: Record | None = None
@@ -81,7 +88,9 @@ class Notices:
     _heard: set[str] = field(default_factory=set)
 
     def __call__(self, t: int, code: str, text: str) -> None:
-        text = printable(text)  # a site names its tensors, and a name may hold a line that looks like another of ours
+        text = printable(
+            text
+        )  # a site names its tensors, and a name may hold a line that looks like another of ours
         event: Row = {"t": t, "code": code, "text": text}
         if self._record:
             self._record.add("events", [event])
@@ -90,8 +99,8 @@ class Notices:
         self.say(f"{code} {text}")
 
     def heard(self, t: int, code: str, text: str) -> None:
-        """Say what the server's loop has written into the record. What it wrote before round 1 has been shown, and what holds
-        in every round is said in the first."""
+        """Say what the server's loop has written into the record. What it wrote before round 1 has been
+        shown, and what holds in every round is said in the first."""
         if t and not (code in IN_EVERY_ROUND and code in self._heard):
             self.say(f"{code} {text}")
         self._heard.add(code)
@@ -104,7 +113,8 @@ class Notices:
 
 
 class RemoteStore(DiskStore):
-    """The store of a run whose private state stays at the sites: only the round of each one's counted state is here."""
+    """The store of a run whose private state stays at the sites: only the round of each one's counted state
+    is here."""
 
     def facts(self) -> dict[str, Any]:
         """Every site with its round: sites are few, and nothing of theirs is in this folder."""
@@ -145,7 +155,10 @@ class NetworkFolder(RunFolder):
         self.notices.open(record)
         check_noise(self.run.method, self.run.fed)
         if (part := self.run.method.protector) and self.min_sites > 1:
-            text = f"'{part.name}' counts every reply whatever the others do, so a round cannot need {self.min_sites} of them"
+            text = (
+                f"'{part.name}' counts every reply whatever the others do, so a round cannot need"
+                f" {self.min_sites} of them"
+            )
             raise UsageError("E506", f"{text}; leave --min-sites at 1.")
         check_memory(self.run.method, self.run.fed)
         local = trainer_of(self.run)
@@ -172,18 +185,21 @@ SIGNED_FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.js
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who is told how a run goes: say: sentences; shown: after every round; ready: once, before anything trains."""
+    """Who is told how a run goes: say: sentences; shown: after every round; ready: once, before anything
+    trains."""
 
     say: Say
     shown: Shown = lambda state, round_: None
     ready: Callable[[Loop], None] = lambda loop: None
 
 
-def conduct(path: Path, settings: Settings, contact: Contact, terms: Terms, listeners: Listeners) -> tuple[Loop, State]:
+def conduct(
+    path: Path, settings: Settings, contact: Contact, terms: Terms, listeners: Listeners
+) -> tuple[Loop, State]:
     """Begin or resume a run over the network and take it to its end.
 
-    Raises UsageError (E504) if the sites do not fit together, Paused (E206) if too few of them answer, StateError (E110)
-    if another process conducts the run, in which case nothing is touched.
+    Raises UsageError (E504) if the sites do not fit together, Paused (E206) if too few of them answer,
+    StateError (E110) if another process conducts the run, in which case nothing is touched.
     """
     path.mkdir(parents=True, exist_ok=True)
     with RunLock(path):  # before the journal is opened: two writers would break its chain
@@ -221,7 +237,9 @@ def _conduct(
     for site in terms.without:
         post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
     present = _gather(post, settings, terms, expected, listeners.say)
-    hellos = _known_sites(post, hellos, present, terms) if roster else _new_sites(post, expected, present, terms)
+    hellos = (
+        _known_sites(post, hellos, present, terms) if roster else _new_sites(post, expected, present, terms)
+    )
     test = prepare(_test_set(terms.test), settings) if terms.test else None
     federation = ServerView.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))
@@ -238,14 +256,17 @@ def _conduct(
 
 
 def _build(federation: ServerView, settings: Settings, method: Method) -> Run:
-    """The run, or the UsageError of a model that does not take what sites hold, which then names one of them."""
+    """The run, or the UsageError of a model that does not take what sites hold, which then names one of
+    them."""
     try:
         return run_on(federation, settings, method)
     except UsageError as error:
         if not federation.layout or error.code not in ("E122", "E123"):
             raise
         site = federation.names[0] if federation.names else "sites"
-        raise UsageError(error.code, f"the model here does not fit the samples of {site}: {error.text}") from None
+        raise UsageError(
+            error.code, f"the model here does not fit the samples of {site}: {error.text}"
+        ) from None
 
 
 def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
@@ -263,19 +284,26 @@ def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
 
 
 def _check_records(path: Path) -> None:
-    """Raises StateError where a run has lost what its sites know it by: its number (E208), or the numbers of its requests
-    (E207). Under a new number sites would take it for another run, of which they train what is left out of their budgets."""
+    """Raises StateError where a run has lost what its sites know it by: its number (E208), or the numbers of
+    its requests (E207). Under a new number sites would take it for another run, of which they train what is
+    left out of their budgets."""
     begun, journal = (path / ROSTER).exists(), path / JOURNAL_FILE
     if not begun and any(path.glob("state*.safetensors")):
         raise StateError(
-            "E208", f"{path / ROSTER} is gone, which holds the number by which sites know the run; {_PUT_BACK}"
+            "E208",
+            f"{path / ROSTER} is gone, which holds the number by which sites know the run; {_PUT_BACK}",
         )
     if begun and not (journal.exists() and journal.stat().st_size):
-        text = f"{journal} is gone, from which requests are numbered, and sites refuse numbers that they have seen"
+        text = (
+            f"{journal} is gone, from which requests are numbered, and sites refuse numbers that they have"
+            " seen"
+        )
         raise StateError("E207", f"{text}; {_PUT_BACK}")
 
 
-def _gather(post: Correspondence, settings: Settings, terms: Terms, expected: list[str], say: Say) -> dict[str, Hello]:
+def _gather(
+    post: Correspondence, settings: Settings, terms: Terms, expected: list[str], say: Say
+) -> dict[str, Hello]:
     """What the sites say, once all have come or `wait_s` is over.
 
     Raises Paused (E206) if too few have, UsageError with a site's own code if too few want to take part.
@@ -301,7 +329,9 @@ def _gather(post: Correspondence, settings: Settings, terms: Terms, expected: li
         text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed."
         if missing or absent[0] not in post.refusals:
             raise Paused("E206", f"{text} Missing: {list_names(absent)}.")
-        refusal = post.refusals[absent[0]]  # to wait is of no use: whoever is absent does not want to take part
+        refusal = post.refusals[
+            absent[0]
+        ]  # to wait is of no use: whoever is absent does not want to take part
         raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
     return present
 
@@ -316,7 +346,9 @@ def _new_sites(
     for site, text in doubted.items():
         remedy = f"If the number is right, admit {site}.pub again with --samples N."
         post.leave_out(site, "E505", f"{text}. It is left out of this run. {remedy}")
-    too_old = {h.site: text for h in there if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))}
+    too_old = {
+        h.site: text for h in there if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))
+    }
     hellos, apart = largest_group([h for h in there if h.site not in doubted and h.site not in too_old])
     _check_enough(len(hellos), "E504", too_old | apart, terms)
     for site, text in (too_old | apart).items():
@@ -325,8 +357,11 @@ def _new_sites(
     return hellos
 
 
-def _known_sites(post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
-    """The sites of a run that goes on. One that holds other data now is not asked until it holds those of then."""
+def _known_sites(
+    post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms
+) -> list[Hello]:
+    """The sites of a run that goes on. One that holds other data now is not asked until it holds those of
+    then."""
     differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
     _check_enough(len(present) - len(differing), "E504", differing, terms)
     for site, text in differing.items():
@@ -354,13 +389,18 @@ def _tell_unscaled(post: Correspondence, hellos: Iterable[Hello], method: Method
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
     """Raises UsageError if too few sites are left without those that cannot take part. out: why, by site."""
     if out and left < max(1, terms.min_sites):
-        text = f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are needed."
+        text = (
+            f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are"
+            " needed."
+        )
         raise UsageError(code, text)
 
 
 def _waiting(missing: list[str], undecided: list[str]) -> str:
     away = [site for site in missing if site not in undecided]
-    what = [f"for {list_names(away)}"] * bool(away) + [f"for approval at {list_names(undecided)}"] * bool(undecided)
+    what = [f"for {list_names(away)}"] * bool(away) + [f"for approval at {list_names(undecided)}"] * bool(
+        undecided
+    )
     return f"; waiting {' and '.join(what)}" if what else ""
 
 
@@ -404,16 +444,21 @@ def _conduct_with_ending(channel: Channel, order: Order) -> None:
         finally:
             text = ending.get("text", "done")
             _say(log, text)
-            if not text.startswith("E110"):  # else another process conducts this run, and will say how it ends
+            if not text.startswith(
+                "E110"
+            ):  # else another process conducts this run, and will say how it ends
                 with suppress(Paused):  # then whoever follows the run sees that the disk is full
                     disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
 
 
 def _end_text(end: SystemExit | KeyboardInterrupt) -> str:
-    """Who ended a run's process: `unskew serve` or somebody else on this machine, or Flower's server (KeyboardInterrupt)."""
+    """Who ended a run's process: `unskew serve` or somebody else on this machine, or Flower's server
+    (KeyboardInterrupt)."""
     if isinstance(end, SystemExit):
         return "E507 the run's process was told to end; every finished round is saved."
-    text = "E507 Flower's server has ended the run: somebody has stopped it, or this machine's clock has jumped."
+    text = (
+        "E507 Flower's server has ended the run: somebody has stopped it, or this machine's clock has jumped."
+    )
     return f"{text} Every finished round is saved."
 
 
@@ -443,7 +488,9 @@ def round_line(done: RoundSummary, loop: Loop) -> str:
     """A finished round: which sites counted, and what was scored last."""
     dropped = f", {done.dropped} dropped" if done.dropped else ""
     scores = latest(loop.record.latest, loop.fed.task.main_score, done.t)
-    return "  ".join([f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s", *scores])
+    return "  ".join(
+        [f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s", *scores]
+    )
 
 
 def _say(log: TextIO, text: str) -> None:

@@ -1,9 +1,9 @@
-"""Runs over a network as files: the order that starts one, the log by which another command follows it to its ending, and
-counts over all runs for Prometheus.
+"""Runs over a network as files: the order that starts one, the log by which another command follows it to its
+ending, and counts over all runs for Prometheus.
 
-`unskew run --on` leaves an order for the process that conducts the run. It is a file of the federation's folder, with a
-name that nobody can guess. Over Flower goes that name alone, so that a stranger who reaches the SuperLink cannot order
-anything.
+`unskew run --on` leaves an order for the process that conducts the run. It is a file of the federation's
+folder, with a name that nobody can guess. Over Flower goes that name alone, so that a stranger who reaches
+the SuperLink cannot order anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Terms:
     """How a run deals with its sites.
 
     min_sites: a round with fewer replies changes nothing. deadline_s: how long an exchange waits for answers.
-    wait_s: how long the run waits for missing sites before round 1. test: a test set at the server, an .npz or a folder.
+    wait_s: how long the run waits for missing sites before round 1. test: a test set at the server, an .npz
+    or a folder.
     without: sites that are not asked.
     """
 
@@ -51,7 +52,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Order:
-    """path: the run's folder; federation: the coordinator's folder; settings: those of the study, as a dictionary."""
+    """path: the run's folder; federation: the coordinator's folder; settings: those of the study, as a
+    dictionary."""
 
     path: Path
     federation: Path
@@ -94,7 +96,8 @@ def read_order(federation: Path, name: str) -> Order:
 
 
 def read_current_order(federation: Path, name: str) -> Order:
-    """An order with what is left of its wait: a process that was killed and started again does not begin to wait anew."""
+    """An order with what is left of its wait: a process that was killed and started again does not begin to
+    wait anew."""
     order, age_s = read_order(federation, name), time.time() - _path(federation, name).stat().st_mtime
     left_s = order.terms.wait_s - max(0.0, age_s)
     return replace(order, terms=replace(order.terms, wait_s=max(0.0, left_s)))
@@ -112,7 +115,8 @@ STATUS_S = 20.0
 """How often Flower is asked whether the run is still alive."""
 LOOK_S = 0.3
 MOST_SILENCES = 2
-"""How often in a row Flower does not answer until that is said: `unskew serve` restarts what was killed within seconds."""
+"""How often in a row Flower does not answer until that is said: `unskew serve` restarts what was killed
+within seconds."""
 LEAST_FREE = 1 << 20
 """Bytes. With fewer a run cannot go on."""
 LOG = "server.log"
@@ -132,7 +136,8 @@ class RunStart:
 
     @staticmethod
     def read(run: Path) -> RunStart:
-        """Raises UsageError (E117) if this is no run over a network that was started, StateError (E208) for damage."""
+        """Raises UsageError (E117) if this is no run over a network that was started, StateError (E208) for
+        damage."""
         try:
             return RunStart(**json.loads((run / STARTED_FILE).read_text()))
         except (FileNotFoundError, NotADirectoryError):
@@ -146,9 +151,9 @@ class RunStart:
 def follow(run: Path, started: RunStart, status: Callable[[], str], say: Say) -> dict[str, Any]:
     """Repeat a run's log from where it was started until it ends. Returns its ending.json.
 
-    status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its process has
-    ended without a word, Paused (E203) if it has because the disk is full, StateError (E110) if another process conducts
-    the run.
+    status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its
+    process has ended without a word, Paused (E203) if it has because the disk is full, StateError (E110) if
+    another process conducts the run.
     """
     log, asked, unanswered = _Log(run / LOG, started.log_at), time.monotonic(), 0
     while True:
@@ -189,7 +194,8 @@ def _check_space(run: Path) -> None:
     left = free.f_bavail * free.f_frsize
     if left < LEAST_FREE:
         text = (
-            f"disk full: the run in {run} cannot write ({left:,} bytes free). The last checkpoint is safe; free space"
+            f"disk full: the run in {run} cannot write ({left:,} bytes free). The last checkpoint is safe;"
+            " free space"
         )
         raise Paused("E203", f"{text}, then: unskew resume {run}")
 
@@ -229,13 +235,16 @@ class _RunTails:
     def site(self, k: int) -> str:
         """The name of the site that is client k."""
         if not self.sites:
-            self.sites = [hello["site"] for hello in json.loads((self.path / "sites.json").read_text())["sites"]]
+            self.sites = [
+                hello["site"] for hello in json.loads((self.path / "sites.json").read_text())["sites"]
+            ]
         return self.sites[k]
 
 
 @dataclass
 class RunMetrics:
-    """Counts over all runs since the server started. last: when the last round ended, in seconds since 1970; 0 for never."""
+    """Counts over all runs since the server started. last: when the last round ended, in seconds since 1970;
+    0 for never."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -265,14 +274,19 @@ class RunMetrics:
                 del self._files[path]
 
     def metrics(self) -> list[Metric]:
-        sent, codes = "Bytes of payloads by the runs' ledgers: in from sites, out to sites.", "Events of runs by code."
+        sent, codes = (
+            "Bytes of payloads by the runs' ledgers: in from sites, out to sites.",
+            "Events of runs by code.",
+        )
         absent = "Rounds in which a site was asked and no answer of it was used."
         return [
             gauge("runs_active", "Runs that go on.", len(self._files)),
             counter("runs_ended", "Runs that have ended, by how.", self.ended, "state"),
             counter("rounds", "Rounds that have ended.", self.rounds),
             counter("round_seconds", "Seconds that these rounds took.", self.seconds),
-            gauge("last_round_timestamp_seconds", "When the last round ended; 0 before the first.", self.last),
+            gauge(
+                "last_round_timestamp_seconds", "When the last round ended; 0 before the first.", self.last
+            ),
             counter("payload_bytes", sent, self.bytes, "direction"),
             counter("absences", absent, self.absences, "site"),
             counter("events", codes, self.events, "code"),
@@ -281,7 +295,11 @@ class RunMetrics:
     def _read(self, files: _RunTails) -> None:
         for row in files.metrics.read():
             if (row["scope"], row["metric"]) == ("train", "seconds"):
-                self.rounds, self.seconds, self.last = self.rounds + 1, self.seconds + row["value"], time.time()
+                self.rounds, self.seconds, self.last = (
+                    self.rounds + 1,
+                    self.seconds + row["value"],
+                    time.time(),
+                )
         for row in files.ledger.read():
             self.bytes["in" if row["way"] == "up" else "out"] += client_lists.total_bytes(row)
         for event in files.events.read():
@@ -289,7 +307,9 @@ class RunMetrics:
                 self.events[event["code"] if event["code"] in PAGES else OTHER] += 1
                 continue
             there = set(client_lists.clients_in(event["answered"]))
-            self.absences.update(files.site(k) for k in client_lists.clients_in(event["asked"]) if k not in there)
+            self.absences.update(
+                files.site(k) for k in client_lists.clients_in(event["asked"]) if k not in there
+            )
 
 
 def _ending(path: Path) -> str:

@@ -1,20 +1,25 @@
-"""Sites that differ suspiciously from the others: in the norms of their replies, in their units of measurement, and in their
-numbers of samples; and how much each site weighs in a run.
+"""Sites that differ suspiciously from the others: in the norms of their replies, in their units of
+measurement, and in their numbers of samples; and how much each site weighs in a run.
 
-Norms. A reply may be finite, of the right shape, and still wreck the model for everybody. A site's change d_k of the
-model is measured by its norm over all trained weights together, and over all statistics of batch normalisation together;
-for what a Part shares, by the norm of all its tensors. It is compared with the median of the other sites', as it is and
-by local step, because a site with many samples moves further and one with few moves further a step.
-    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))      S local steps
-A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). Of two sites either may be the odd one out, so |d_k| must be a
-hundred times that, and what Parts share is not compared. Shared sums grow with the samples: for them r_k > 1,000,000.
-Inputs and features do not: of them the root mean square is compared, whatever the steps, and r_k > 1,000 is refused.
+Norms. A reply may be finite, of the right shape, and still wreck the model for everybody. A site's change d_k
+of the model is measured by its norm over all trained weights together, and over all statistics of batch
+normalisation together; for what a Part shares, by the norm of all its tensors. It is compared with the median
+of the other sites', as it is and by local step, because a site with many samples moves further and one with
+few moves further a step.
+    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))      S local
+    steps
+A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). Of two sites either may be the odd one out, so |d_k|
+must be a hundred times that, and what Parts share is not compared. Shared sums grow with the samples: for
+them r_k > 1,000,000.
+Inputs and features do not: of them the root mean square is compared, whatever the steps, and r_k > 1,000 is
+refused.
 
-Units. Sites may measure in other units, as far as the means and deviations tell that `standardise` asks each site for.
-Channel c of site k is unlike that of site j where
+Units. Sites may measure in other units, as far as the means and deviations tell that `standardise` asks each
+site for. Channel c of site k is unlike that of site j where
     |mu_kc - mu_jc| > 5 sigma_jc    or    sigma_kc > 5 sigma_jc    or    sigma_kc < sigma_jc / 5
-and is remarked on where it is unlike those of most other sites. Pounds lie 7 deviations of a hospital's weights away
-from kilograms. What is 0 and 1 at both, or does not vary at one, tells nothing of units; nor do sites with few samples.
+and is remarked on where it is unlike those of most other sites. Pounds lie 7 deviations of a hospital's
+weights away from kilograms. What is 0 and 1 at both, or does not vary at one, tells nothing of units; nor do
+sites with few samples.
 
 Letters: K replies or sites, J those other than one, C channels.
 """
@@ -54,7 +59,8 @@ ROUNDS_KEPT = 5
 
 @dataclass(frozen=True)
 class Change:
-    """What one client's reply does to the model. ratio: r_k. text: the change and the others', as part of a sentence."""
+    """What one client's reply does to the model. ratio: r_k. text: the change and the others', as part of a
+    sentence."""
 
     client: int
     ratio: float
@@ -64,7 +70,8 @@ class Change:
 
 @dataclass
 class NormOutliers:
-    """Changes of the last rounds. shared: names of the trained weights; steps: by client, local steps of a round."""
+    """Changes of the last rounds. shared: names of the trained weights; steps: by client, local steps of a
+    round."""
 
     shared: Sequence[str]
     steps: Mapping[int, int]
@@ -80,8 +87,9 @@ class NormOutliers:
     ) -> list[Change]:
         """The replies to refuse. Remembers who changed the model most among the others.
 
-        start: the model of all. replies: that passed the gate. received: the weights that a client was sent, where that is
-        not the model of all; it has changed those. of_samples: Parts that share inputs or features of samples.
+        start: the model of all. replies: that passed the gate. received: the weights that a client was sent,
+        where that is not the model of all; it has changed those. of_samples: Parts that share inputs or
+        features of samples.
         """
         sent = {r.client: received(r.client) if received else start for r in replies}
         compared = self._compared(start, sent, replies, of_samples)
@@ -93,14 +101,20 @@ class NormOutliers:
         return list(refused.values())
 
     def suspect(self) -> tuple[int, Change] | None:
-        """(round, change): of the last rounds, the one that was furthest out of proportion; None if none was."""
+        """(round, change): of the last rounds, the one that was furthest out of proportion; None if none
+        was."""
         t, change = max(self._rounds, key=lambda entry: entry[1].ratio, default=(0, None))
         return (t, change) if change and change.ratio > MOST_RATIO else None
 
     def _compared(
-        self, start: Weights, received: Mapping[int, Weights], replies: Sequence[Reply], of_samples: Collection[str]
+        self,
+        start: Weights,
+        received: Mapping[int, Weights],
+        replies: Sequence[Reply],
+        of_samples: Collection[str],
     ) -> list[tuple[str, list[float], float, float]]:
-        """(what, |d_K|, the most times as far, the norm above which that counts), for each quantity to compare."""
+        """(what, |d_K|, the most times as far, the norm above which that counts), for each quantity to
+        compare."""
         if len(replies) < 2:
             return []
         sent = [n for n, w in replies[0].weights.items() if w.is_floating_point()]
@@ -180,10 +194,14 @@ class OutlierFilter:
         steps = {k: -(-int(n) // fed.batch) for k, n in enumerate(fed.sizes)}
         self.proportions = NormOutliers(fed.shared, steps)
 
-    def trained(self, start: Broadcast, replies: list[Reply], spec: gate.Spec, failed: Sequence[Event]) -> list[Reply]:
-        """The replies of a round that may be merged, and those that the gate will name. failed: sites' own E301.
+    def trained(
+        self, start: Broadcast, replies: list[Reply], spec: gate.Spec, failed: Sequence[Event]
+    ) -> list[Reply]:
+        """The replies of a round that may be merged, and those that the gate will name. failed: sites' own
+        E301.
 
-        Raises UsageError (E319) where half of the sites or more failed to train because of a model that one site has spoilt.
+        Raises UsageError (E319) where half of the sites or more failed to train because of a model that one
+        site has spoilt.
         """
         lost = {r.client for r in self._gate(replies, spec)[1] if r.code == "E301"}
         lost |= {r.client for r in replies if not abs(r.loss) <= MOST_LOSS}
@@ -200,7 +218,8 @@ class OutlierFilter:
         return self.in_proportion(start, replies, spec)
 
     def in_proportion(self, start: Broadcast, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
-        """The replies without those that are out of all proportion, whose sites are named. spec: of this exchange."""
+        """The replies without those that are out of all proportion, whose sites are named. spec: of this
+        exchange."""
         passing = {r.client for r in self._gate(replies, spec)[0]}
         compared = [r for r in replies if r.client in passing]
         if spec.encoded:
@@ -241,7 +260,9 @@ def unit_remarks(hellos: Sequence[Hello], replies: Sequence[Reply], part: str) -
     known = [reply for reply in replies if reply.size >= FEWEST]
     if len(known) < 2:
         return {}
-    mu_KC, sigma_KC = (np.stack([r.shares[part][leaf].double().numpy() for r in known]) for leaf in ("mu", "sigma"))
+    mu_KC, sigma_KC = (
+        np.stack([r.shares[part][leaf].double().numpy() for r in known]) for leaf in ("mu", "sigma")
+    )
     texts: dict[str, str] = {}
     for k, reply in enumerate(known):
         others, hello = np.arange(len(known)) != k, hellos[reply.client]
@@ -263,11 +284,16 @@ def _channel_remarks(mu_C: Array, sigma_C: Array, mu_JC: Array, sigma_JC: Array)
     unlike_JC = far | (tells & ((times_JC > MOST_SPREAD) | (times_JC < 1 / MOST_SPREAD)))
     apart_C, times_C = np.median(apart_JC, 0), np.median(times_JC, 0)
     return [
-        ""
-        if 2 * unlike_JC[:, c].sum() <= len(mu_JC)
-        else f"has a mean {apart_C[c]:.3g} of the other sites' standard deviations away from theirs (median)"
-        if 2 * far[:, c].sum() > len(mu_JC)
-        else f"has {times_C[c]:.3g} times the other sites' standard deviation (median)"
+        (
+            ""
+            if 2 * unlike_JC[:, c].sum() <= len(mu_JC)
+            else (
+                f"has a mean {apart_C[c]:.3g} of the other sites' standard deviations away from theirs"
+                " (median)"
+                if 2 * far[:, c].sum() > len(mu_JC)
+                else f"has {times_C[c]:.3g} times the other sites' standard deviation (median)"
+            )
+        )
         for c in range(len(mu_C))
     ]
 
@@ -300,15 +326,16 @@ MOST_LINES = 30
 DECISIVE = 0.5
 """A site with more of the weight than this decides alone what the model becomes."""
 MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
-"""A number of samples is doubted if it is so many times the median of the other sites', and at least so large."""
+"""A number of samples is doubted if it is so many times the median of the other sites', and at least so
+large."""
 
 
 def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[str, str]:
-    """By site whose number of samples is out of all proportion to the other sites', what it says, as a sentence
-    without its full stop.
+    """By site whose number of samples is out of all proportion to the other sites', what it says, as a
+    sentence without its full stop.
 
-    What some methods share grows with the largest number, so a single false one makes every honest site refuse. bounds:
-    a number that was agreed with its site is not doubted.
+    What some methods share grows with the largest number, so a single false one makes every honest site
+    refuse. bounds: a number that was agreed with its site is not doubted.
     """
     texts: dict[str, str] = {}
     for hello in hellos:
@@ -318,20 +345,27 @@ def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[
             ("test", hello.test, median([h.test for h in others] or [hello.test])),
         ):
             if hello.site not in bounds and number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
-                claim = f"{hello.site} says it holds {number:,} {what} samples, the other sites {usual:,g} (median)"
+                claim = (
+                    f"{hello.site} says it holds {number:,} {what} samples, the other sites {usual:,g}"
+                    " (median)"
+                )
                 texts[hello.site] = claim
     return texts
 
 
-def weight_lines(hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]) -> list[str]:
-    """A line for each site that trains: its samples, the bound on them, its weight if all answer; and a warning."""
+def weight_lines(
+    hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]
+) -> list[str]:
+    """A line for each site that trains: its samples, the bound on them, its weight if all answer; and a
+    warning."""
     training = [h for h in hellos if h.train]
     equal = settings.weighting == "equal" or method.weighting == "equal"
     total = sum(h.train for h in training)
     raw_K = [1 / len(training) if equal else h.train / total for h in training]
     weight_K = cap_weights(raw_K, settings.cap)
     lines = [
-        f"{'weights' if not i else '':<7} {h.site:<20} {h.train:>13,} samples {_bound_text(h, bounds):<22} {p:>6.1%}{_cap_text(p, raw)}"
+        f"{'weights' if not i else '':<7} {h.site:<20} {h.train:>13,} samples {_bound_text(h, bounds):<22}"
+        f" {p:>6.1%}{_cap_text(p, raw)}"
         for i, (h, p, raw) in enumerate(zip(training[:MOST_LINES], weight_K, raw_K))
     ]
     if len(training) > MOST_LINES:
@@ -339,7 +373,9 @@ def weight_lines(hellos: Sequence[Hello], method: Method, settings: Settings, bo
     largest = max(range(len(training)), key=lambda k: weight_K[k])
     if len(training) > 1 and weight_K[largest] > DECISIVE + 1e-9:
         site = training[largest].site
-        lines.append(f"        {site} outweighs all others together; --cap 0.5 or --weighting equal limits it.")
+        lines.append(
+            f"        {site} outweighs all others together; --cap 0.5 or --weighting equal limits it."
+        )
     return lines
 
 

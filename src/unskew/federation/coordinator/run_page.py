@@ -60,7 +60,8 @@ def _read(path: Path) -> tuple[RunData | None, str]:
 
 
 def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:
-    """Of every site of a run over a network: in how many rounds it was asked and its answer used, and its last score."""
+    """Of every site of a run over a network: in how many rounds it was asked and its answer used, and its
+    last score."""
     rows: list[dict[str, Any]] = [
         {"name": hello["site"], "train": hello["train"], "asked": 0, "answered": 0, "last": 0, "score": ""}
         for hello in _json(path / "sites.json").get("sites", [])
@@ -84,7 +85,11 @@ def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, 
 def scores(run: RunData) -> list[dict[str, str]]:
     """Every score over all clients: the last and the best."""
     return [
-        {"name": f"{scope} {metric}", "last": _score_text(run, metric, values[-1]), "best": _best(run, metric, values)}
+        {
+            "name": f"{scope} {metric}",
+            "last": _score_text(run, metric, values[-1]),
+            "best": _best(run, metric, values),
+        }
         for (scope, metric), (_, values) in sorted(run.metrics.items())
         if metric in SHOWN and len(values)
     ]

@@ -1,7 +1,8 @@
-"""The round's exchange over a network with secure aggregation: training, shares, masked numbers, and the opening of the sum.
+"""The round's exchange over a network with secure aggregation: training, shares, masked numbers, and the
+opening of the sum.
 
-Sites that leave before they send their numbers are left out of the sum, whatever the reason; where too few remain
-nothing is opened, and the round is skipped.
+Sites that leave before they send their numbers are left out of the sum, whatever the reason; where too few
+remain nothing is opened, and the round is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from unskew.errors import Paused
 from unskew.federation.coordinator.site_exchange import MOST_VOID_ROUNDS, SiteExchange
 from unskew.federation.protocol.wire_format import Limits, Packet
 from unskew.federation.sums.primitives import dtype_of
-from unskew.federation.sums.roster import KEYS, MOST_KEY, MOST_SEALED, MOST_SIGNATURE, Roster, RosterEntry, is_texts
+from unskew.federation.sums.roster import (
+    KEYS,
+    MOST_KEY,
+    MOST_SEALED,
+    MOST_SIGNATURE,
+    Roster,
+    RosterEntry,
+    is_texts,
+)
 from unskew.federation.sums.sum_opening import Opening, SumNotOpened, false_share_text
 from unskew.privacy.fixed_point import shares_of_weight
 from unskew.privacy.secure_aggregation import LEAST_SITES, SUM
@@ -39,7 +48,8 @@ MOST_SAMPLES = 1e15
 
 @dataclass
 class SecureExchange(SiteExchange):
-    """The exchange of a run whose replies are summed before anybody sees them; every other exchange is refused with the run."""
+    """The exchange of a run whose replies are summed before anybody sees them; every other exchange is
+    refused with the run."""
 
     run: Run | None = None
 
@@ -53,7 +63,8 @@ class SecureExchange(SiteExchange):
         self.weighting, self.cap = run.weighting, run.settings.cap
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As many equal replies as sites are in the sum; none, and an event that says why, if it is not opened.
+        """As many equal replies as sites are in the sum; none, and an event that says why, if it is not
+        opened.
 
         Raises Paused (E206) after three such rounds in a row.
         """
@@ -62,7 +73,9 @@ class SecureExchange(SiteExchange):
             header["score"], limits = scored.lr, limits + self.scores.limits
         packets = self.sites.ask("train", start, cohort, header, limits)
         if scored:
-            self.scores.write(scored, cohort, {k: packet.tree.get("score", {}) for k, packet in packets.items()})
+            self.scores.write(
+                scored, cohort, {k: packet.tree.get("score", {}) for k, packet in packets.items()}
+            )
         try:
             replies = self._summed(start, self._listed(start.t, packets))
             self.dropped.note(start.t, {r.client for r in replies})
@@ -72,13 +85,17 @@ class SecureExchange(SiteExchange):
             self.dropped.note(start.t, ())
             self._void += 1
             if self._void >= MOST_VOID_ROUNDS:
-                text = f"{why} Round {start.t} is the {MOST_VOID_ROUNDS}rd in a row without a sum, so the run pauses"
+                text = (
+                    f"{why} Round {start.t} is the {MOST_VOID_ROUNDS}rd in a row without a sum, so the run"
+                    " pauses"
+                )
                 raise Paused("E206", f"{text}; every round before it is saved.") from None
             self.sites.tell(start.t, why.code, f"round {start.t}: {why} Round skipped, model unchanged.")
             return []
 
     def _summed(self, start: Broadcast, roster: Roster) -> list[Reply]:
-        """The phases after the training. Raises SumNotOpened where too few sites are left, or the sum is none."""
+        """The phases after the training. Raises SumNotOpened where too few sites are left, or the sum is
+        none."""
         opening = self._opening(start.t, roster)
         came, left = list(opening.vectors), list(opening.left)
         headers = {self._id(site): {"came": came, "left": left} for site in came}
@@ -87,13 +104,18 @@ class SecureExchange(SiteExchange):
             headers = {k: {**header, "signatures": signatures} for k, header in headers.items()}
         packets = self.sites.follow_up("open", start.t, headers, NO_TENSORS)
         given = {
-            self._site(k): shares for k, p in packets.items() if (shares := self._given(start.t, k, p, {*came, *left}))
+            self._site(k): shares
+            for k, p in packets.items()
+            if (shares := self._given(start.t, k, p, {*came, *left}))
         }
         total = opening.total(given)
         for giver, dealers in sorted(opening.false.items()):
             self.sites.tell(start.t, "E526", false_share_text(giver, dealers, start.t))
         if problem := self.numbers.problem(total, len(came)):
-            text = f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it nobody can see"
+            text = (
+                f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it nobody"
+                " can see"
+            )
             raise SumNotOpened(f"{text}.", "E526")
         if cut := self.numbers.cut(total):
             self.sites.tell(start.t, "E322", clipping_event(start.t, cut, len(came), self.secure))
@@ -107,7 +129,9 @@ class SecureExchange(SiteExchange):
         needed = max(self.secure.needed(len(roster)), self.sites.min_sites)
         self._need(len(roster), len(roster), max(LEAST_SITES, needed), "have trained")
         rows = [one.as_json() for one in roster.listed]
-        packets = self.sites.follow_up("share", t, {self._id(s): {"roster": rows} for s in roster.sites}, NO_TENSORS)
+        packets = self.sites.follow_up(
+            "share", t, {self._id(s): {"roster": rows} for s in roster.sites}, NO_TENSORS
+        )
         dealt = self._alike(
             t, {self._site(k): p.header for k, p in packets.items() if self._has_dealt(t, k, p, roster)}
         )
@@ -121,12 +145,16 @@ class SecureExchange(SiteExchange):
         left = tuple(sorted(set(dealt) - set(vectors)))
         commitments = {site: str(header["seed"]) for site, header in dealt.items()}
         context = str(next(iter(dealt.values()))["context"])
-        return Opening(roster, self.secure.needed(len(roster)), self.secure.bits, context, commitments, vectors, left)
+        return Opening(
+            roster, self.secure.needed(len(roster)), self.secure.bits, context, commitments, vectors, left
+        )
 
     def _signatures(self, t: int, headers: Mapping[int, dict[str, Any]], opening: Opening) -> dict[str, str]:
         """By site, its signature of who came and who left, without which no site gives a key away."""
         packets = self.sites.follow_up("agree", t, headers, NO_TENSORS)
-        signatures = {self._site(k): str(p.header.get("signature"))[:MOST_SIGNATURE] for k, p in packets.items()}
+        signatures = {
+            self._site(k): str(p.header.get("signature"))[:MOST_SIGNATURE] for k, p in packets.items()
+        }
         self._need(len(signatures), len(opening.roster), opening.needed, "have signed who left")
         return signatures
 
@@ -140,7 +168,8 @@ class SecureExchange(SiteExchange):
         return dealt
 
     def _listed(self, t: int, packets: Mapping[int, Packet]) -> Roster:
-        """The sites that have trained and sent their keys, in the order of client ids, as a simulation weighs them.
+        """The sites that have trained and sent their keys, in the order of client ids, as a simulation weighs
+        them.
 
         Their samples are at most as many as they registered.
         """
@@ -150,7 +179,9 @@ class SecureExchange(SiteExchange):
             if n == 0:
                 continue
             if not _are_keys(keys) or not isinstance(n, int | float) or not 0 < n < MOST_SAMPLES:
-                self._tell(t, k, "E303", "its number of samples or its keys are missing. It is left out of the sum.")
+                self._tell(
+                    t, k, "E303", "its number of samples or its keys are missing. It is left out of the sum."
+                )
                 continue
             listed.append(RosterEntry(self._site(k), min(float(n), float(self.sites.hellos[k].train)), *keys))
         roster = Roster(tuple(_without_twins(listed)))
@@ -161,7 +192,9 @@ class SecureExchange(SiteExchange):
 
     def _has_dealt(self, t: int, k: int, packet: Packet, roster: Roster) -> bool:
         dealt, others = packet.header.get("dealt"), set(roster.sites) - {self._site(k)}
-        digests = all(re.fullmatch(r"[0-9a-f]{64}", str(packet.header.get(name))) for name in ("seed", "context"))
+        digests = all(
+            re.fullmatch(r"[0-9a-f]{64}", str(packet.header.get(name))) for name in ("seed", "context")
+        )
         if digests and is_texts(dealt, MOST_SEALED) and set(dealt) == others:
             return True
         self._tell(t, k, "E303", "it has not dealt a share to every site. It is left out of the sum.")
@@ -171,7 +204,9 @@ class SecureExchange(SiteExchange):
         try:
             return self.numbers.vector(packet.tree, dtype_of(self.secure.bits))
         except (ValueError, AttributeError, TypeError):
-            self._tell(t, k, "E303", "its numbers are others than those that are summed. It is left out of the sum.")
+            self._tell(
+                t, k, "E303", "its numbers are others than those that are summed. It is left out of the sum."
+            )
             return None
 
     def _given(self, t: int, k: int, packet: Packet, about: set[str]) -> dict[str, bytes] | None:
@@ -181,7 +216,9 @@ class SecureExchange(SiteExchange):
                 raise ValueError
             return {site: base64.b64decode(text, validate=True) for site, text in texts.items()}
         except ValueError:
-            self._tell(t, k, "E303", "it gave shares of other sites than it was asked for. They are not used.")
+            self._tell(
+                t, k, "E303", "it gave shares of other sites than it was asked for. They are not used."
+            )
             return None
 
     def _need(self, sites: int, of: int, needed: int, what: str) -> None:
@@ -201,7 +238,9 @@ class SecureExchange(SiteExchange):
 def _are_keys(value: Any) -> TypeGuard[tuple[str, str, str]]:
     """Whether these are a site's public keys, as far as their form goes."""
     return (
-        isinstance(value, list) and len(value) == KEYS and all(isinstance(k, str) and len(k) <= MOST_KEY for k in value)
+        isinstance(value, list)
+        and len(value) == KEYS
+        and all(isinstance(k, str) and len(k) <= MOST_KEY for k in value)
     )
 
 

@@ -1,7 +1,8 @@
-"""The programs of `unskew serve`: the front, which sites reach, Flower's SuperLink behind it, and one process for each run.
+"""The programs of `unskew serve`: the front, which sites reach, Flower's SuperLink behind it, and one process
+for each run.
 
-The server takes the tasks of ordered runs, and ends every other run before any of it runs. `program_lines` prints all
-programs that unskew starts as shell lines for a security review.
+The server takes the tasks of ordered runs, and ends every other run before any of it runs. `program_lines`
+prints all programs that unskew starts as shell lines for a security review.
 """
 
 from __future__ import annotations
@@ -103,13 +104,23 @@ class Conductors:
 
     def _begin(self, task: Task) -> None:
         if task.app_hash != APP_HASH:
-            what = f"it brings an app of its own (SHA-256 {task.app_hash[:16] or 'unknown'}), of which nothing was run"
+            what = (
+                f"it brings an app of its own (SHA-256 {task.app_hash[:16] or 'unknown'}), of which nothing"
+                " was run"
+            )
             return self._refuse(task, what)
         name = self._link.order_of(task)
         if not orders.exists(self.home.folder, name):
             return self._refuse(task, "no order of this coordinator belongs to it")
         flower = self.home.folder / "flower"
-        command = [sys.executable, "-P", "-m", "unskew.federation.coordinator.conductor", str(self.home.folder), name]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "unskew.federation.coordinator.conductor",
+            str(self.home.folder),
+            name,
+        ]
         env = programs.environment(flower, **{TASK: f"{task.run} {task.number} {task.token}"})
         path = orders.read_order(self.home.folder, name).path
         program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
@@ -148,7 +159,8 @@ MOST_ENDS, WITHIN_S = 3, 60.0
 
 @dataclass
 class Server:
-    """What `unskew serve` runs. bind: the address to listen at; default: the host if it is an address, else 0.0.0.0.
+    """What `unskew serve` runs. bind: the address to listen at; default: the host if it is an address, else
+    0.0.0.0.
 
     Raises UsageError (E503) without TLS at an address that other machines reach.
     """
@@ -169,7 +181,9 @@ class Server:
         flower = self.home.folder / "flower"
         self.bind = self.bind or default_bind(self.home.host)
         if not self.home.tls and not is_local(self.bind):
-            raise UsageError("E503", f"without TLS the server listens on loopback only; got --bind {self.bind}.")
+            raise UsageError(
+                "E503", f"without TLS the server listens on loopback only; got --bind {self.bind}."
+            )
         superlink.choose_inner_port(self.home)
         self.renewal = Renewal(self.home, self.say)
         self.conductors, self._link = Conductors(self.home, self.say, self.form), SuperLink(self.home)
@@ -215,16 +229,22 @@ class Server:
         for fact in facts:
             self.refused += int(fact["times"])
             self.say(
-                f"refused {fact['who']}: {fact['why']}" + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
+                f"refused {fact['who']}: {fact['why']}"
+                + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
             )
         try:
             journal.record_events(self.home, [("refused", fact) for fact in facts])
-        except (UnskewError, OSError) as error:  # a disk that strangers' attempts have filled must not end the server
+        except (
+            UnskewError,
+            OSError,
+        ) as error:  # a disk that strangers' attempts have filled must not end the server
             self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
 
     def _ended(self, program: Program) -> None:
         now = time.monotonic()
-        self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S] + [(now, program.name)]
+        self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S] + [
+            (now, program.name)
+        ]
         if [name for _, name in self._ends].count(program.name) >= MOST_ENDS:
             raise UsageError("E507", f"{program.name} does not stay up; see {program.log}.")
 
@@ -239,7 +259,8 @@ class Server:
 
 
 def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
-    """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one runs already."""
+    """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one
+    runs already."""
     bind = bind.removeprefix("[").removesuffix("]")
     check_free(bind or default_bind(home.host), home.port)
     superlink.choose_inner_port(home, again=True)
@@ -273,7 +294,9 @@ class ServerMetrics:
         ]
         if home.tls:
             until = certificates.read(home.folder / "server.crt").not_valid_after_utc.timestamp()
-            figures.append(gauge("certificate_expiry_timestamp_seconds", "When the server's certificate ends.", until))
+            figures.append(
+                gauge("certificate_expiry_timestamp_seconds", "When the server's certificate ends.", until)
+            )
         return figures
 
     def problem(self) -> str:
@@ -290,7 +313,8 @@ def program_lines(home: Coordinator) -> str:
     lines += [f"# at the coordinator: unskew serve {home.name}", _shell_line(server.front.command)]
     lines += [_shell_line(server.program.command), ""]
     lines += [
-        "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with the run"
+        "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with"
+        " the run"
     ]
     conductor = ["python", "-m", "unskew.federation.coordinator.conductor", str(home.folder), "ORDER"]
     lines += [f"export {TASK}='RUN TASK TOKEN'", _shell_line(conductor)]
@@ -302,7 +326,10 @@ def program_lines(home: Coordinator) -> str:
 
 def _site_lines(site: str) -> list[str]:
     worker = ["python", "-m", "unskew.federation.site.worker", "site", "PATH", "--device", "cpu"]
-    lines = ["", f"# at {site}: unskew site run --data PATH, which speaks to the server itself and starts only"]
+    lines = [
+        "",
+        f"# at {site}: unskew site run --data PATH, which speaks to the server itself and starts only",
+    ]
     return [*lines, f"export {SOCKET}=PRIVATE_FOLDER/worker", _shell_line(worker)]
 
 

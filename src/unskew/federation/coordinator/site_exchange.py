@@ -1,11 +1,12 @@
-"""The round's exchange over a network: what the in-process trainer does is done by sites, which also score themselves.
+"""The round's exchange over a network: what the in-process trainer does is done by sites, which also score
+themselves.
 
-Scores: the weights that go down for a round are those whose scores the round before is owed, so sites score them on the
-way and that round's metrics are written then. Only the last round's scores need an exchange of their own. The server
-scores its own test set if it has one.
+Scores: the weights that go down for a round are those whose scores the round before is owed, so sites score
+them on the way and that round's metrics are written then. Only the last round's scores need an exchange of
+their own. The server scores its own test set if it has one.
 
-Dropped replies: what sites have sent is in the run's ledger even where no merge has seen it, because it is malformed, out
-of proportion, of too many samples or in a round with too few replies. `events.jsonl` says why.
+Dropped replies: what sites have sent is in the run's ledger even where no merge has seen it, because it is
+malformed, out of proportion, of too many samples or in a round with too few replies. `events.jsonl` says why.
 
 Letters: M metrics.
 """
@@ -79,17 +80,27 @@ class DroppedReplies:
     ) -> None:
         """Write down what came of clients that are not among `used`.
 
-        shares: by Part, where they are not the training's. early: the clients whose answers to early trips are used, where
-        there are such answers.
+        shares: by Part, where they are not the training's. early: the clients whose answers to early trips
+        are used, where there are such answers.
         """
         declared = {**self.spec.shares, **(shares or {})}
         rows = [
-            {"t": t, "way": "up", "share": share, "clients": [k], "bytes": size,
-             "reads": "sum" if share == SUM else "each", "guarantee": "none",
-             **_disclosure(share, declared), "dropped": True}
+            {
+                "t": t,
+                "way": "up",
+                "share": share,
+                "clients": [k],
+                "bytes": size,
+                "reads": "sum" if share == SUM else "each",
+                "guarantee": "none",
+                **_disclosure(share, declared),
+                "dropped": True,
+            }
             for k, tree in self.came.items()
-            for share, size in _by_share(_sizes(_unused(tree, k in used, early is None or k in early)), declared).items()
-        ]  # fmt: skip
+            for share, size in _by_share(
+                _sizes(_unused(tree, k in used, early is None or k in early)), declared
+            ).items()
+        ]
         self.came = {}
         self.record.add("ledger", rows)
 
@@ -120,7 +131,8 @@ def _by_share(sizes: Sizes, declared: Mapping[str, Mapping[str, Share]]) -> Size
 
 
 def _disclosure(name: str, declared: Mapping[str, Mapping[str, Share]]) -> dict[str, Any]:
-    """What the ledger says of a share: what it discloses, and of how many samples. Of what nobody declared, the most."""
+    """What the ledger says of a share: what it discloses, and of how many samples. Of what nobody declared,
+    the most."""
     part, _, leaf = name.partition("/")
     share = next((s for path, s in declared.get(part, {}).items() if path.split("/")[0] == leaf), Share(()))
     if name in ("w", SUM):
@@ -129,9 +141,11 @@ def _disclosure(name: str, declared: Mapping[str, Mapping[str, Share]]) -> dict[
 
 
 MOST_SCORE = 1e100
-"""No score is larger than this: sums over sites must stay finite, or the run's files would hold what is no number."""
+"""No score is larger than this: sums over sites must stay finite, or the run's files would hold what is no
+number."""
 ScoresByScope = dict[str, dict[int, Tensor]]
-"""Scope ("global", "kept" or "personal") -> client -> [M]; "SCOPE.METRIC" -> client -> [1], where it is defined there."""
+"""Scope ("global", "kept" or "personal") -> client -> [M]; "SCOPE.METRIC" -> client -> [1], where it is
+defined there."""
 
 
 @dataclass
@@ -148,7 +162,8 @@ class SiteScores:
         self.metrics = score_names(fed)
         scopes, beside = ("global", "kept", "personal"), [metric.key for metric in fed.metrics]
         self.beside = {score_key(scope, m): (scope, m) for scope in scopes for m in beside}
-        """By the name that it has among a site's scores, whose weights a metric that the study names is of, and which it is."""
+        """By the name that it has among a site's scores, whose weights a metric that the study names is of,
+        and which it is."""
         self.limits = Limits(8 * len(self.metrics) + 16 * len(beside), 2 + 2 * len(beside))
         """The most that the scores of a site take."""
         nobody_uses_the_servers = local.keeps_model and local.sent and any(h.test for h in hellos)
@@ -156,8 +171,13 @@ class SiteScores:
         """Whether `global` is the score of the server's test set."""
 
     def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[Row]:
-        """Metric rows of the server's test set; after the last round also those of the sites, which are asked here."""
-        rows = [r for r in self.own.rows(t, start, store, last) if r["scope"] == "global"] if self.server_scores else []
+        """Metric rows of the server's test set; after the last round also those of the sites, which are asked
+        here."""
+        rows = (
+            [r for r in self.own.rows(t, start, store, last) if r["scope"] == "global"]
+            if self.server_scores
+            else []
+        )
         return rows + (self._site_rows(t, self._ask(start, range(len(self.sites.hellos)))) if last else [])
 
     def due(self, start: Broadcast) -> Broadcast | None:
@@ -168,12 +188,15 @@ class SiteScores:
         return replace(start, t=t, lr=self.sites.settings.lr_in(t))
 
     def write(self, scored: Broadcast, cohort: Sequence[int], answers: Mapping[int, Any]) -> None:
-        """Write the metrics of the round before. answers: of the cohort; sites that did not train are asked here."""
+        """Write the metrics of the round before. answers: of the cohort; sites that did not train are asked
+        here."""
         hellos = self.sites.hellos
         trained = [k for k in cohort if hellos[k].train]
         by_scope = self._checked(scored, {k: answers[k] for k in trained if k in answers})
         others = self._ask(scored, [k for k in range(len(hellos)) if k not in trained])
-        both = {scope: dict(sorted({**values, **others[scope]}.items())) for scope, values in by_scope.items()}
+        both = {
+            scope: dict(sorted({**values, **others[scope]}.items())) for scope, values in by_scope.items()
+        }
         self.record.add("metrics", self._site_rows(scored.t, both))
 
     def unasked(self, t: int, answers: Mapping[int, Any]) -> None:
@@ -187,7 +210,9 @@ class SiteScores:
         asked = [k for k in ids if self.sites.hellos[k].test]
         if asked:
             weights = size_in_bytes({n: start.weights[n] for n in self.sites.local.sent})
-            self._charge(start.t, "down", "w (to be scored)", asked, weights + size_in_bytes(start.to(asked[0]).down))
+            self._charge(
+                start.t, "down", "w (to be scored)", asked, weights + size_in_bytes(start.to(asked[0]).down)
+            )
         packets: dict[int, Packet] = self.sites.ask("score", start, asked, {}, self.limits)
         return self._checked(start, {k: packet.tree for k, packet in packets.items()})
 
@@ -214,7 +239,8 @@ class SiteScores:
         return by_scope
 
     def _beside(self, answers: ScoresByScope, scope: str, k: int) -> dict[str, float]:
-        """The metrics that the study names, as site k gave them; those that are undefined there are not among them."""
+        """The metrics that the study names, as site k gave them; those that are undefined there are not among
+        them."""
         mine = {m: answers[name] for name, (of, m) in self.beside.items() if of == scope and name in answers}
         return {m: float(values[k]) for m, values in mine.items() if k in values}
 
@@ -230,14 +256,24 @@ class SiteScores:
         return gate.leaf_problem(f"score/{scope}", values, share)
 
     def _charge(self, t: int, way: str, what: str, ids: list[int], size: int, **more: bool) -> None:
-        facts = {"t": t, "way": way, "share": what, "clients": client_lists.encode_clients(ids), "bytes": size}
+        facts = {
+            "t": t,
+            "way": way,
+            "share": what,
+            "clients": client_lists.encode_clients(ids),
+            "bytes": size,
+        }
         disclosed = {"kind": "statistics", "samples": "client"} if way == "up" else {}
         self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"} | disclosed | more])
 
     def _site_rows(self, t: int, answers: ScoresByScope) -> list[Row]:
-        """As in one process; without a test set at the server, `global` is the mean over the sites' test samples."""
+        """As in one process; without a test set at the server, `global` is the mean over the sites' test
+        samples."""
         by_site = {
-            scope: {k: dict(zip(self.metrics, v.tolist())) | self._beside(answers, scope, k) for k, v in values.items()}
+            scope: {
+                k: dict(zip(self.metrics, v.tolist())) | self._beside(answers, scope, k)
+                for k, v in values.items()
+            }
             for scope, values in answers.items()
             if scope not in self.beside
         }
@@ -246,7 +282,9 @@ class SiteScores:
         personal = by_site["personal"] or on_clients
         rows: list[Row] = []
         if self.sites.local.sent and not self.server_scores and on_clients:
-            scores = pool(self.sites.local.fed, on_clients, {k: self.sites.hellos[k].test for k in on_clients})
+            scores = pool(
+                self.sites.local.fed, on_clients, {k: self.sites.hellos[k].test for k in on_clients}
+            )
             rows = [score_row(t, "global", metric, value) for metric, value in scores.items()]
         scopes = {"global@client": on_clients} if self.sites.local.sent else {}
         for scope, values in (scopes | {"personal@client": personal}).items():
@@ -255,12 +293,14 @@ class SiteScores:
 
 
 MOST_VOID_ROUNDS = 3
-"""After so many rounds in a row with too few replies the run pauses, instead of using up the rest of its rounds."""
+"""After so many rounds in a row with too few replies the run pauses, instead of using up the rest of its
+rounds."""
 
 
 @dataclass
 class SiteExchange:
-    """The engine's Exchange for clients that are sites. Noise that protects comes from the server's operating system."""
+    """The engine's Exchange for clients that are sites. Noise that protects comes from the server's operating
+    system."""
 
     sites: Attendance
     scores: SiteScores
@@ -290,16 +330,23 @@ class SiteExchange:
         self.sites.local.close()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """One exchange for the training, what early trips ask for, and the scores that the round before is owed.
+        """One exchange for the training, what early trips ask for, and the scores that the round before is
+        owed.
 
-        Returns no reply at all, and says why, if fewer than `min_sites` have come. Raises Paused (E206) when that has
-        happened in three rounds in a row.
+        Returns no reply at all, and says why, if fewer than `min_sites` have come. Raises Paused (E206) when
+        that has happened in three rounds in a row.
         """
         local = self.sites.local
-        early = [(p, trip) for p, trip in due_trips(local.method, start.t, self.sites.settings.rounds) if trip.early]
+        early = [
+            (p, trip)
+            for p, trip in due_trips(local.method, start.t, self.sites.settings.rounds)
+            if trip.early
+        ]
         shares = {p.name: trip.shares(local.fed) for p, trip in early}
         limits = limits_of(self.spec) + limits_of(gate.Spec({}, shares, {}))
-        header: dict[str, Any] = {"early": [[p.name, trip_index(trip, p.trips)] for p, trip in early]} if early else {}
+        header: dict[str, Any] = (
+            {"early": [[p.name, trip_index(trip, p.trips)] for p, trip in early]} if early else {}
+        )
         if scored := self.scores.due(start):
             header["score"], limits = scored.lr, limits + self.scores.limits
         with self.sites.post.holding("E301") as failed:
@@ -321,7 +368,8 @@ class SiteExchange:
         asked: tuple[Broadcast | None, gate.Spec],
         failed: Sequence[Event],
     ) -> list[Reply]:
-        """The replies in these packets that may be merged. asked: whose scores were asked for, and what early trips ask for.
+        """The replies in these packets that may be merged. asked: whose scores were asked for, and what early
+        trips ask for.
 
         failed: sites' own E301. Raises Paused as `train` does.
         """
@@ -370,7 +418,9 @@ class SiteExchange:
             raise Paused("E206", text)
         return replies
 
-    def _read(self, t: int, packets: Mapping[int, Packet], read: Callable[[int, Packet], Reply | None]) -> list[Reply]:
+    def _read(
+        self, t: int, packets: Mapping[int, Packet], read: Callable[[int, Packet], Reply | None]
+    ) -> list[Reply]:
         """The replies in these packets; a malformed one is dropped and its site named."""
         replies = []
         for k, packet in packets.items():
@@ -388,7 +438,8 @@ class SiteExchange:
         return replies
 
     def _with_a_loss(self, t: int, replies: Sequence[Reply]) -> list[Reply]:
-        """The replies to training whose loss is a number that can be averaged; the sites of the others are named."""
+        """The replies to training whose loss is a number that can be averaged; the sites of the others are
+        named."""
         for reply in replies:
             if not abs(reply.loss) <= MOST_LOSS:
                 text = f"the loss is no number up to {MOST_LOSS:g} in size. Reply dropped."

@@ -1,9 +1,9 @@
-"""The coordinator's SuperLink: the commands that start it and the front, the one app that it may run, and the coordinator's
-calls to it, which admit sites, start, look at and stop runs, and take their tasks.
+"""The coordinator's SuperLink: the commands that start it and the front, the one app that it may run, and the
+coordinator's calls to it, which admit sites, start, look at and stop runs, and take their tasks.
 
-Flower starts runs of apps only. An app's archive can hold any Python, so nothing of an archive is ever unpacked. Ours
-names the installed server's code and holds none: its SHA-256 says whether a run is ours, and what the run is to do is in
-an order on the coordinator's own disk.
+Flower starts runs of apps only. An app's archive can hold any Python, so nothing of an archive is ever
+unpacked. Ours names the installed server's code and holds none: its SHA-256 says whether a run is ours, and
+what the run is to do is in an order on the coordinator's own disk.
 """
 
 # pyright: reportMissingImports=false
@@ -78,19 +78,31 @@ def superlink_command(home: Coordinator, secret: Path) -> list[str]:
 
 def front_command(home: Coordinator, bind: str) -> list[str]:
     """The command that starts the front. bind: the address that sites reach."""
-    return [sys.executable, "-P", "-m", "unskew.federation.front", str(home.folder), bind, str(inner_port(home))]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "unskew.federation.front",
+        str(home.folder),
+        bind,
+        str(inner_port(home)),
+    ]
 
 
 def inner_port(home: Coordinator) -> int:
-    """The port of loopback at which the SuperLink listens. Raises UsageError (E507) before the first `unskew serve`."""
+    """The port of loopback at which the SuperLink listens. Raises UsageError (E507) before the first `unskew
+    serve`."""
     path = _port_file(home)
     if not path.exists():
-        raise UsageError("E507", f"the server of {home.name} has never run; start it with: unskew serve {home.name}")
+        raise UsageError(
+            "E507", f"the server of {home.name} has never run; start it with: unskew serve {home.name}"
+        )
     return int(path.read_text())
 
 
 def choose_inner_port(home: Coordinator, again: bool = False) -> None:
-    """Choose the SuperLink's port on loopback, if there is none yet. again: also if somebody else uses it meanwhile.
+    """Choose the SuperLink's port on loopback, if there is none yet. again: also if somebody else uses it
+    meanwhile.
 
     It is kept as long as it is free, because a run's process that outlives the SuperLink comes back to it.
     """
@@ -131,7 +143,9 @@ try:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.runtime import RuntimeHttpClient
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+    raise UsageError(
+        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+    ) from error
 
 TIMEOUT_S = 20.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -205,7 +219,9 @@ class SuperLink:
     def status(self, number: int) -> str:
         """ "pending", "starting", "running" or "finished"."""
         with _map_errors():
-            return self._control.ListRuns(control.ListRunsRequest(run_id=number)).run_dict[number].status.status
+            return (
+                self._control.ListRuns(control.ListRunsRequest(run_id=number)).run_dict[number].status.status
+            )
 
     def stop(self, number: int) -> None:
         with _map_errors(ApiErrorCode.RUN_ALREADY_FINISHED):

@@ -1,6 +1,8 @@
-"""The front's process: `python -m unskew.federation.front FOLDER BIND PORT`, which `unskew serve` starts and stops.
+"""The front's process: `python -m unskew.federation.front FOLDER BIND PORT`, which `unskew serve` starts and
+stops.
 
-FOLDER: the federation's. BIND: the address to listen at; the port is the federation's. PORT: Flower's, on loopback.
+FOLDER: the federation's. BIND: the address to listen at; the port is the federation's. PORT: Flower's, on
+loopback.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ if __name__ == "__main__":
     try:
         door = listen(bind, federation.port)
     except OSError as error:
-        sys.exit(f"E507 the server cannot listen at {host_port(bind, federation.port)}: {error.strerror or error}.")
+        sys.exit(
+            f"E507 the server cannot listen at {host_port(bind, federation.port)}: {error.strerror or error}."
+        )
     with door:
         door.setblocking(False)
         _say(f"listening at {host_port(bind, federation.port)}")

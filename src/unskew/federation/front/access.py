@@ -1,11 +1,12 @@
-"""Access to the front: which keys are admitted at this moment, how often an address or a site may come, which machine speaks
-for a site, and counts of refused attempts.
+"""Access to the front: which keys are admitted at this moment, how often an address or a site may come, which
+machine speaks for a site, and counts of refused attempts.
 
-A site's name is held by the process or machine that came first, until nothing has been heard of it for a while.
+A site's name is held by the process or machine that came first, until nothing has been heard of it for a
+while.
 
-Of a refusal the first attempt is written as a line, further ones less and less often, each line with the number of
-attempts. A flood from one address therefore writes a few lines an hour, one from many addresses at most a line a minute,
-and every attempt is counted.
+Of a refusal the first attempt is written as a line, further ones less and less often, each line with the
+number of attempts. A flood from one address therefore writes a few lines an hour, one from many addresses at
+most a line a minute, and every attempt is counted.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class RateLimit:
 
 
 SILENT_S = 15.0
-"""A live process is heard of at least every 5 s. One that was started again in its folder counts as the same."""
+"""A live process is heard of at least every 5 s. One that was started again in its folder counts as the
+same."""
 
 
 class SiteHolders:
@@ -86,7 +88,8 @@ class SiteHolders:
 MARK = "refused "
 """How these lines begin in the front's log; the rest is JSON."""
 FIRST_S, LONGEST_S = 2.0, 3600.0
-"""How long further attempts are gathered before the next line. Doubled with every line, up to the second number."""
+"""How long further attempts are gathered before the next line. Doubled with every line, up to the second
+number."""
 LINES_A_S, AT_ONCE = 1 / 60, 60
 """Lines of all addresses and reasons together: a second, and at once."""
 MOST_PAIRS = 32
@@ -162,7 +165,9 @@ class Members:
         keys = {site: key for site, text in texts.items() if (key := _parse_key(text))}
         if self.home.tls:
             folder = self.home.folder
-            self.context = certificates.server_context(folder / "server.crt", folder / "server.key", keys.values())
+            self.context = certificates.server_context(
+                folder / "server.crt", folder / "server.key", keys.values()
+            )
         self._certificate = certificate
         self._texts, self._sites = texts, {key.fingerprint: site for site, key in keys.items()}
         return True

@@ -1,15 +1,17 @@
-"""Connections of sites: the listener takes them, TLS decides which are kept, and a question for messages waits here until
-there may be one.
+"""Connections of sites: the listener takes them, TLS decides which are kept, and a question for messages
+waits here until there may be one.
 
-uvicorn and h11 speak HTTP; this says who is there, and how long a request may take to begin. TLS has already proven a key
-when a connection is made. If it is not admitted at this moment, the connection is closed before a byte of its request is
-read. A connection that has not proven a key yet holds little memory, for a few seconds, in a few places.
+uvicorn and h11 speak HTTP; this says who is there, and how long a request may take to begin. TLS has already
+proven a key when a connection is made. If it is not admitted at this moment, the connection is closed before
+a byte of its request is read. A connection that has not proven a key yet holds little memory, for a few
+seconds, in a few places.
 
 Because questions wait here, sites need not ask often, and no message is found late.
 """
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
-# Flower, which brings uvicorn, lives in an environment of its own, and types are checked in the one without it.
+# Flower, which brings uvicorn, lives in an environment of its own, and types are checked in the one without
+# it.
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ from unskew.federation.front.access import Members, RateLimit, Refusals
 from unskew.federation.signals import Bell
 
 HOLD_S = 2.0
-"""How long a question waits at most. A machine that loses its power while it waits loses a message that comes by then, which
-is sent again when it is back."""
+"""How long a question waits at most. A machine that loses its power while it waits loses a message that comes
+by then, which is sent again when it is back."""
 LOOK_S = 0.025
 """How often the bell is listened to."""
 
@@ -61,7 +63,8 @@ class MessageWait:
                 self._next = asyncio.Event()
 
     async def wait(self, heard: LastRing, left: Callable[[], Awaitable[Any]]) -> bool:
-        """Wait for a ring that this connection has not heard yet, at most HOLD_S. left: returns when the site has left.
+        """Wait for a ring that this connection has not heard yet, at most HOLD_S. left: returns when the site
+        has left.
 
         Returns False if it has: what is fetched for a site that is not there is lost.
         """
@@ -79,7 +82,8 @@ class MessageWait:
 
 
 HEAD_S = 10.0
-"""How long a connection may take to send the headers of its first request, or to finish those of a later one."""
+"""How long a connection may take to send the headers of its first request, or to finish those of a later
+one."""
 IDLE_S = 75.0
 """How long a connection is kept between two requests."""
 HEAD_BYTES = 16 << 10
@@ -204,7 +208,8 @@ HANDSHAKE_S = 4.0
 GOODBYE_S = 2.0
 """How long a connection that is closed may take to take what was sent to it."""
 MOST_UNPROVEN, MOST_UNPROVEN_EACH = 32, 8
-"""Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS buffers."""
+"""Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS
+buffers."""
 RATE, BURST = 10.0, 40.0
 """New connections of one address: a second, and at once."""
 _REASONS = (
@@ -260,7 +265,9 @@ class Listener:
 
     async def _greet(self, line: socket.socket, host: str) -> None:
         loop, context = asyncio.get_running_loop(), self.shared.members.context
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a small answer waits 40 ms for the next
+        line.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # else a small answer waits 40 ms for the next
         times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
         try:
             _, connection = await loop.connect_accepted_socket(self._new, line, ssl=context, **times)
@@ -280,4 +287,6 @@ def failure_reason(error: OSError) -> str:
     """Why TLS has failed, in words."""
     text = str(error)
     known = next((reason for sign, reason in _REASONS if sign in text), None)
-    return known or ("broke TLS's rules" if isinstance(error, ssl.SSLError) else "left before it had proven a key")
+    return known or (
+        "broke TLS's rules" if isinstance(error, ssl.SSLError) else "left before it had proven a key"
+    )

@@ -1,12 +1,14 @@
-"""The front as a whole: a request is refused by its headers alone, or streamed to Flower's server and its answer back.
+"""The front as a whole: a request is refused by its headers alone, or streamed to Flower's server and its
+answer back.
 
-A site may make a few calls of Flower's fleet API, each with a bound on the bytes of its body. Everything else that
-Flower's server answers is for operators and for its own programs. A site fetches no code, so the calls that bring code
-(`get-fab`, `get-run`) are not among them.
+A site may make a few calls of Flower's fleet API, each with a bound on the bytes of its body. Everything else
+that Flower's server answers is for operators and for its own programs. A site fetches no code, so the calls
+that bring code (`get-fab`, `get-run`) are not among them.
 
-What a site announces must be one answer, of this site, and its list of pieces the one that is named. Flower's server
-takes more: a request that a site makes up for another site or for itself, and with one answer any number of other lists
-of pieces, for each of which it keeps what is sent.
+What a site announces must be one answer, of this site, and its list of pieces the one that is named. Flower's
+server
+takes more: a request that a site makes up for another site or for itself, and with one answer any number of
+other lists of pieces, for each of which it keeps what is sent.
 """
 
 # pyright: reportMissingImports=false
@@ -52,7 +54,8 @@ def is_answer(content: bytes) -> bool:
 
 
 def asking_node(question: bytes) -> int:
-    """Whose question for messages this is, which Flower's server has checked if it has answered; 0 if nobody's."""
+    """Whose question for messages this is, which Flower's server has checked if it has answered; 0 if
+    nobody's."""
     try:
         return PullMessagesRequest.FromString(question).node.node_id
     except DecodeError:
@@ -66,7 +69,8 @@ PULL_MESSAGES, PUSH_MESSAGES, PUSH_OBJECT = (
     "/v1/fleet/push-messages",
     "/v1/fleet/push-object",
 )
-"""The questions for messages, the calls that announce an answer with a list of its pieces, and those that each bring one."""
+"""The questions for messages, the calls that announce an answer with a list of its pieces, and those that
+each bring one."""
 CALLS = {
     "/v1/fleet/activate-node": _SMALL_BODY,
     "/v1/fleet/send-node-heartbeat": _SMALL_BODY,
@@ -82,7 +86,14 @@ REGISTER = "/v1/fleet/register-node"
 """A site's first call where TLS is disabled and Flower therefore knows no keys."""
 BODY_TYPE = b"application/protobuf"
 KEY_HEADER = b"flwr-public-key"
-REQUEST_HEADERS = {b"content-type", b"accept", b"content-length", KEY_HEADER, b"flwr-timestamp", b"flwr-signature"}
+REQUEST_HEADERS = {
+    b"content-type",
+    b"accept",
+    b"content-length",
+    KEY_HEADER,
+    b"flwr-timestamp",
+    b"flwr-signature",
+}
 REQUEST_HEADERS |= {b"flwr-package-name", b"flwr-package-version", b"flwr-component-name"}
 """Headers that are passed on; all others are dropped."""
 
@@ -104,7 +115,8 @@ SLOWEST = 16 << 10
 RATE, BURST = 100.0, 400.0
 """Requests of one site: a second, and at once. Whoever sends more is answered later."""
 MOST_EACH = 8
-"""Requests of one site that are with Flower's server at a time, or whose bytes are on their way there or back. Others wait."""
+"""Requests of one site that are with Flower's server at a time, or whose bytes are on their way there or
+back. Others wait."""
 _log = logging.getLogger("unskew.front")
 
 
@@ -122,7 +134,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Signals:
-    """news: lets questions for messages wait. answers: rung when a site has sent something. idle: who was given nothing."""
+    """news: lets questions for messages wait. answers: rung when a site has sent something. idle: who was
+    given nothing."""
 
     news: MessageWait
     answers: Bell
@@ -130,7 +143,8 @@ class Signals:
 
 
 class Proxy:
-    """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an URL.
+    """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an
+    URL.
 
     signs: between this and the coordinator's other programs.
     """
@@ -176,7 +190,9 @@ class Proxy:
         strange = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise Refused(431, f"sent more than {HEAD_BYTES >> 10} KB of headers")
-        if scope["method"] != "POST" or strange or len(set(names)) < len(names):  # of two, each reader takes another
+        if (
+            scope["method"] != "POST" or strange or len(set(names)) < len(names)
+        ):  # of two, each reader takes another
             raise Refused(400, "sent a request that is not one of Flower's")
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
@@ -186,11 +202,15 @@ class Proxy:
         if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY_HEADER, b""))):
             raise Refused(401, "spoke with the key of another site, or of none")
         if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
-            why = "is connected from another place with the same key: a copy of its folder, or another machine"
+            why = (
+                "is connected from another place with the same key: a copy of its folder, or another machine"
+            )
             raise Refused(409, why)
         return int(length)
 
-    async def _pass(self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer) -> None:
+    async def _pass(
+        self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer
+    ) -> None:
         path, content = scope["raw_path"].decode("ascii"), _body(receive)
         if path != PUSH_OBJECT:  # which are too large to be held here
             content = b"".join([piece async for piece in content])
@@ -202,7 +222,12 @@ class Proxy:
             await self._pass_on(scope, size, limit, content, answer)
 
     async def _pass_on(
-        self, scope: Message, size: int, limit: asyncio.Timeout, content: bytes | AsyncIterator[bytes], answer: Answer
+        self,
+        scope: Message,
+        size: int,
+        limit: asyncio.Timeout,
+        content: bytes | AsyncIterator[bytes],
+        answer: Answer,
     ) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name in REQUEST_HEADERS]
         path = scope["raw_path"].decode("ascii")
@@ -213,7 +238,12 @@ class Proxy:
             self.signs.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
-            if isinstance(content, bytes) and path == PULL_MESSAGES and response.status_code == 200 and not length:
+            if (
+                isinstance(content, bytes)
+                and path == PULL_MESSAGES
+                and response.status_code == 200
+                and not length
+            ):
                 self.signs.idle.note(asking_node(content), asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in RESPONSE_HEADERS]
@@ -246,7 +276,9 @@ class Answer:
         if self.begun:
             return
         headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-length", b"0")]
-        await self.begin(status, headers[: 1 if status == 204 else 2] + [(b"connection", b"close")] * (status != 204))
+        await self.begin(
+            status, headers[: 1 if status == 204 else 2] + [(b"connection", b"close")] * (status != 204)
+        )
         await self.end()
 
 
@@ -273,12 +305,14 @@ def _named_key(header: bytes) -> str:
 LOOK_S = 0.5
 """How often the admitted keys are looked at. A key that is removed is out after this time at the latest."""
 MOST_UNREADABLE = 6
-"""How many looks in a row may fail. Then nobody is let in any more: a key that was removed would not be noticed."""
+"""How many looks in a row may fail. Then nobody is let in any more: a key that was removed would not be
+noticed."""
 MOST_AT_ONCE = 64
 """Requests that Flower's server works on at a time; others wait."""
 
 KEEPALIVE_S = 2.0
-"""How long an idle connection to Flower's server is used again. It closes them itself after 5 s, unannounced."""
+"""How long an idle connection to Flower's server is used again. It closes them itself after 5 s,
+unannounced."""
 
 
 async def serve(
@@ -286,7 +320,9 @@ async def serve(
 ) -> None:
     """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
-    signs = Signals(MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES), IdleNodes(flower / IDLE_FOLDER))
+    signs = Signals(
+        MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES), IdleNodes(flower / IDLE_FOLDER)
+    )
     signs.idle.forget()
     shared = Connections(members, refusals, Proxy(server, calls(home.tls), refusals, signs))
     door, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
@@ -311,7 +347,8 @@ async def serve(
 
 
 def flower_client(home: Coordinator, port: int) -> httpx.AsyncClient:
-    """A client of Flower's server, which listens at this port of loopback with the federation's certificate."""
+    """A client of Flower's server, which listens at this port of loopback with the federation's
+    certificate."""
     scheme, verify = "http", False
     if home.tls:
         scheme, verify = "https", ssl.create_default_context(cafile=str(home.folder / "ca.crt"))

@@ -1,1 +1,2 @@
-"""What sites and coordinator have in common: keys, messages, descriptions of data, and the studies that may run."""
+"""What sites and coordinator have in common: keys, messages, descriptions of data, and the studies that may
+run."""

@@ -1,8 +1,8 @@
 """Signed messages in Flower's form, sent and received in pieces.
 
-Flower's own functions hold all pieces of a message at once, several times over. These hold a few, continue a message
-whose transfer was interrupted, and write large tensors to disk as they arrive. A message is fetched while its sender
-still sends it.
+Flower's own functions hold all pieces of a message at once, several times over. These hold a few, continue a
+message whose transfer was interrupted, and write large tensors to disk as they arrive. A message is fetched
+while its sender still sends it.
 """
 
 # pyright: reportMissingImports=false
@@ -46,10 +46,13 @@ try:
         inflatable_class_registry,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+    raise UsageError(
+        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+    ) from error
 
 PIECE = 2 << 20
-"""Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB through."""
+"""Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB
+through."""
 AT_ONCE = 2
 """Calls for one message side by side."""
 MOST_BYTES = 8 << 30
@@ -112,7 +115,8 @@ def set_answered(message: Message, number: str) -> None:
 
 
 def payload(message: Message) -> InflatableObject:
-    """What travels of a message: the record of a small one alone, because each object takes calls of its own."""
+    """What travels of a message: the record of a small one alone, because each object takes calls of its
+    own."""
     if message.has_content() and list(message.content) == [HEAD]:
         return message.content[HEAD]
     return message
@@ -141,10 +145,12 @@ class MessageTooLarge(ValueError):
 
 
 class Arrival:
-    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is missing."""
+    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is
+    missing."""
 
     def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path, most: int | None = None):
-        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are kept.
+        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are
+        kept.
 
         most: bytes of large tensors that are expected at most; default: MOST_BYTES.
         """
@@ -158,7 +164,8 @@ class Arrival:
     def go_on(self, pull: Pull) -> Message:
         """The whole message.
 
-        Raises ObjectPullError if its sender stops, MessageTooLarge, and whatever `pull` or Flower's parsers raise.
+        Raises ObjectPullError if its sender stops, MessageTooLarge, and whatever `pull` or Flower's parsers
+        raise.
         """
         content = self._inflated(self.tree, retry_pull(pull))
         if isinstance(content, ConfigRecord):
@@ -183,7 +190,10 @@ class Arrival:
         inflated = {child: self._inflated(below[child], pull) for child in children}
         if kind == ArrayRecord.__qualname__:
             return record(
-                {name: inflated[child] for name, child in json.loads(get_object_body(content, ArrayRecord)).items()}
+                {
+                    name: inflated[child]
+                    for name, child in json.loads(get_object_body(content, ArrayRecord)).items()
+                }
             )
         return inflatable_class_registry[kind].inflate(content, children=inflated)
 
@@ -205,7 +215,8 @@ class Arrival:
 
 
 def retry_pull(pull: Pull) -> Pull:
-    """This way to pull a piece, which waits for it, and gives up when the sender has added none for STALLED_S."""
+    """This way to pull a piece, which waits for it, and gives up when the sender has added none for
+    STALLED_S."""
     last = time.monotonic()
 
     def patient(object_id: str) -> bytes:
@@ -246,10 +257,12 @@ def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> 
 
 
 def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:
-    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls of its own.
+    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls
+    of its own.
 
-    arrays: those made so far, by the identity of their bytes, as several messages may have the same. again: how often the
-    same was sent before; Flower numbers a message by its content, and hands out none whose number it knows.
+    arrays: those made so far, by the identity of their bytes, as several messages may have the same. again:
+    how often the same was sent before; Flower numbers a message by its content, and hands out none whose
+    number it knows.
     """
     head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
     head |= {"again": again} if again else {}
@@ -271,7 +284,9 @@ def unpack_message(content: RecordDict) -> SignedMessage:
     except KeyError as error:
         raise ValueError(f"a message without {error}") from None
     if not (
-        isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes | StoredBytes | ByteViews)
+        isinstance(text, str)
+        and isinstance(signature, bytes)
+        and isinstance(blob, bytes | StoredBytes | ByteViews)
     ):
         raise ValueError("a message of other types")
     return SignedMessage(text, signature, blob)

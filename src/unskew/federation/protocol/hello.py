@@ -1,12 +1,14 @@
-"""What a site says about its data and its software before round 1, and whether the sites of a run fit together.
+"""What a site says about its data and its software before round 1, and whether the sites of a run fit
+together.
 
-Form: how a site's table or sounds became samples. Samples of equal shape may mean different things: the columns of a
-table in another order, words of another set that became columns of 0 and 1, sounds read at another rate. Nothing of
-single samples and no word of the data is sent.
+Form: how a site's table or sounds became samples. Samples of equal shape may mean different things: the
+columns of a table in another order, words of another set that became columns of 0 and 1, sounds read at
+another rate. Nothing of single samples and no word of the data is sent.
 
-Versions: ends with the same first two numbers of unskew (0.1.0 and 0.1.7) work together, whatever their Python. The last
-number of unskew and the version of torch can change the last bits of weights, so a difference there is reported and not
-refused. The same holds for a Part that an installed package brings: each end runs its own code of it.
+Versions: ends with the same first two numbers of unskew (0.1.0 and 0.1.7) work together, whatever their
+Python. The last number of unskew and the version of torch can change the last bits of weights, so a
+difference there is reported and not refused. The same holds for a Part that an installed package brings: each
+end runs its own code of it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from unskew.system import python_files
 from unskew.version import __version__
 
 Form = tuple[tuple[str, str], ...]
-"""Pairs of (column, what became of it), in order; of sounds (what, value). () where nothing is known of it."""
+"""Pairs of (column, what became of it), in order; of sounds (what, value). () where nothing is known of
+it."""
 NUMBERS, SOUND = "numbers", "sounds"
 SOUNDS = {"rate": "samples a second", "seconds": "seconds", "window": "samples in a frame"}
 MOST_COLUMNS = 2000
@@ -44,17 +47,26 @@ MOST_NAME = 100
 COLUMN_REMEDY = "give all sites the same columns in the same order"
 SPELLING_REMEDY = "spell its words alike at all sites, or write numbers where a site lacks some of them"
 DIGEST_DIGITS = 8
-"""Hexadecimal digits of the digest of a column's words. They tell whoever guesses all of the words that the guess is right."""
+"""Hexadecimal digits of the digest of a column's words. They tell whoever guesses all of the words that the
+guess is right."""
 
 
 def form_of(data: Dataset) -> Form:
     """What a site says of how its samples came about."""
     read: Mapping[str, Any] = data.intake.form if data.intake else {}
     sounds = tuple((what, f"{read[what]:g}") for what in SOUNDS) if read.get("kind") == "sounds" else ()
-    held = read["columns"] if read.get("kind") == "table" else sorted(read.get("beside", ()))  # inputs have no order
+    held = (
+        read["columns"] if read.get("kind") == "table" else sorted(read.get("beside", ()))
+    )  # inputs have no order
     columns = tuple((str(name), _column_kind(kinds)) for name, kinds in held)
     columns += tuple(
-        (str(name), f"{SOUND} of {into['rate']:g} samples a second, {into['seconds']:g} s, {into['window']:g} a frame")
+        (
+            str(name),
+            (
+                f"{SOUND} of {into['rate']:g} samples a second, {into['seconds']:g} s, {into['window']:g} a"
+                " frame"
+            ),
+        )
         for name, into in sorted(read.get("files", {}).items())
         if into["kind"] == "sounds"
     )
@@ -72,20 +84,27 @@ def form_disclosure(form: Form) -> str:
     rate = "at which rate sounds are read" if heard else ""
     if not columns:
         return rate
-    words = ", digests of the words in columns of words" if any(became[:1].isdigit() for _, became in columns) else ""
+    words = (
+        ", digests of the words in columns of words"
+        if any(became[:1].isdigit() for _, became in columns)
+        else ""
+    )
     return f"{rate}{rate and ', '}names of columns{words}"
 
 
 def read_form(pairs: Any) -> Form:
     """From a reply's header. Raises TypeError or ValueError for anything that is no form."""
-    form = tuple((printable(str(name)[:MOST_NAME]), printable(str(became)[:MOST_NAME])) for name, became in pairs)
+    form = tuple(
+        (printable(str(name)[:MOST_NAME]), printable(str(became)[:MOST_NAME])) for name, became in pairs
+    )
     if len(form) > MOST_COLUMNS:
         raise ValueError(f"more than {MOST_COLUMNS} columns")
     return form
 
 
 def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
-    """How samples came about in another way at one of two sites, as the end of a sentence; "" if they did not, or nobody knows."""
+    """How samples came about in another way at one of two sites, as the end of a sentence; "" if they did
+    not, or nobody knows."""
     (a, b), (one, other) = sites, forms
     if one == other or not (one and other):
         return ""
@@ -100,7 +119,10 @@ def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
         return f"{'; '.join(only[:4])}; {COLUMN_REMEDY}"
     for (name, became), (second, became_there) in zip(one, other):
         if name != second:
-            return f"columns are in another order: '{name}' stands at {a} where {b} has '{second}'; {COLUMN_REMEDY}"
+            return (
+                f"columns are in another order: '{name}' stands at {a} where {b} has '{second}';"
+                f" {COLUMN_REMEDY}"
+            )
         if became != became_there:
             return f"column '{name}' {_column_difference(became, became_there, a, b)}"
     return f"{a} has {len(one)} columns and {b} {len(other)}"
@@ -115,7 +137,10 @@ def _column_difference(here: str, there: str, a: str, b: str) -> str:
     if held == held_there:
         return f"holds other words at {a} than at {b}; {SPELLING_REMEDY}"
     words = held[:1].isdigit() and held_there[:1].isdigit()
-    return f"holds {held} at {a} and {held_there} at {b}; {SPELLING_REMEDY if words else 'let it hold the same at all sites'}"
+    return (
+        f"holds {held} at {a} and {held_there} at {b};"
+        f" {SPELLING_REMEDY if words else 'let it hold the same at all sites'}"
+    )
 
 
 def _column_kind(kinds: Sequence[str]) -> str:
@@ -137,9 +162,11 @@ MOST_PARTS = 7
 
 
 def version_conflict(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
-    """Why two ends cannot work together, and who must upgrade, as a sentence without its full stop; "" if they can.
+    """Why two ends cannot work together, and who must upgrade, as a sentence without its full stop; "" if
+    they can.
 
-    here, there: what the ends are called; ours, theirs: versions by package. Who says no version is taken as it comes.
+    here, there: what the ends are called; ours, theirs: versions by package. Who says no version is taken as
+    it comes.
     """
     a, b = ours.get("unskew", ""), theirs.get("unskew", "")
     if not (a and b) or _minor(a) == _minor(b):
@@ -151,7 +178,8 @@ def version_conflict(here: str, ours: Mapping[str, str], there: str, theirs: Map
 
 
 def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
-    """Which versions that decide about bits differ between two ends, as a sentence without its full stop; "" if none."""
+    """Which versions that decide about bits differ between two ends, as a sentence without its full stop; ""
+    if none."""
     known = dict.fromkeys([*DECISIVE_PACKAGES, *ours])
     apart = [p for p in known if p != PYTHON and p in ours and p in theirs and ours[p] != theirs[p]]
     if not apart:
@@ -162,8 +190,8 @@ def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: 
 
 
 def part_versions(method: Method) -> dict[str, str]:
-    """By name of each Part that an installed package brings: the package's version, and 8 digits of the SHA-256 of its file and
-    of those modules of the package that it imports."""
+    """By name of each Part that an installed package brings: the package's version, and 8 digits of the
+    SHA-256 of its file and of those modules of the package that it imports."""
     return dict([pair for part in method.parts if (pair := _part_version(type(part)))][:MOST_PARTS])
 
 
@@ -179,12 +207,15 @@ def _part_version(kind: type[Part]) -> tuple[str, str] | None:
 
 
 def version_change(site: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Why a site cannot go on with a run, by what has changed there since it began, as a sentence without its full stop; "" if
-    it can. Of unskew only the first two numbers count, which `version_conflict` looks at, and of Python none."""
+    """Why a site cannot go on with a run, by what has changed there since it began, as a sentence without its
+    full stop; "" if it can. Of unskew only the first two numbers count, which `version_conflict` looks at,
+    and of Python none."""
     for what in ("torch", *(name for name in before if name not in ("torch", "unskew", PYTHON))):
         then, since = before.get(what), now.get(what)
         if then != since:
-            return f"{site} runs another version of {what} than when the run began: it had {then}, now {since}"
+            return (
+                f"{site} runs another version of {what} than when the run began: it had {then}, now {since}"
+            )
     return ""
 
 
@@ -221,11 +252,15 @@ version = cache(metadata.version)
 class Hello:
     """Counts and shapes; neither a sample nor a label.
 
-    train, test: numbers of samples; shape: of one sample; pixels: of one label, () or a mask's height and width;
-    versions: of the packages whose version matters; target: center and scale of a number that is predicted, () of classes.
-    several: whether a sample has any number of the classes. layout: the inputs of samples that have several. scale: by which a set that everybody has was standardised, the means of
-    its channels and then their standard deviations, () for none. own_scale: whether this site standardised its samples by
-    constants of its own, which it does not tell. unscaled: whether its samples look as if somebody should have scaled them.
+    train, test: numbers of samples; shape: of one sample; pixels: of one label, () or a mask's height and
+    width;
+    versions: of the packages whose version matters; target: center and scale of a number that is predicted,
+    () of classes.
+    several: whether a sample has any number of the classes. layout: the inputs of samples that have several.
+    scale: by which a set that everybody has was standardised, the means of its channels and then their
+    standard deviations, () for none. own_scale: whether this site standardised its samples by constants of
+    its own, which it does not tell. unscaled: whether its samples look as if somebody should have scaled
+    them.
     form: how its table or sounds became samples, () where nothing is known of that.
     """
 
@@ -247,7 +282,16 @@ class Hello:
     @property
     def data(self) -> tuple[object, ...]:
         """What it says of its data, without the versions."""
-        form = self.shape, self.classes, self.pixels, self.target, self.several, self.layout, self.scale, self.own_scale
+        form = (
+            self.shape,
+            self.classes,
+            self.pixels,
+            self.target,
+            self.several,
+            self.layout,
+            self.scale,
+            self.own_scale,
+        )
         return self.site, self.train, self.test, *form, self.form
 
     @property
@@ -266,16 +310,28 @@ class Hello:
         target = (data.target.center, data.target.scale) if data.target else ()
         pixels = tuple(data.y.shape[1:]) if data.masks else ()
         counts = len(data.y), len(data.y_test)
-        known = data.applied if data.intake is None else None  # else they were computed from samples of this site
+        known = (
+            data.applied if data.intake is None else None
+        )  # else they were computed from samples of this site
         return Hello(
-            site, *counts, data.shape, data.classes, pixels, versions, target, data.several, data.layout,
-            scale=(*known[0], *known[1]) if known else (), own_scale=known is None and data.applied is not None,
+            site,
+            *counts,
+            data.shape,
+            data.classes,
+            pixels,
+            versions,
+            target,
+            data.several,
+            data.layout,
+            scale=(*known[0], *known[1]) if known else (),
+            own_scale=known is None and data.applied is not None,
             form=form_of(data),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Hello:
-        """From a reply's header. Raises KeyError, TypeError or ValueError for anything that is not as declared."""
+        """From a reply's header. Raises KeyError, TypeError or ValueError for anything that is not as
+        declared."""
         hello = Hello(
             printable(str(facts["site"])[:64]),
             _count(facts["train"]),
@@ -330,7 +386,8 @@ def _constants(values: Any) -> tuple[float, ...]:
 
 
 def _layout(facts: Mapping[str, Any]) -> Layout | None:
-    """Of samples with several inputs, which are one row each. Raises as `Layout.from_json`, ValueError for samples that are no rows."""
+    """Of samples with several inputs, which are one row each. Raises as `Layout.from_json`, ValueError for
+    samples that are no rows."""
     if facts.get("layout") is None:
         return None
     (width,) = facts["shape"]
@@ -338,11 +395,14 @@ def _layout(facts: Mapping[str, Any]) -> Layout | None:
 
 
 def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
-    """One mean and one standard deviation for each channel, or (). Raises KeyError, TypeError or ValueError for anything else."""
+    """One mean and one standard deviation for each channel, or (). Raises KeyError, TypeError or ValueError
+    for anything else."""
     numbers = tuple(float(v) for v in facts.get("scale", ()))
     layout, half = _layout(facts), len(numbers) // 2
     channels = layout.channels if layout else facts["shape"][0]
-    if numbers and (len(numbers) != 2 * channels or not all(map(math.isfinite, numbers)) or min(numbers[half:]) <= 0):
+    if numbers and (
+        len(numbers) != 2 * channels or not all(map(math.isfinite, numbers)) or min(numbers[half:]) <= 0
+    ):
         raise ValueError("scale is not a mean and a standard deviation for each channel")
     return numbers
 
@@ -355,12 +415,18 @@ def check_compatible(hellos: Sequence[Hello]) -> None:
 
 
 def data_difference(one: Hello, other: Hello) -> str:
-    """Why these two cannot take part in one run by their data, as a sentence without its full stop; "" if they can."""
+    """Why these two cannot take part in one run by their data, as a sentence without its full stop; "" if
+    they can."""
     if one.several != other.several:
         several, single = (one, other) if one.several else (other, one)
-        return f"sites hold different data: samples have several labels at {several.site} and one at {single.site}"
+        return (
+            f"sites hold different data: samples have several labels at {several.site} and one at"
+            f" {single.site}"
+        )
     text = _class_difference(one, other) or form_difference((one.site, other.site), (one.form, other.form))
-    text = text or _input_difference(one, other) or _value_difference(one, other)  # the last of which says least of why
+    text = (
+        text or _input_difference(one, other) or _value_difference(one, other)
+    )  # the last of which says least of why
     return f"sites hold different data: {text}" if text else ""
 
 
@@ -382,7 +448,9 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
     """
     groups: list[list[Hello]] = [[]] * (not hellos)
     for hello in hellos:
-        group = next((g for g in groups if not any(data_difference(one, hello) for one in _representatives(g))), None)
+        group = next(
+            (g for g in groups if not any(data_difference(one, hello) for one in _representatives(g))), None
+        )
         groups.append([hello]) if group is None else group.append(hello)
     groups.sort(key=len, reverse=True)
     if len(groups) > 1 and len(groups[0]) == len(groups[1]):
@@ -396,12 +464,14 @@ def _misfit(group: Sequence[Hello], hello: Hello) -> str:
 
 
 def _representatives(group: Sequence[Hello]) -> list[Hello]:
-    """Whoever fits these fits all of a group: the first, and the first that says how its samples came about."""
+    """Whoever fits these fits all of a group: the first, and the first that says how its samples came
+    about."""
     return [*group[:1], *[hello for hello in group[1:] if hello.form and not group[0].form][:1]]
 
 
 def _input_difference(one: Hello, other: Hello) -> str:
-    """How the inputs of samples differ at these two; "" if they do not. Short, however many a site has made up."""
+    """How the inputs of samples differ at these two; "" if they do not. Short, however many a site has made
+    up."""
     a, b = one.layout, other.layout
     if a == b:
         return ""

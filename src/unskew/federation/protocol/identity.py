@@ -1,6 +1,8 @@
-"""Keys of a coordinator and of sites. They are created where they are used, stored with mode 0600, and never sent.
+"""Keys of a coordinator and of sites. They are created where they are used, stored with mode 0600, and never
+sent.
 
-They are ECDSA keys over P-384, the kind that Flower's node authentication takes, so that a site needs only one key.
+They are ECDSA keys over P-384, the kind that Flower's node authentication takes, so that a site needs only
+one key.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ class PrivateKey:
         return self.key.sign(message, _SCHEME)
 
     def save(self, path: Path) -> None:
-        """In OpenSSH form, with mode 0600 from the first byte. Raises UsageError (E502) if the file exists."""
+        """In OpenSSH form, with mode 0600 from the first byte. Raises UsageError (E502) if the file
+        exists."""
         form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
         write_secret(path, self.key.private_bytes(*form))
 

@@ -1,8 +1,8 @@
 """Signed messages as they travel, through Flower or through a local socket.
 
-A message is a text, its signature and the bytes of its tensors. The code that carries it cannot read it. The bytes of
-large tensors are never held in memory twice: outgoing bytes are views of the tensors, and incoming bytes lie in an
-unnamed file that no other process can open and that disappears with its last reader.
+A message is a text, its signature and the bytes of its tensors. The code that carries it cannot read it. The
+bytes of large tensors are never held in memory twice: outgoing bytes are views of the tensors, and incoming
+bytes lie in an unnamed file that no other process can open and that disappears with its last reader.
 
 This file imports neither torch nor Flower, because the process that holds a site's connection needs no torch.
 """
@@ -42,7 +42,8 @@ class ByteSequence(Protocol):
 
 
 class ByteViews:
-    """Views of other objects' memory, one after the other; these must not change as long as somebody reads."""
+    """Views of other objects' memory, one after the other; these must not change as long as somebody
+    reads."""
 
     def __init__(self, views: Sequence[memoryview]):
         self._views = [view for view in views if len(view)]
@@ -79,7 +80,8 @@ class StoredBytes:
         return f"/dev/fd/{self._file.fileno()}"
 
     def add(self, piece: bytes | memoryview) -> None:
-        """Write at the end. Raises Paused (E203) when the disk is full, and then counts nothing of this piece."""
+        """Write at the end. Raises Paused (E203) when the disk is full, and then counts nothing of this
+        piece."""
         written = 0
         with full_disk_as_paused(self._named, len(piece)):
             while written < len(piece):  # one write may take only a part of it
@@ -93,7 +95,9 @@ class StoredBytes:
 def blocks(content: bytes | ByteSequence, size: int = BLOCK) -> Iterator[bytes]:
     """All of them, so many at a time."""
     for start in range(0, len(content), size):
-        yield content[start : start + size] if isinstance(content, bytes) else content.read(start, start + size)
+        yield (
+            content[start : start + size] if isinstance(content, bytes) else content.read(start, start + size)
+        )
 
 
 def all_bytes(content: bytes | ByteSequence) -> bytes:
@@ -130,7 +134,8 @@ class MessageNotStored(Paused):
 
 @dataclass(frozen=True)
 class SignedMessage:
-    """A text, its signature and the bytes of tensors; nothing is known about them until `unseal` has checked them."""
+    """A text, its signature and the bytes of tensors; nothing is known about them until `unseal` has checked
+    them."""
 
     text: str
     signature: bytes
@@ -157,8 +162,9 @@ class SignedMessage:
     def receive(line: socket.socket, folder: Path) -> SignedMessage:
         """folder: where the bytes of large tensors are kept.
 
-        Raises ConnectionError if the other side closes early, or announces a message that is too large; MessageNotStored (E203) when
-        the disk is full, after all of it was read, so that the other side can be told.
+        Raises ConnectionError if the other side closes early, or announces a message that is too large;
+        MessageNotStored (E203) when the disk is full, after all of it was read, so that the other side can be
+        told.
         """
         lengths = _LENGTHS.unpack(read_exactly(line, _LENGTHS.size))
         if any(length > most for length, most in zip(lengths, MOST_LENGTHS)):

@@ -1,4 +1,5 @@
-"""What may run over a network, as the server and each site check it for themselves; and the federation as each side sees it.
+"""What may run over a network, as the server and each site check it for themselves; and the federation as
+each side sees it.
 
 The server has no samples at all, and a site has only its own.
 Letters: K sites.
@@ -39,7 +40,8 @@ SITE_CHOICES = ("data", "skew", "partition_seed", "clients", "samples", "lanes",
 
 
 def study_settings(settings: Settings) -> Settings:
-    """The settings of a run over a network. Raises UsageError (E506) for what needs samples at the server, or a file."""
+    """The settings of a run over a network. Raises UsageError (E506) for what needs samples at the server, or
+    a file."""
     check_not_from_a_file(settings.method)
     method = registry.parse(settings.method, settings.set)
     check_metrics_not_own(settings.metrics)
@@ -47,12 +49,17 @@ def study_settings(settings: Settings) -> Settings:
         text = f"'{settings.measure}' is measured on the samples, which stay at sites; set measure to none."
         raise UsageError("E506", text)
     if settings.validation:
-        text = "validation holds samples out before they are dealt to clients; the samples of sites are dealt already."
+        text = (
+            "validation holds samples out before they are dealt to clients; the samples of sites are dealt"
+            " already."
+        )
         raise UsageError("E506", text)
     summed = secure_aggregation.parse(settings.secure_aggregation)
     if settings.patience or settings.keep_best:
         name = "patience" if settings.patience else "keep_best"
-        text = f"{name} decides by the scores of a round when it is over, and those of sites come a round later"
+        text = (
+            f"{name} decides by the scores of a round when it is over, and those of sites come a round later"
+        )
         raise UsageError("E506", f"{text}; leave it out.")
     for part in method.parts if summed else ():
         if part.weights_read == "each":  # the rest is known once the model is built
@@ -60,15 +67,20 @@ def study_settings(settings: Settings) -> Settings:
             raise UsageError("E134", f"{text}; leave it out, or set secure_aggregation=off.")
     for part in method.parts:
         if part.reserve:
-            text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."
+            text = (
+                f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has"
+                " none."
+            )
             raise UsageError("E506", text)
         _check_trips(part)
-    return settings.replace(method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid")
+    return settings.replace(
+        method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid"
+    )
 
 
 def with_clipping(settings: Settings) -> Settings:
-    """The study with updates clipped to their median norm, as `unskew run --on` has it unless told otherwise. As it is where only
-    a sum is read, and where the method merges or clips by itself or sends no weights."""
+    """The study with updates clipped to their median norm, as `unskew run --on` has it unless told otherwise.
+    As it is where only a sum is read, and where the method merges or clips by itself or sends no weights."""
     method = registry.parse(settings.method)
     if settings.secure_aggregation != "off" or method.merger or method.protector or not sends_weights(method):
         return settings
@@ -81,33 +93,43 @@ def _check_trips(part: Part) -> None:
         try:
             trip_index(trip, part.trips)
         except ValueError as error:
-            text = f"'{part.name}' cannot run over a network: {error}, so that sites could not tell them apart"
+            text = (
+                f"'{part.name}' cannot run over a network: {error}, so that sites could not tell them apart"
+            )
             raise UsageError("E506", f"{text}; give each a function of its own.") from None
 
 
 def site_settings(settings: Settings, model: str | None) -> Settings:
-    """Settings as a site runs them: one lane, no trace, and in place of a model from a file or folder its own.
+    """Settings as a site runs them: one lane, no trace, and in place of a model from a file or folder its
+    own.
 
-    model: FILE.py:FUNCTION or hf(path=FOLDER), which the site's operator allows. Raises UsageError (E506), because a
-    coordinator must not name the Python file that a site loads or the folder that it reads, nor change a method by arguments
-    that its text does not show. A trace is a file of the coordinator, who alone needs it to choose whom to ask.
+    model: FILE.py:FUNCTION or hf(path=FOLDER), which the site's operator allows. Raises UsageError (E506),
+    because a coordinator must not name the Python file that a site loads or the folder that it reads, nor
+    change a method by arguments that its text does not show. A trace is a file of the coordinator, who alone
+    needs it to choose whom to ask.
     """
     check_not_from_a_file(settings.method)
     check_metrics_not_own(settings.metrics)
     if settings.set:
-        text = f"the study changes '{settings.method}' by the setting 'set', which its operator would not read"
+        text = (
+            f"the study changes '{settings.method}' by the setting 'set', which its operator would not read"
+        )
         raise UsageError("E506", f"{text}; a coordinator writes all arguments into the method.")
     if ":" in settings.model or hf_folder.is_on_disk(settings.model):
         if model is None:
             own = "FILE.py:FUNCTION" if ":" in settings.model else "\"hf(path='FOLDER')\""
-            text = f"the study's model is {settings.model}; to allow your own, start the site with --model {own}."
+            text = (
+                f"the study's model is {settings.model}; to allow your own, start the site with --model"
+                f" {own}."
+            )
             raise UsageError("E506", text)
         settings = settings.replace(model=model)
     return settings.replace(lanes="1", workers=1, availability=without_trace(settings.availability))
 
 
 def site_method(text: str) -> Method:
-    """A study's method at a site. Raises UsageError (E102) for one that only the coordinator has installed."""
+    """A study's method at a site. Raises UsageError (E102) for one that only the coordinator has
+    installed."""
     try:
         return registry.parse(text)
     except UnknownMethod as error:
@@ -116,9 +138,12 @@ def site_method(text: str) -> Method:
 
 
 def check_not_from_a_file(method: str) -> None:
-    """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the file."""
+    """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the
+    file."""
     if ".py" in method:  # anywhere in it, so that no other way of reading the text can find a file
-        text = f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
+        text = (
+            f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
+        )
         remedy = "install it everywhere as a package that declares it as an entry point of unskew.methods."
         raise UsageError("E506", f"{text}; {remedy}")
 
@@ -127,29 +152,40 @@ def check_metrics_not_own(metrics: str) -> None:
     """Raises UsageError (E506) for a metric that is a user's own function, before its file is looked for."""
     own = [name for name in metric_names(metrics) if name not in METRICS]
     if own:
-        text = f"the metric '{own[0]}' is a function of your own, and no site loads a file that a coordinator names"
+        text = (
+            f"the metric '{own[0]}' is a function of your own, and no site loads a file that a coordinator"
+            " names"
+        )
         raise UsageError("E506", f"{text}; over a network metrics are {', '.join(METRICS)}.")
 
 
 def check_noise(method: Method, fed: Fed) -> None:
-    """Raises UsageError (E506) for a Share whose privacy guarantee rests on noise drawn from the study's seed.
+    """Raises UsageError (E506) for a Share whose privacy guarantee rests on noise drawn from the study's
+    seed.
 
-    The seed makes a run repeatable, and the server knows it; noise that the reader can draw again protects nothing.
+    The seed makes a run repeatable, and the server knows it; noise that the reader can draw again protects
+    nothing.
     """
     for part in method.parts:
         shares = part.shares(fed) | {n: s for trip in part.trips for n, s in trip.shares(fed).items()}
         if private := [name for name, share in shares.items() if share.guarantee == "dp"]:
-            text = f"'{part.name}/{private[0]}' is protected by noise from the study's seed, which the server knows"
+            text = (
+                f"'{part.name}/{private[0]}' is protected by noise from the study's seed, which the server"
+                " knows"
+            )
             raise UsageError("E506", f"{text}: over a network that guarantee would be false.")
 
 
 def prepare(data: Dataset, settings: Settings) -> Dataset:
-    """The data, standardised by the set's own constants if the study asks for that and the set has such constants.
+    """The data, standardised by the set's own constants if the study asks for that and the set has such
+    constants.
 
     Raises UsageError (E506) where the study asks for it and the set has none: each site's own would differ.
     """
     if settings.normalise == "dataset" and data.mean is None and data.applied is None:
-        text = "the study sets normalise=dataset, and a site's own samples have no constants that all sites know"
+        text = (
+            "the study sets normalise=dataset, and a site's own samples have no constants that all sites know"
+        )
         raise UsageError(
             "E506", f"{text}; scale samples before, add +standardise to the method, or set normalise=none."
         )
@@ -160,7 +196,8 @@ def prepare(data: Dataset, settings: Settings) -> Dataset:
 
 @dataclass(frozen=True)
 class ServerView(RemoteFederation):
-    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count their labels.
+    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count
+    their labels.
 
     tested: test samples of each site, on which it scores itself; the server scores none of them.
     """
@@ -173,7 +210,8 @@ class ServerView(RemoteFederation):
 
     @staticmethod
     def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServerView:
-        """Clients in the order of `hellos`. Raises UsageError (E504) unless all data and the test set fit together."""
+        """Clients in the order of `hellos`. Raises UsageError (E504) unless all data and the test set fit
+        together."""
         check_compatible(hellos)
         first = hellos[0]
         shape, pixels = first.shape, first.pixels
@@ -204,13 +242,15 @@ class ServerView(RemoteFederation):
 
 @dataclass(frozen=True)
 class SiteView(Federation):
-    """One site's samples as client k of the federation. largest: the most training samples that any site holds."""
+    """One site's samples as client k of the federation. largest: the most training samples that any site
+    holds."""
 
     largest: int = 0
 
     @property
     def sizes(self) -> np.ndarray:  # type: ignore[override]
-        """[K]: this site's own number of samples and `largest` for the others, so that bounds equal the server's."""
+        """[K]: this site's own number of samples and `largest` for the others, so that bounds equal the
+        server's."""
         own = self.train.sizes
         return np.where(own > 0, own, self.largest)
 
@@ -236,11 +276,14 @@ class SiteView(Federation):
 
 def _only_client(k: int, clients: int, rows: int) -> Index:
     """Client k holds rows 0 to rows - 1, the others hold none."""
-    return Index(np.arange(rows, dtype=np.int64), np.where(np.arange(clients + 1) > k, rows, 0).astype(np.int64))
+    return Index(
+        np.arange(rows, dtype=np.int64), np.where(np.arange(clients + 1) > k, rows, 0).astype(np.int64)
+    )
 
 
 def score_names(fed: Fed) -> tuple[str, ...]:
-    """The names of what a task says about every single client, in order; without the metrics that a study names."""
+    """The names of what a task says about every single client, in order; without the metrics that a study
+    names."""
     one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
     return tuple(fed.task.client_scores(one, one, fed.classes))
 
@@ -256,8 +299,8 @@ COMMON_SCALING = "have all sites scale them alike"
 def scaling_remedy(method: Method, layout: Layout | None, summed: bool) -> str:
     """What a study of this method whose samples look unscaled needs, as the end of a sentence.
 
-    layout: of samples with several inputs. summed: whether the coordinator sees sums alone. There, and where noise protects
-    what leaves, nobody may send the statistics that `standardise` needs.
+    layout: of samples with several inputs. summed: whether the coordinator sees sums alone. There, and where
+    noise protects what leaves, nobody may send the statistics that `standardise` needs.
     """
     if summed or method.protector or method.samples_apart:
         return COMMON_SCALING

@@ -1,15 +1,16 @@
-"""The format of a message: a JSON header, its signature, and tensors in safetensors format; and replies in that format.
+"""The format of a message: a JSON header, its signature, and tensors in safetensors format; and replies in
+that format.
 
-The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so neither can be changed or
-combined with another message's. Nothing is parsed before its size, signature and digest are checked, and nothing is
-unpickled.
+The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so neither can be
+changed or combined with another message's. Nothing is parsed before its size, signature and digest are
+checked, and nothing is unpickled.
 
-Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train", "visit",
-"score", "share", "mask", "agree", "open"), t (the round). Header of a reply: the same, and `re`, the SHA-256 of the
-request's header, so that a reply answers one request only.
+Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train",
+"visit", "score", "share", "mask", "agree", "open"), t (the round). Header of a reply: the same, and `re`, the
+SHA-256 of the request's header, so that a reply answers one request only.
 
-The tensors of a large message stay in its file. `StoredTensors` looks like the tree that a small message is, and maps a
-tensor into memory whenever it is asked for.
+The tensors of a large message stay in its file. `StoredTensors` looks like the tree that a small message is,
+and maps a tensor into memory whenever it is asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class StoredTensors(Mapping[str, Any]):
     """Tensors, or further shelves, by name."""
 
     def __init__(self, stored: StoredBytes, places: Mapping[str, Any], orders: AxisOrders):
-        """places: the tensor's path in the file by name, or such a mapping again. orders: of those not as their shape."""
+        """places: the tensor's path in the file by name, or such a mapping again. orders: of those not as
+        their shape."""
         self._stored, self._places, self._orders = stored, places, orders
 
     def __getitem__(self, name: str) -> Any:
@@ -76,7 +78,8 @@ def tensor_names(stored: StoredBytes) -> list[str]:
 
 
 def stored_tree(stored: StoredBytes, paths: list[str], orders: AxisOrders) -> dict[str, Any]:
-    """The tree with these tensors. Raises an error that says little where an order does not fit its tensor."""
+    """The tree with these tensors. Raises an error that says little where an order does not fit its
+    tensor."""
     with safe_open(stored.path, "pt") as file:
         for path, order in orders.items():
             in_axis_order(file.get_tensor(path), order)
@@ -167,7 +170,9 @@ def pack(tree: Mapping[str, Any]) -> PackedTree:
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
     """Pack and sign a message. Numbers that are not finite become null, because JSON has no word for them."""
     packed = tree if isinstance(tree, PackedTree) else pack(tree)
-    text = json.dumps({n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False)
+    text = json.dumps(
+        {n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False
+    )
     return SignedMessage(text, key.sign(text.encode()), packed.blob)
 
 
@@ -180,7 +185,9 @@ def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
         size, most = f"{len(sealed.blob):,} and {len(sealed.text):,}", f"{limits.blob:,} and {MOST_HEADER:,}"
         raise WireError("E304", f"its tensors and header have {size} bytes; at most {most} are expected.")
     if not key.signed(sealed.text.encode(), sealed.signature):
-        raise WireError("E310", "the signature does not match: the message was changed, or sent by somebody else.")
+        raise WireError(
+            "E310", "the signature does not match: the message was changed, or sent by somebody else."
+        )
     header = _header(sealed.text)
     if header.get("sha256") != sha256(sealed.blob):
         raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
@@ -206,11 +213,15 @@ def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
     if len(tensors) > limits.tensors:
-        raise WireError("E304", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected.")
+        raise WireError(
+            "E304", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected."
+        )
     if any(path.count("/") >= MOST_LEVELS for path in tensors):
         raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")
     try:
-        if any(path[:i] in tensors for path in tensors for i, character in enumerate(path) if character == "/"):
+        if any(
+            path[:i] in tensors for path in tensors for i, character in enumerate(path) if character == "/"
+        ):
             raise KeyError
         return _tree(blob, tensors, dict(axes))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError):
@@ -218,7 +229,8 @@ def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
 
 
 def _load(blob: bytes | ByteSequence) -> dict[str, Tensor]:
-    """The tensors of a file's bytes. Bytes and tensors are let go one after the other, before and while others are made."""
+    """The tensors of a file's bytes. Bytes and tensors are let go one after the other, before and while
+    others are made."""
     tensors = load(all_bytes(blob))
     return {name: align(tensors.pop(name)) for name in sorted(tensors)}
 
@@ -227,7 +239,9 @@ def _tree(blob: bytes | ByteSequence, tensors: Mapping[str, Any], orders: Mappin
     """The tensors by name, each in its shape; those of a file stay there."""
     if isinstance(blob, StoredBytes):
         return stored_tree(blob, list(tensors), orders)
-    return nested_tree(dict(tensors) | {path: in_axis_order(tensors[path], order) for path, order in orders.items()})
+    return nested_tree(
+        dict(tensors) | {path: in_axis_order(tensors[path], order) for path, order in orders.items()}
+    )
 
 
 def _axes(t: Tensor) -> list[int] | None:
@@ -263,12 +277,18 @@ def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
     if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
         raise MalformedReply
     return Reply(
-        k, _samples(packet), _by_name(weights, names), _by_part(shares), {}, _number(packet.header.get("loss"))
+        k,
+        _samples(packet),
+        _by_name(weights, names),
+        _by_part(shares),
+        {},
+        _number(packet.header.get("loss")),
     )
 
 
 def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
-    """What client k has sent for early trips together with its training. tree: its branch. Raises MalformedReply."""
+    """What client k has sent for early trips together with its training. tree: its branch. Raises
+    MalformedReply."""
     return Reply(k, _samples(packet), {}, _by_part(tree), {}, 0.0)
 
 
@@ -284,8 +304,8 @@ def _by_part(shares: Any) -> dict[str, Any]:
 
 
 def _by_name(weights: Mapping[str, Any], names: Iterable[str]) -> Weights:
-    """Weights in the order of `names`, before any others, which the gate will refuse. Those that stay on the disk do so,
-    unless they are nested, which the gate will refuse, too."""
+    """Weights in the order of `names`, before any others, which the gate will refuse. Those that stay on the
+    disk do so, unless they are nested, which the gate will refuse, too."""
     if isinstance(weights, StoredTensors) and not any(isinstance(weights[name], Mapping) for name in weights):
         return weights.in_order(_expected_first(names, weights))
     by_name = flat_tree(weights)

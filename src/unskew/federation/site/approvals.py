@@ -1,9 +1,9 @@
-"""Studies that have asked for a site's data, and what its operator has decided about them: one file each in `studies/` of
-its folder.
+"""Studies that have asked for a site's data, and what its operator has decided about them: one file each in
+`studies/` of its folder.
 
-A site keeps the last twenty runs that have asked and have not begun. A coordinator may ask under as many numbers as it
-likes before anybody has approved anything. A number that was removed stays known, because a run's number stands for the
-study that its operator has read about.
+A site keeps the last twenty runs that have asked and have not begun. A coordinator may ask under as many
+numbers as it likes before anybody has approved anything. A number that was removed stays known, because a
+run's number stands for the study that its operator has read about.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ LEAST_KEY = 16
 
 @dataclass(frozen=True)
 class Request:
-    """What an operator is asked. Whatever a coordinator wrote is escaped here, for every place where it is printed.
+    """What an operator is asked. Whatever a coordinator wrote is escaped here, for every place where it is
+    printed.
 
-    study: its digest. run: the number of the run that asked last. by: the federation and its coordinator's fingerprint.
-    leaves: what would leave this site, as lines for its operator, or the error that its coordinator would read. at: when it
-    first asked, or was decided. name: what the coordinator calls the run. trains: the model and how it is trained, in words.
+    study: its digest. run: the number of the run that asked last. by: the federation and its coordinator's
+    fingerprint.
+    leaves: what would leave this site, as lines for its operator, or the error that its coordinator would
+    read. at: when it
+    first asked, or was decided. name: what the coordinator calls the run. trains: the model and how it is
+    trained, in words.
     releases: what a yes lets leave. note: what the policy says of it now.
     """
 
@@ -63,7 +67,8 @@ class Request:
 
     @property
     def key(self) -> str:
-        """A digest of what is released and of the text that says so: a decision counts for this and nothing else."""
+        """A digest of what is released and of the text that says so: a decision counts for this and nothing
+        else."""
         shown = [self.releases, self.study, self.by, self.method, self.rounds, self.trains, self.leaves]
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
@@ -79,8 +84,8 @@ class Request:
 def digest_of(settings: Settings, draws: bool) -> str:
     """16 hexadecimal digits that runs of one study have in common, whatever their number of sites.
 
-    draws: whether single samples, or averages of some, leave. Other seeds would draw others, run by run all of them, so
-    each seed is then a study of its own.
+    draws: whether single samples, or averages of some, leave. Other seeds would draw others, run by run all
+    of them, so each seed is then a study of its own.
     """
     facts = settings.as_dict() | SAME_STUDY | ({} if draws else ANY_SEED)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
@@ -98,7 +103,8 @@ def is_refused(folder: Path, study: str) -> bool:
 
 
 def bind(folder: Path, run: str, study: str) -> bool:
-    """Whether a run's number stands for this study: it does for the first that asks under it, and for no other."""
+    """Whether a run's number stands for this study: it does for the first that asks under it, and for no
+    other."""
     path = _study_file(folder, run)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +113,8 @@ def bind(folder: Path, run: str, study: str) -> bool:
 
 
 def ask(folder: Path, request: Request) -> bool:
-    """Note that a run waits for a decision; whether its operator should be told, because it has not waited before."""
+    """Note that a run waits for a decision; whether its operator should be told, because it has not waited
+    before."""
     known = _read_request(_request_file(folder, request))
     if known and (known.run == request.run or known.state != "waiting"):
         return False
@@ -123,10 +130,11 @@ def forget(folder: Path, run: str) -> None:
 
 
 def decide(folder: Path, run: str, state: State) -> Request:
-    """Approve or refuse what a run asks, by the run's number or its beginning, or by the digest of the question.
+    """Approve or refuse what a run asks, by the run's number or its beginning, or by the digest of the
+    question.
 
-    An approval is of one question, a refusal of all that the run asks. Raises UsageError (E503) if nothing is called that,
-    or too much.
+    An approval is of one question, a refusal of all that the run asks. Raises UsageError (E503) if nothing is
+    called that, or too much.
     """
     requests = all_requests(folder)
     bound = _study_file(folder, run).read_text() if run and _study_file(folder, run).exists() else None
@@ -156,7 +164,8 @@ def all_requests(folder: Path) -> list[Request]:
 
 
 def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Tell the operator of every run that begins to wait, and what became of it, looking every two seconds without end."""
+    """Tell the operator of every run that begins to wait, and what became of it, looking every two seconds
+    without end."""
     announced: dict[tuple[str, str], Request] = {}
     while True:
         for request in all_requests(folder):
@@ -198,7 +207,11 @@ def _read_request(path: Path) -> Request | None:
     try:
         facts: Mapping[str, Any] = json.loads(path.read_text())
         request = Request(**facts)
-        return request if request.state in ("waiting", "approved", "refused") and path.stem == request.key else None
+        return (
+            request
+            if request.state in ("waiting", "approved", "refused") and path.stem == request.key
+            else None
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
@@ -227,7 +240,10 @@ def make_room(folder: Path, run: str) -> list[str]:
     book = folder / FORGOTTEN_FILE
     known = book.read_text().split() if book.exists() else []
     if run in known:
-        text = f"run {run} had asked, and had to make room for {MOST_PENDING} later ones that asked; start a new run"
+        text = (
+            f"run {run} had asked, and had to make room for {MOST_PENDING} later ones that asked; start a"
+            " new run"
+        )
         raise policy_refusal(text)
     asking = sorted((p for p in (folder / "runs").glob("*") if _is_pending(p)), key=_last_request)
     over = [path.name for path in asking[: max(0, len(asking) + 1 - MOST_PENDING)]]

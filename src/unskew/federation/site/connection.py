@@ -1,12 +1,14 @@
-"""A site's connection to the server: Flower's fleet API, spoken by the site's own process, and the loop that answers the
-server's messages one after the other.
+"""A site's connection to the server: Flower's fleet API, spoken by the site's own process, and the loop that
+answers the server's messages one after the other.
 
-Flower's SuperNode asks the server for the code of each run and starts it in processes of its own. This asks for messages
-only: no code that a server offers is ever fetched, installed or run. The size of a response is bounded, so that an
-impostor in the server's place cannot fill the site's memory.
+Flower's SuperNode asks the server for the code of each run and starts it in processes of its own. This asks
+for messages
+only: no code that a server offers is ever fetched, installed or run. The size of a response is bounded, so
+that an impostor in the server's place cannot fill the site's memory.
 
-Heartbeats come from a thread of their own, and the work is done by another process, so that neither a long request nor
-data that take minutes to load make the server count this site as away. A site that has lost the server connects again.
+Heartbeats come from a thread of their own, and the work is done by another process, so that neither a long
+request nor data that take minutes to load make the server count this site as away. A site that has lost the
+server connects again.
 """
 
 # pyright: reportMissingImports=false
@@ -60,7 +62,9 @@ try:
         unpack_message,
     )
 except ImportError as error:  # the extra is not installed, or in a version that has other names
-    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+    raise UsageError(
+        "E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error})."
+    ) from error
 
 MOST_RESPONSE = 16 << 20
 """Bytes of one answer; the longest honest ones are a piece of 8 MB, and a list of pieces."""
@@ -100,8 +104,8 @@ def limit_response(response: httpx.Response) -> None:
 
 
 LIFE_S = 20.0
-"""The interval of heartbeats that the server is told; after two without any it counts the site as away. Long enough for
-the server to be restarted meanwhile."""
+"""The interval of heartbeats that the server is told; after two without any it counts the site as away. Long
+enough for the server to be restarted meanwhile."""
 TIMEOUT_S = 30.0
 """How long one call may take; a message's tensors travel in pieces, each in a call of its own."""
 _FAILURE_CODE = 8
@@ -137,15 +141,18 @@ class MessageNotKept(Exception):
 
 
 class Fleet:
-    """The connection of one site. Its number at the server is kept in the site's folder, so that a process that takes
-    over after a crash is the same node at once, and can say what became of the request its predecessor died with."""
+    """The connection of one site. Its number at the server is kept in the site's folder, so that a process
+    that takes over after a crash is the same node at once, and can say what became of the request its
+    predecessor died with."""
 
     def __init__(self, joined: SiteFolder):
         ticket, key = joined.ticket, joined.key.key
         context = joined.tls()
         where = f"{'https' if context else 'http'}://{ticket.place}"
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
-        self._client = FleetHttpClient(where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S)
+        self._client = FleetHttpClient(
+            where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S
+        )
         self._client._client.event_hooks = {"response": [limit_response]}
         self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
         self._number, self._open = joined.folder / "node", joined.folder / "answering"
@@ -164,13 +171,16 @@ class Fleet:
                 self._activate()
         except ServerUnreachable as error:
             if isinstance(error.__cause__, (httpx.RemoteProtocolError, httpx.ReadError)):
-                text = "it closes the connection without an answer, as it does with a key that is not admitted"
+                text = (
+                    "it closes the connection without an answer, as it does with a key that is not admitted"
+                )
                 raise AccessDenied(text) from error
             raise
         if self._left_open:
             with contextlib.suppress(AnswerRefused, DecodeError):
                 self.reply(
-                    _without_content(self._open.read_bytes()), "the site was restarted while it worked on this request"
+                    _without_content(self._open.read_bytes()),
+                    "the site was restarted while it worked on this request",
                 )
             self.forget()
 
@@ -185,7 +195,8 @@ class Fleet:
         disk.replace(self._number, str(self._node.node_id))
 
     def _known(self) -> bool:
-        """Whether the server takes this site back under its number, which it does even before it has missed it."""
+        """Whether the server takes this site back under its number, which it does even before it has missed
+        it."""
         if self._node is None:
             return False
         try:
@@ -205,10 +216,11 @@ class Fleet:
             self._beat()
 
     def receive(self) -> Message | None:
-        """The next message with its content, if there is one. Until `forget`, a crash leaves it to be excused.
+        """The next message with its content, if there is one. Until `forget`, a crash leaves it to be
+        excused.
 
-        After a failure it goes on with the same message. One whose pieces nothing can read comes without content. Raises
-        MessageNotKept, caused by Paused (E203), when the disk is full.
+        After a failure it goes on with the same message. One whose pieces nothing can read comes without
+        content. Raises MessageNotKept, caused by Paused (E203), when the disk is full.
         """
         with _map_errors():
             if self._pulling is None:
@@ -220,7 +232,10 @@ class Fleet:
                 with contextlib.suppress(UnskewError, OSError):
                     disk.replace(self._open, self._head)
                 run = response.messages_list[0].metadata.run_id
-                self._pulling = run, Arrival(response.messages_list[0], response.message_object_trees[0], self._folder)
+                self._pulling = (
+                    run,
+                    Arrival(response.messages_list[0], response.message_object_trees[0], self._folder),
+                )
             try:
                 message = self._pulled(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
@@ -236,7 +251,9 @@ class Fleet:
     def _pulled(self, run: int, arrival: Arrival) -> Message:
         message = arrival.go_on(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
         number = arrival.tree.object_id
-        threading.Thread(target=self._confirm, args=(run, number), daemon=True).start()  # the work need not wait for it
+        threading.Thread(
+            target=self._confirm, args=(run, number), daemon=True
+        ).start()  # the work need not wait for it
         set_number(message, number)
         return message
 
@@ -257,7 +274,8 @@ class Fleet:
             reply = Message(content, reply_to=message)
         except Exception as error:
             raise AnswerRefused(f"the message cannot be answered ({type(error).__name__})") from error
-        # as if sent at once: the server need not share this machine's clock, and a reply sent again is the same one
+        # as if sent at once: the server need not share this machine's clock, and a reply sent again is the
+        # same one
         reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
         with _map_errors(), inflatable_object.no_object_id_recompute():
             all_of_it = payload(reply)
@@ -318,10 +336,14 @@ def _refusal(response: httpx.Response) -> FleetError:
     """What an answer that is not 200 means."""
     error = FlowerError.from_json(response.text)
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        return AccessDenied("it does not know this site's key, or the clocks differ by more than a few seconds")
+        return AccessDenied(
+            "it does not know this site's key, or the clocks differ by more than a few seconds"
+        )
     taken = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
     if taken or response.status_code == httpx.codes.CONFLICT:
-        return KeyInUse("another process or machine is connected with this site's key, or was until a minute ago")
+        return KeyInUse(
+            "another process or machine is connected with this site's key, or was until a minute ago"
+        )
     if response.status_code == httpx.codes.FORBIDDEN:
         return AnswerRefused("the run is over")
     return ServerUnreachable(f"it answers HTTP {response.status_code}")
@@ -330,7 +352,8 @@ def _refusal(response: httpx.Response) -> FleetError:
 QUICK_S, IDLE_S = 0.2, 2.0
 """How often the server is asked for messages: at least and at most."""
 PATIENCE = 50
-"""While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per cent."""
+"""While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per
+cent."""
 RETRY_S = 5.0
 """How long to wait at most before the server is tried again. It begins with a tenth of it."""
 BEAT_S = LIFE_S / 4
@@ -356,7 +379,8 @@ class Connection(Protocol):
 
 @dataclass
 class AnswerLoop:
-    """answer: the worker's, within so many seconds; raises OSError if there is none. over: set it to end `run`."""
+    """answer: the worker's, within so many seconds; raises OSError if there is none. over: set it to end
+    `run`."""
 
     fleet: Connection
     answer: Callable[[SignedMessage, float], SignedMessage]
@@ -425,10 +449,13 @@ class AnswerLoop:
             last = time.monotonic()
 
     def _say_connected(self) -> None:
-        """Once the server has answered a question for messages: it lets nodes connect whose questions it then refuses."""
+        """Once the server has answered a question for messages: it lets nodes connect whose questions it then
+        refuses."""
         self.connected = True
         if self._lost is not None:
-            self.say(CONNECTED + (f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else ""))
+            self.say(
+                CONNECTED + (f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else "")
+            )
             self._lost = None
 
     def _received(self) -> Any:
@@ -462,7 +489,8 @@ class AnswerLoop:
         return NO_ROOM
 
     def _send(self) -> None:
-        """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of use."""
+        """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of
+        use."""
         if self._ready is None:
             return
         message, answer, until = self._ready

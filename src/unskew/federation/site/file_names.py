@@ -1,7 +1,7 @@
 """Names of the files that a site keeps of a run, `SITE/runs/NUMBER/`.
 
-To ask whether a folder is one of these needs neither Flower nor cryptography, without which models are trained and opened
-on one machine.
+To ask whether a folder is one of these needs neither Flower nor cryptography, without which models are
+trained and opened on one machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from unskew.system.disk import AT_SITE
 
 SETUP = AT_SITE
 REMOVED = "private-removed"
-"""Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if there had been
-none."""
+"""Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if
+there had been none."""
 RECEIVED = "received.safetensors"
 """The weights that came last, with what came beside them."""
 STATELESS = "stateless"

@@ -1,8 +1,8 @@
-"""What a site's policy and its operator do not allow is refused before anything is computed; and errors are redacted before
-the coordinator reads them.
+"""What a site's policy and its operator do not allow is refused before anything is computed; and errors are
+redacted before the coordinator reads them.
 
-A redacted error names no file of the site, whose path tells of users, projects and sometimes patients, and says nothing
-of an error in its data, which would quote them.
+A redacted error names no file of the site, whose path tells of users, projects and sometimes patients, and
+says nothing of an error in its data, which would quote them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _ABSOLUTE = re.compile(rf"(?<![\w/.])(?:(?:~|\.{{1,2}})?/|[A-Za-z]:\\)[^\s'\",;:
 
 
 def without_paths(text: str, known: Iterable[str], asked: Iterable[str] = ()) -> str:
-    """The text without paths. known: how paths of the site begin that may be relative or hold spaces, such as `site/`.
+    """The text without paths. known: how paths of the site begin that may be relative or hold spaces, such as
+    `site/`.
 
     asked: what the coordinator itself has named, which it may read again.
     """
@@ -56,7 +57,8 @@ def without_paths(text: str, known: Iterable[str], asked: Iterable[str] = ()) ->
 
 
 def redact(error: UnskewError | WireError, files: Iterable[str], asked: Mapping[str, Any]) -> str:
-    """A text for the coordinator. What it says of this site's files and data, only this site's operator reads.
+    """A text for the coordinator. What it says of this site's files and data, only this site's operator
+    reads.
 
     files: how paths of the site begin. asked: the header of the request.
     """
@@ -89,14 +91,16 @@ T = TypeVar("T")
 Approve = Literal["ask", "all"]
 WAITING = "E522"
 MOST_MODEL = 200
-"""Characters of a model's name that an operator is shown; of one from a file the coordinator writes what it likes."""
+"""Characters of a model's name that an operator is shown; of one from a file the coordinator writes what it
+likes."""
 ANSWERS_A_ROUND = 3
 """How often a run may ask for the same in a round: after a crash the server repeats one."""
 
 
 @dataclass
 class Guard:
-    """folder: the site's. by: whose requests it answers, in words. approve: whether new studies wait for the operator.
+    """folder: the site's. by: whose requests it answers, in words. approve: whether new studies wait for the
+    operator.
 
     clock: the local time. say: tells the operator.
     """
@@ -125,7 +129,9 @@ class Guard:
         if t > run.rounds:
             raise policy_refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
         if run.answers.get(kind, 0) >= ANSWERS_A_ROUND * (run.rounds + 1) * MOST_TRIPS.get(kind, 1):
-            raise policy_refusal(f"the run has asked for '{kind}' more often than its {run.rounds} rounds need")
+            raise policy_refusal(
+                f"the run has asked for '{kind}' more often than its {run.rounds} rounds need"
+            )
         if run.bytes >= policy.most_megabytes * 1e6:
             raise policy_refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
 
@@ -136,10 +142,12 @@ class Guard:
         check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
 
     def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> RunLedger:
-        """Before a site says anything of its data, and again when a run is set up. Returns what the run would count as.
+        """Before a site says anything of its data, and again when a run is set up. Returns what the run would
+        count as.
 
-        leaves: what would leave, for the operator. name: what the coordinator calls the run. Raises UsageError: E520 if the policy does not allow it, E522 if it
-        waits for the operator's decision, E523 if that was no.
+        leaves: what would leave, for the operator. name: what the coordinator calls the run. Raises
+        UsageError: E520 if the policy does not allow it, E522 if it waits for the operator's decision, E523
+        if that was no.
         """
         policy = self._policy()
         check_study(policy, study)
@@ -152,7 +160,7 @@ class Guard:
             raise policy_refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
         self._check_not_refused(digest)
         asks = replace(self._request(digest, number, study.settings, leaves, name), method=study.title)
-        try:  # what these say depends on the site's samples, so nobody reads it before its operator has decided
+        try:  # these texts depend on the site's samples: they are kept until its operator has decided
             check_samples(policy, study)
             check_budgets(policy, spent, study, number)
         except UsageError as error:
@@ -178,9 +186,10 @@ class Guard:
 
     @contextlib.contextmanager
     def untold(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
-        """Inside, what goes wrong with a study on this site's data is told to its operator, and to the coordinator only once they
-        have approved that: from each yes or no it could read a figure of the data. Such a yes is no approval of the study.
-        Raises UsageError (E522, E523)."""
+        """Inside, what goes wrong with a study on this site's data is told to its operator, and to the
+        coordinator only once they
+        have approved that: from each yes or no it could read a figure of the data. Such a yes is no approval
+        of the study. Raises UsageError (E522, E523)."""
         try:
             yield
         except Paused:  # this machine's disk is full
@@ -201,18 +210,21 @@ class Guard:
         self._read(SiteLedger.read).begin(number, run)
 
     def check_same(self, number: str, study: str) -> None:
-        """Refuse to compute anything for a run by another study than it began with. Raises UsageError (E520)."""
+        """Refuse to compute anything for a run by another study than it began with. Raises UsageError
+        (E520)."""
         self._read(SiteLedger.read).check_same(number, study)
 
     def note(self, number: str, asked: AnsweredRequest, tree: Tree, header: Mapping[str, Any]) -> None:
         """Count an answer before it goes out. header: what it says beside its tensors.
 
-        Raises UsageError (E520) for what the run's study has not declared, or was sent for too many orders of a round, and
-        for what a site cannot write down that it says.
+        Raises UsageError (E520) for what the run's study has not declared, or was sent for too many orders of
+        a round, and for what a site cannot write down that it says.
         """
         if asked.kind == "hello":
             if not self.said.note(number, asked.kind, header):
-                raise policy_refusal(f"what the site says of its data could not be written down there, in {SAID_FILE}")
+                raise policy_refusal(
+                    f"what the site says of its data could not be written down there, in {SAID_FILE}"
+                )
             return
         spent = self._read(SiteLedger.read)
         tensors = flat_tree({"score": tree} if asked.kind == "score" else tree)
@@ -221,7 +233,8 @@ class Guard:
 
     @property
     def least_samples(self) -> int:
-        """How many samples must stand behind a number that leaves, as the policy says now. Raises UsageError as a request does."""
+        """How many samples must stand behind a number that leaves, as the policy says now. Raises UsageError
+        as a request does."""
         return self._policy().least_samples
 
     def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
@@ -245,14 +258,19 @@ class Guard:
             return read(self.folder)
         except UsageError as error:
             self.say(str(error))
-            text = "what the site allows cannot be read there, so it refuses everything; `unskew site policy` says why."
+            text = (
+                "what the site allows cannot be read there, so it refuses everything; `unskew site policy`"
+                " says why."
+            )
             raise UsageError(error.code, text) from None
 
     def _check_not_refused(self, study: str) -> None:
         if approvals.is_refused(self.folder, study):
             raise UsageError("E523", "the site's operator has refused the study.")
 
-    def _request(self, study: str, number: str, settings: Settings, leaves: str, name: str) -> approvals.Request:
+    def _request(
+        self, study: str, number: str, settings: Settings, leaves: str, name: str
+    ) -> approvals.Request:
         """What the operator is asked about a study. leaves: lines of text."""
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
@@ -268,7 +286,9 @@ class Guard:
             return
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
-        raise UsageError(WAITING, f"the study waits for the site's operator: unskew site approve {request.run}")
+        raise UsageError(
+            WAITING, f"the study waits for the site's operator: unskew site approve {request.run}"
+        )
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}
@@ -276,12 +296,16 @@ MOST_TRIPS = {"visit": 4, "score": 2}
 
 
 def check_budgets(policy: Policy, spent: SiteLedger, study: Study, number: str) -> None:
-    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a run that begins with this number."""
+    """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a run that begins
+    with this number."""
     epsilon = study.epsilon
     if policy.epsilon is None or not epsilon or number in spent.runs:
         return
     if spent.epsilon + epsilon > policy.epsilon:
         raise policy_refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
     if spent.delta + study.delta > policy.delta * (1 + 1e-9):
-        text = f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left (delta)"
+        text = (
+            f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left"
+            " (delta)"
+        )
         raise policy_refusal(text)

@@ -1,4 +1,5 @@
-"""A site's way to the server: whether it can be reached, whether its certificate is the federation's, what its clock says.
+"""A site's way to the server: whether it can be reached, whether its certificate is the federation's, what
+its clock says.
 
 Flower refuses a site whose clock is more than 5 s ahead of the server's or more than 305 s behind it.
 """
@@ -25,19 +26,28 @@ MOST_AHEAD_S, MOST_BEHIND_S = 5.0, 305.0
 def judge_clock(ahead_s: float) -> tuple[bool, str]:
     """(whether the server lets a site in whose clock is so far ahead of its own, a sentence on it)."""
     way = "ahead of" if ahead_s > 0 else "behind"
-    text = f"{abs(ahead_s):.0f} s {way} the server's" if abs(ahead_s) >= 1 else "less than 1 s from the server's"
+    text = (
+        f"{abs(ahead_s):.0f} s {way} the server's" if abs(ahead_s) >= 1 else "less than 1 s from the server's"
+    )
     if -MOST_BEHIND_S < ahead_s < MOST_AHEAD_S:
         return True, text
-    rule = f"the server lets nobody in who is more than {MOST_AHEAD_S:.0f} s ahead or {MOST_BEHIND_S:.0f} s behind"
+    rule = (
+        f"the server lets nobody in who is more than {MOST_AHEAD_S:.0f} s ahead or {MOST_BEHIND_S:.0f} s"
+        " behind"
+    )
     remedy = "set this machine's clock, or the server's: sudo timedatectl set-ntp true"
     return False, f"this machine's clock is {text}, and {rule}; {remedy}"
 
 
 def clock_question(verify_code: int) -> str:
-    """A question to add where a certificate seems out of its time, because this machine's clock may be; else ""."""
+    """A question to add where a certificate seems out of its time, because this machine's clock may be; else
+    ""."""
     if verify_code not in OUT_OF_TIME:
         return ""
-    return f" This machine's clock says {time.strftime('%Y-%m-%d')}; if that is wrong: sudo timedatectl set-ntp true"
+    return (
+        f" This machine's clock says {time.strftime('%Y-%m-%d')}; if that is wrong: sudo timedatectl set-ntp"
+        " true"
+    )
 
 
 TIMEOUT_S = 5.0
@@ -57,7 +67,8 @@ class Finding:
 
 
 def rejection(joined: SiteFolder) -> str:
-    """Why this site can never connect as things are: a certificate, TLS on one side only, a clock. "" if it may connect.
+    """Why this site can never connect as things are: a certificate, TLS on one side only, a clock. "" if it
+    may connect.
 
     A server that is not there yet is no reason, nor a proxy that accepts connections in its place.
     """
@@ -112,7 +123,10 @@ def certificate_of(joined: SiteFolder, line: socket.socket) -> list[Finding]:
 
 
 def _closed_connection(error: OSError) -> Finding:
-    text = f"the connection was accepted, and closed again: {error}. Does a proxy stand before a server that is down?"
+    text = (
+        f"the connection was accepted, and closed again: {error}. Does a proxy stand before a server that is"
+        " down?"
+    )
     return Finding("handshake", False, text)
 
 
@@ -122,20 +136,25 @@ def _check_plain(line: socket.socket) -> Finding:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with context.wrap_socket(line):
-            return Finding("certificate", False, "the server speaks TLS, but this site's ticket is for plain text.")
+            return Finding(
+                "certificate", False, "the server speaks TLS, but this site's ticket is for plain text."
+            )
     except OSError:
         return Finding("certificate", True, "TLS is DISABLED in this federation")
 
 
 def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
-    """By the Date header of any HTTP answer, a refusal included. A key that is not admitted gets no answer."""
+    """By the Date header of any HTTP answer, a refusal included. A key that is not admitted gets no
+    answer."""
     asked = dt.datetime.now(dt.UTC)
     answer = HTTPResponse(tls)
     try:
         tls.sendall(f"GET / HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode())
         answer.begin()
     except (ConnectionError, ssl.SSLError):
-        text = "the server closes the connection without an answer, as it does with a key that is not admitted"
+        text = (
+            "the server closes the connection without an answer, as it does with a key that is not admitted"
+        )
         return Finding("admission", False, f"{text}. Is this site's key admitted?")
     except (OSError, HTTPException):
         return Finding("clock", True, "the server does not tell the time")
@@ -143,6 +162,8 @@ def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
         there = parsedate_to_datetime(str(answer.getheader("Date")))
     except (ValueError, TypeError, IndexError):
         return Finding("clock", True, "the server does not tell the time")
-    answered = dt.datetime.now(dt.UTC)  # the header gives whole seconds, and was written between these two moments
+    answered = dt.datetime.now(
+        dt.UTC
+    )  # the header gives whole seconds, and was written between these two moments
     early_s, late_s = (asked - there).total_seconds() - 1, (answered - there).total_seconds()
     return Finding("clock", *judge_clock(early_s if early_s > 0 else late_s if late_s < 0 else 0.0))

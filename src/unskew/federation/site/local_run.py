@@ -1,5 +1,6 @@
-"""One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory; and the slices of
-Parts that a request must bring, so that a slice made by other code of a Part is named before it is used.
+"""One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory;
+and the slices of Parts that a request must bring, so that a slice made by other code of a Part is named
+before it is used.
 
 Letters: M metrics.
 """
@@ -77,8 +78,9 @@ class PartSlices:
                 yield path, form
 
     def check(self, down: Any, reads: Reads) -> None:
-        """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape than it has here. A first
-        axis may be of another length, as that of samples is which a method collects; of a user's own Part any axis."""
+        """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape
+        than it has here. A first axis may be of another length, as that of samples is which a method
+        collects; of a user's own Part any axis."""
         if not isinstance(down, Mapping):
             raise UsageError("E310", "the request's slices are one tensor, expected some for each Part.")
         for part in self.method.parts:
@@ -87,11 +89,13 @@ class PartSlices:
                 if path not in leaves:
                     raise _mismatch(part, f"without '{path}', which it has at this site")
                 if not is_own(part) and _inner(leaves[path]) != _inner_of(form):
-                    raise _mismatch(part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(*form)}")
+                    raise _mismatch(
+                        part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(*form)}"
+                    )
 
     def explained(self, error: Exception, down: Any, reads: Reads) -> Exception:
-        """What a request ended with, or (E504) that slices are not those that Parts here read, if that is why: a KeyError or an
-        error of torch's says nothing of it."""
+        """What a request ended with, or (E504) that slices are not those that Parts here read, if that is
+        why: a KeyError or an error of torch's says nothing of it."""
         is_known = isinstance(error, UsageError)
         cause = error.__cause__ if is_known else error
         is_lacking = isinstance(cause, KeyError)
@@ -104,7 +108,9 @@ class PartSlices:
                     return _mismatch(part, f"without '{path}', which it has at this site")
                 is_fixed = bool(shape) and shape[0] > 1  # what begins with none or one may grow
                 if not is_lacking and is_fixed and path in leaves and tuple(leaves[path].shape) != shape:
-                    text = f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(shape, dtype)}"
+                    text = (
+                        f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(shape, dtype)}"
+                    )
                     return _mismatch(part, text)
         return error
 
@@ -117,7 +123,8 @@ def _leaves(down: Any, part: Part) -> dict[str, Any]:
 
 def _mismatch(part: Part, text: str) -> UsageError:
     return UsageError(
-        "E504", f"the coordinator sends the slice of '{part.name}' {text}; run the same version of it at both ends."
+        "E504",
+        f"the coordinator sends the slice of '{part.name}' {text}; run the same version of it at both ends.",
     )
 
 
@@ -141,9 +148,10 @@ def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
 
 @dataclass
 class SiteRun:
-    """k: this site's client id. first: the weights before round 1, among them those that never leave the server. described:
-    what its samples are and how many, for whoever opens the model later. slices: what Parts begin with. facts: the study's
-    settings, how many clients there are and how many samples the largest has, as the server sent them."""
+    """k: this site's client id. first: the weights before round 1, among them those that never leave the
+    server. described: what its samples are and how many, for whoever opens the model later. slices: what
+    Parts begin with. facts: the study's settings, how many clients there are and how many samples the largest
+    has, as the server sent them."""
 
     settings: Settings
     k: int
@@ -157,7 +165,8 @@ class SiteRun:
 
     @property
     def secure(self) -> SecureAggregation | None:
-        """How this site's replies are summed so that the coordinator sees the sum alone; None where it sees each."""
+        """How this site's replies are summed so that the coordinator sees the sum alone; None where it sees
+        each."""
         return secure_aggregation.parse(self.settings.secure_aggregation)
 
     @cached_property
@@ -166,8 +175,8 @@ class SiteRun:
         return digest(self.first, json.dumps(self.facts, sort_keys=True))
 
     def withheld(self, least: int) -> list[str]:
-        """The metrics that stay here, because they are means over classes of which one has fewer test samples. least: how many
-        must stand behind a number that leaves."""
+        """The metrics that stay here, because they are means over classes of which one has fewer test
+        samples. least: how many must stand behind a number that leaves."""
         by_class = [metric.key for metric in self.trainer.fed.metrics if metric.key in BY_CLASS]
         return by_class if by_class and 0 < self._rarest < least else []
 
@@ -178,18 +187,22 @@ class SiteRun:
 
     @cached_property
     def _rarest(self) -> int:
-        """The fewest test samples that a class has; of several labels a sample, that have a label or lack it. 0 without any."""
+        """The fewest test samples that a class has; of several labels a sample, that have a label or lack it.
+        0 without any."""
         y = self.scoring.y[self.scoring.test[self.k]]
         counts = (
-            np.concatenate([y.sum(0), len(y) - y.sum(0)]) if y.dtype == bool else np.unique(y, return_counts=True)[1]
+            np.concatenate([y.sum(0), len(y) - y.sum(0)])
+            if y.dtype == bool
+            else np.unique(y, return_counts=True)[1]
         )
         return int(min(counts[counts > 0], default=0))
 
     def scores(self, start: Broadcast, private: Tree, least: int) -> Tree:
         """Scores on this site's own test samples, by whose weights: scope -> [M].
 
-        "global": with the weights as they came; "kept": with those that stay here; "personal": with what Parts make
-        for this site. "SCOPE.METRIC", [1]: of each metric that the study names, where it is defined and not `withheld`.
+        "global": with the weights as they came; "kept": with those that stay here; "personal": with what
+        Parts make for this site. "SCOPE.METRIC", [1]: of each metric that the study names, where it is
+        defined and not `withheld`.
         """
         if not len(self.scoring.test[self.k]):
             return {}
@@ -213,11 +226,12 @@ class SiteRun:
         return {path: t for tree in self.trainer.each(score, list(states)) for path, t in tree.items()}
 
     def visited(self, start: Broadcast, name: str, place: int, private: Tree) -> list[Reply]:
-        """The client side of trip number `place` of the Part called `name`; empty if this site has no samples.
+        """The client side of trip number `place` of the Part called `name`; empty if this site has no
+        samples.
 
-        private: what this site keeps, which is used if weights are among it. Raises UsageError: E310 for a trip that the
-        method does not have, E520 in a round in which the Part makes no such trip: what was approved is what the method
-        says, and when.
+        private: what this site keeps, which is used if weights are among it. Raises UsageError: E310 for a
+        trip that the method does not have, E520 in a round in which the Part makes no such trip: what was
+        approved is what the method says, and when.
         """
         part, trip = self._trip(name, place)
         if not trip.when(start.t, self.settings.rounds):
@@ -226,7 +240,8 @@ class SiteRun:
         return self.trainer.visit(trip, part, start, [self.k], states)
 
     def reads(self, header: Mapping[str, Any]) -> Reads:
-        """What a request of this header has to bring of slices. Raises UsageError (E310) as `visited` does."""
+        """What a request of this header has to bring of slices. Raises UsageError (E310) as `visited`
+        does."""
         if header["kind"] != "visit":
             return {}
         part, trip = self._trip(header["part"], header["trip"])
@@ -239,21 +254,30 @@ class SiteRun:
         return part, part.trips[place]
 
     def start(self, t: int, lr: float, tree: Tree) -> Broadcast:
-        """What round t begins with, from what the server has sent. Weights on the disk stay there, if all were sent."""
+        """What round t begins with, from what the server has sent. Weights on the disk stay there, if all
+        were sent."""
         sent = tree.get("w", {})
         if isinstance(sent, StoredTensors) and self.first.keys() <= sent.keys():
             return Broadcast(t, lr, sent.in_order(self.first), tree.get("down", {}))
-        return Broadcast(t, lr, {n: sent[n] if n in sent else self.first[n] for n in self.first}, tree.get("down", {}))
+        return Broadcast(
+            t, lr, {n: sent[n] if n in sent else self.first[n] for n in self.first}, tree.get("down", {})
+        )
 
     def moved(self, tree: Tree) -> Tree:
         """The tensors on the device this site trains on; those on the disk may stay there."""
-        return tree if self.trainer.device.type == "cpu" else tree_map(lambda t: t.to(self.trainer.device), tree)
+        return (
+            tree if self.trainer.device.type == "cpu" else tree_map(lambda t: t.to(self.trainer.device), tree)
+        )
 
 
-def build_run(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights) -> SiteRun:
-    """settings: as the site runs them, its device included. facts: k, clients and largest, as the server sends them.
+def build_run(
+    site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights
+) -> SiteRun:
+    """settings: as the site runs them, its device included. facts: k, clients and largest, as the server
+    sends them.
 
-    Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over a network.
+    Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over a
+    network.
     """
     method = registry.parse(settings.method, settings.set)
     view = SiteView.of(prepare(data, settings), facts["k"], facts["clients"], facts["largest"])
@@ -263,11 +287,21 @@ def build_run(site: str, settings: Settings, data: Dataset, facts: Mapping[str, 
     if forms != {n: (tuple(t.shape), t.dtype) for n, t in first.items()}:
         raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
     trainer = trainer_of(run)
-    trainer.chance = SystemSource()  # for what a guarantee rests on; everything else is keyed, as in the simulator
+    trainer.chance = (
+        SystemSource()
+    )  # for what a guarantee rests on; everything else is keyed, as in the simulator
     if trainer.device.type != "cpu":
         first = {n: first[n].to(trainer.device) for n in forms}
     summary = view.summary()
-    own = {**summary["sizes"], "train": view.train.sizes[: len(summary["names"])].tolist()}  # others' are bounds
+    own = {
+        **summary["sizes"],
+        "train": view.train.sizes[: len(summary["names"])].tolist(),
+    }  # others' are bounds
     described = {"inputs": predictions.input_facts(view), "federation": {**summary, "sizes": own}}
-    slices, of_all = PartSlices(method, run.fed, first), {n: facts[n] for n in ("settings", "clients", "largest")}
-    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, of_all)
+    slices, of_all = (
+        PartSlices(method, run.fed, first),
+        {n: facts[n] for n in ("settings", "clients", "largest")},
+    )
+    return SiteRun(
+        settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, of_all
+    )

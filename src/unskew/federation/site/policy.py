@@ -1,4 +1,5 @@
-"""A site's policy: what a study may ask of it, in `policy.yaml` of its folder, which only its operator writes.
+"""A site's policy: what a study may ask of it, in `policy.yaml` of its folder, which only its operator
+writes.
 
 A site without a readable policy refuses everything.
 """
@@ -36,20 +37,21 @@ class Policy:
     methods: Annotated[
         tuple[str, ...],
         MinLen(1),
-        "methods and Parts that a study may use, by name; all: every one that is installed. Rules that only the server "
-        "applies to replies need not be named; fedavg must be, for studies without any other method",
+        "methods and Parts that a study may use, by name; all: every one that is installed. Rules that only"
+        " the server applies to replies need not be named; fedavg must be, for studies without any other"
+        " method",
     ] = (ALL,)
     shares: Annotated[
         tuple[Kind, ...],
         MinLen(1),
-        "kinds of Shares that may leave: weights, sums, statistics, features, labels, inputs. Features come from weights "
-        "that the coordinator chooses, and can show inputs",
+        "kinds of Shares that may leave: weights, sums, statistics, features, labels, inputs. Features come"
+        " from weights that the coordinator chooses, and can show inputs",
     ] = ("weights", "sums", "statistics")
     least_samples: Annotated[
         int,
         Ge(1),
-        "samples that must stand behind every number that leaves; a score that is a mean over classes stays here where "
-        "one of them has fewer test samples",
+        "samples that must stand behind every number that leaves; a score that is a mean over classes stays"
+        " here where one of them has fewer test samples",
     ] = 5
     least_batch: Annotated[int, Ge(1), "samples that a study's training batches must have"] = 4
     most_rounds: Annotated[int, Ge(1), "rounds of one study"] = 1000
@@ -57,25 +59,29 @@ class Policy:
     most_megabytes: Annotated[float, Gt(0), "megabytes that one run may take out of the site"] = 100_000.0
     epsilon: Annotated[
         Annotated[float, Gt(0)] | None,
-        "budget of differential privacy, all runs together, for methods that account for one (their largest finite "
-        "figure counts, in full when a run begins); none: no budget. Studies that account for none, such as plain fedavg, "
-        "are not stopped by it: name methods to allow no others",
+        "budget of differential privacy, all runs together, for methods that account for one (their largest"
+        " finite figure counts, in full when a run begins); none: no budget. Studies that account for none,"
+        " such as plain fedavg, are not stopped by it: name methods to allow no others",
     ] = None
     delta: Annotated[
         float,
         Ge(0),
         Lt(1),
-        "budget of the deltas at which the figures of epsilon hold, all runs together: the chance that more has leaked "
-        "than epsilon says. It counts where epsilon is set",
+        "budget of the deltas at which the figures of epsilon hold, all runs together: the chance that more"
+        " has leaked than epsilon says. It counts where epsilon is set",
     ] = 1e-4
-    hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = "00:00-24:00"
+    hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = (
+        "00:00-24:00"
+    )
     secure_aggregation: Annotated[
         Literal["optional", "required"],
-        "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this site",
+        "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this"
+        " site",
     ] = "optional"
     handing_on: Annotated[
         Literal["allowed", "refused"],
-        "refused: no study in which other sites are sent the model of a single site, or a mixture made for one of them",
+        "refused: no study in which other sites are sent the model of a single site, or a mixture made for"
+        " one of them",
     ] = "refused"
 
     def __post_init__(self) -> None:
@@ -83,9 +89,13 @@ class Policy:
         known = (ALL, "fedavg", *catalogue.entries(), *registry.installed())
         for name in self.methods:
             if name not in known:
-                raise UsageError("E521", f"methods: there is no method {excerpt(name)}.{suggestion(name, known)}")
+                raise UsageError(
+                    "E521", f"methods: there is no method {excerpt(name)}.{suggestion(name, known)}"
+                )
         if not _HOURS.fullmatch(self.hours) or max(self._minutes) > 24 * 60:
-            raise UsageError("E521", f"hours must be like 22:00-06:00, from 00:00 to 24:00; got {excerpt(self.hours)}.")
+            raise UsageError(
+                "E521", f"hours must be like 22:00-06:00, from 00:00 to 24:00; got {excerpt(self.hours)}."
+            )
 
     @property
     def _minutes(self) -> tuple[int, int]:
@@ -102,7 +112,8 @@ class Policy:
 
     @staticmethod
     def of(values: Mapping[str, object], lines: Mapping[str, int] | None = None) -> Policy:
-        """A policy from keys and values, with defaults for the rest. lines: where each key stands, for messages.
+        """A policy from keys and values, with defaults for the rest. lines: where each key stands, for
+        messages.
 
         Raises UsageError (E521) for a key that does not exist or a value that does not fit.
         """
@@ -123,7 +134,8 @@ class Policy:
     def read(folder: Path) -> Policy:
         """The policy of a site's folder.
 
-        Raises UsageError (E521) if it is missing, can be changed by other users, or holds anything that it must not.
+        Raises UsageError (E521) if it is missing, can be changed by other users, or holds anything that it
+        must not.
         """
         path = folder / POLICY_FILE
         try:
@@ -138,7 +150,9 @@ class Policy:
             reason = "there is no policy" if missing else "cannot read the policy"
             raise UsageError("E521", f"{reason} {path}, so the site refuses everything; {remedy}") from None
         if stat.S_IMODE(mode) & 0o077:
-            raise UsageError("E521", f"other users may read or change the policy {path}; run: chmod 600 {path}")
+            raise UsageError(
+                "E521", f"other users may read or change the policy {path}; run: chmod 600 {path}"
+            )
         return _parse(text, str(path))
 
     def changed(self, changes: Sequence[str]) -> Policy:
@@ -150,7 +164,9 @@ class Policy:
         for change in changes:
             key, sign, value = change.partition("=")
             if not sign:
-                raise UsageError("E521", f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}.")
+                raise UsageError(
+                    "E521", f"write KEY=VALUE, such as shares=weights,sums; got {excerpt(change)}."
+                )
             several = isinstance(values.get(key.strip()), tuple)
             values[key.strip()] = (
                 [v.strip() for v in value.split(",")] if several else documents.load(value, change, "E521")
@@ -158,7 +174,8 @@ class Policy:
         return Policy.of(values)
 
     def changes(self, new: Policy) -> list[str]:
-        """A line for each key that a new policy changes: what it was and what it is, and whether it lets out more."""
+        """A line for each key that a new policy changes: what it was and what it is, and whether it lets out
+        more."""
         lines: list[str] = []
         for field in fields(self):
             before, after = getattr(self, field.name), getattr(new, field.name)
@@ -174,9 +191,12 @@ class Policy:
     def text(self) -> str:
         """The policy as YAML, which `read` reads back."""
         lines = [
-            "# What studies may ask of this site. `unskew site policy` checks this file; the site reads it at every"
+            "# What studies may ask of this site. `unskew site policy` checks this file; the site reads it at"
+            " every"
         ]
-        lines += ["# request, so that changes count at once. Without a readable policy the site refuses everything."]
+        lines += [
+            "# request, so that changes count at once. Without a readable policy the site refuses everything."
+        ]
         values: dict[str, Any] = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
         for field in fields(self):
             lines += [
@@ -189,7 +209,8 @@ class Policy:
 
 @lru_cache(maxsize=16)
 def _parse(text: str, where: str) -> Policy:
-    """The policy of this text, which a site reads at every request and seldom changes. Raises UsageError (E521)."""
+    """The policy of this text, which a site reads at every request and seldom changes. Raises UsageError
+    (E521)."""
     try:
         values = documents.load(text, where, "E521")
         if not isinstance(values, dict):

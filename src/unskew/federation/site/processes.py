@@ -1,4 +1,5 @@
-"""The processes of `unskew site run`: this one holds the connection, and a worker holds the data. The worker may hang, be
+"""The processes of `unskew site run`: this one holds the connection, and a worker holds the data. The worker
+may hang, be
 killed or take minutes to load its data: the connection stays, and so does the site.
 
 `SiteMetrics` counts every exchange for Prometheus.
@@ -41,12 +42,15 @@ Answer = Callable[[SignedMessage, float], SignedMessage]
 
 @dataclass
 class SiteMetrics:
-    """What a site has done since it started. folder: the site's. last: when its last round ended; 0 for never."""
+    """What a site has done since it started. folder: the site's. last: when its last round ended; 0 for
+    never."""
 
     folder: Path
     last: float = 0.0
     requests: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(KINDS, 0)))
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float, dict.fromkeys(KINDS, 0.0)))
+    seconds: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float, dict.fromkeys(KINDS, 0.0))
+    )
     bytes: Counter[str] = field(default_factory=lambda: Counter({"in": 0, "out": 0}))
     refusals: Counter[str] = field(default_factory=Counter[str])
     failures: int = 0
@@ -74,14 +78,31 @@ class SiteMetrics:
         waiting = sum(request.state == "waiting" for request in approvals.all_requests(self.folder))
         return [
             gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
-            gauge("connected", "Whether the server is connected.", bool(self.answering and self.answering.connected)),
-            counter("connection_losses", "Connections that were lost.", self.answering.losses if self.answering else 0),
+            gauge(
+                "connected",
+                "Whether the server is connected.",
+                bool(self.answering and self.answering.connected),
+            ),
+            counter(
+                "connection_losses",
+                "Connections that were lost.",
+                self.answering.losses if self.answering else 0,
+            ),
             counter("requests", "Requests that were answered, by kind.", self.requests, "kind"),
             counter("request_seconds", "Seconds that these requests took.", self.seconds, "kind"),
-            counter("refusals", "Answers that refuse, or say that something failed, by code.", self.refusals, "code"),
-            counter("failures", "Requests without an answer: the worker was killed or too slow.", self.failures),
+            counter(
+                "refusals",
+                "Answers that refuse, or say that something failed, by code.",
+                self.refusals,
+                "code",
+            ),
+            counter(
+                "failures", "Requests without an answer: the worker was killed or too slow.", self.failures
+            ),
             counter("rounds", "Rounds in which this site has trained.", self.requests["train"]),
-            gauge("last_round_timestamp_seconds", "When it last trained; 0 before the first time.", self.last),
+            gauge(
+                "last_round_timestamp_seconds", "When it last trained; 0 before the first time.", self.last
+            ),
             counter("message_bytes", "Bytes of requests (in) and answers (out).", self.bytes, "direction"),
             counter("restarts", "Programs that were started again.", {"worker": self._restarts}, "program"),
             gauge("studies_waiting", "Studies that wait for the operator.", waiting),
@@ -89,7 +110,8 @@ class SiteMetrics:
         ]
 
     def _ever(self) -> list[Metric]:
-        """What is on record; nothing where the record cannot be read, which the count of refusals then shows (E521)."""
+        """What is on record; nothing where the record cannot be read, which the count of refusals then shows
+        (E521)."""
         try:
             spent = SiteLedger.read(self.folder)
         except UnskewError:
@@ -101,7 +123,8 @@ class SiteMetrics:
         ]
 
     def problem(self) -> str:
-        """What does not run; "" if all does. A server that cannot be reached is no problem of this program."""
+        """What does not run; "" if all does. A server that cannot be reached is no problem of this
+        program."""
         return "" if self.worker is None or self.worker.is_running else "not running: the worker"
 
     @property
@@ -147,9 +170,10 @@ class SiteProcesses:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer the server's requests until stopped.
 
-        Raises UsageError (E509) if the server will never accept this site, and the worker's own UnskewError if it
-        rejects its arguments or its data: a restart helps with neither. Raises UnskewError (E507) if the connection's
-        thread has ended, as a site that answers nobody must not look alive.
+        Raises UsageError (E509) if the server will never accept this site, and the worker's own UnskewError
+        if it
+        rejects its arguments or its data: a restart helps with neither. Raises UnskewError (E507) if the
+        connection's thread has ended, as a site that answers nobody must not look alive.
         """
         configure_malloc()
         ticket = self.joined.ticket
@@ -211,7 +235,15 @@ class SiteProcesses:
         options = ["--classes", self.classes] if self.classes else []
         options += ["--model", self.model] if self.model else []
         options += ["--device", self.device, "--approve", self.approve]
-        command = [sys.executable, "-P", "-m", "unskew.federation.site.worker", str(folder), self.data, *options]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "unskew.federation.site.worker",
+            str(folder),
+            self.data,
+            *options,
+        ]
         return Program("the worker", command, env, folder / "worker.log", self.form, hopeless=HOPELESS)
 
 

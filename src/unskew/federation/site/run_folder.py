@@ -1,21 +1,24 @@
-"""What a site keeps of a run in its folder, which files may be read there, and what is removed when a run is over.
+"""What a site keeps of a run in its folder, which files may be read there, and what is removed when a run is
+over.
 
-The folder holds the last request that was answered, what the run was set up with, and the site's private state. The
-private state after round t is in `private-<t>.safetensors`. A request names the round that the server has counted as the
-site's last, so an answer that came too late, or a server that went back to its checkpoint, changes nothing.
+The folder holds the last request that was answered, what the run was set up with, and the site's private
+state. The private state after round t is in `private-<t>.safetensors`. A request names the round that the
+server has counted as the site's last, so an answer that came too late, or a server that went back to its
+checkpoint, changes nothing.
 
-Owner: files of two sites, or of two runs of one site, have the same names and often the same form. Each file therefore
-names its run, site and method, so that a file that was copied into the wrong folder is neither trained on nor predicted
-with.
+Owner: files of two sites, or of two runs of one site, have the same names and often the same form. Each file
+therefore names its run, site and method, so that a file that was copied into the wrong folder is neither
+trained on nor predicted with.
 
-Noisy replies: a guarantee counts one reply a round and trip, however often the coordinator asks. A site draws this noise,
-and the samples of every step, from its operating system. A second reply to the same request would hold other noise, and
-a reader of both would know more than epsilon says. So the reply is kept before it goes out, and sent again where the
-coordinator was killed and asks again. Scores are no part of it: no noise covers them anyway.
+Noisy replies: a guarantee counts one reply a round and trip, however often the coordinator asks. A site draws
+this noise, and the samples of every step, from its operating system. A second reply to the same request would
+hold other noise, and a reader of both would know more than epsilon says. So the reply is kept before it goes
+out, and sent again where the coordinator was killed and asks again. Scores are no part of it: no noise covers
+them anyway.
 
-Cleaning removes models that came, private state and noisy replies. What protects the site stays: the number of the last
-request, so that no old request is answered again, the last round of which a noisy reply was sent, and the list and
-ledger of what has left.
+Cleaning removes models that came, private state and noisy replies. What protects the site stays: the number
+of the last request, so that no old request is answered again, the last round of which a noisy reply was sent,
+and the list and ledger of what has left.
 """
 
 from __future__ import annotations
@@ -35,7 +38,15 @@ from unskew.errors import StateError, UsageError
 from unskew.federation.protocol.hello import part_versions, version_change, versions
 from unskew.federation.protocol.study_rules import SiteView
 from unskew.federation.protocol.wire_format import Packet
-from unskew.federation.site.file_names import RECEIVED, REMOVED, SAMPLES, SETUP, STATELESS, VERSIONS, private_file
+from unskew.federation.site.file_names import (
+    RECEIVED,
+    REMOVED,
+    SAMPLES,
+    SETUP,
+    STATELESS,
+    VERSIONS,
+    private_file,
+)
 from unskew.federation.site.local_run import SiteRun
 from unskew.federation.site.site_ledger import KEPT_ROUNDS, AnsweredRequest, policy_refusal
 from unskew.methods import registry
@@ -62,7 +73,8 @@ class Owner:
         return {OWNER: asdict(self)}
 
     def of(self, file: Path) -> Tree:
-        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged file."""
+        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged
+        file."""
         tree, facts = checkpoints.read(file)
         self.check(file, facts)
         return tree
@@ -104,8 +116,8 @@ class RunFolder:
         return RunFolder(path, site)
 
     def check_new(self, serial: object) -> None:
-        """Remember a request's serial number. Raises UsageError (E307) unless it is larger than any before, or if the
-        largest is not known any more."""
+        """Remember a request's serial number. Raises UsageError (E307) unless it is larger than any before,
+        or if the largest is not known any more."""
         book = self.path / "serial"
         written = book.read_bytes() if book.exists() else b"0"
         if not written.isdigit():
@@ -127,8 +139,9 @@ class RunFolder:
         checkpoints.write(self.path / SETUP, tree, {**facts, **self._set_up_for(facts).facts})
 
     def check_same(self, data: Dataset, facts: Mapping[str, Any]) -> None:
-        """Raises UsageError (E504) if the run began here with other samples, whose number may be the same, or with another
-        version of what decides about its weights. The coordinator asks for neither where it never lost this site.
+        """Raises UsageError (E504) if the run began here with other samples, whose number may be the same, or
+        with another version of what decides about its weights. The coordinator asks for neither where it
+        never lost this site.
 
         facts: with which the run is set up.
         """
@@ -142,8 +155,8 @@ class RunFolder:
             raise UsageError("E504", f"{text}; give it those of then, in their order, or leave the site out.")
 
     def read_setup(self) -> tuple[Tree, dict[str, Any]]:
-        """Raises StateError: E205 if this site was never set up for the run, or has lost that; E204 for what another was set up
-        with."""
+        """Raises StateError: E205 if this site was never set up for the run, or has lost that; E204 for what
+        another was set up with."""
         try:
             tree, facts = checkpoints.read(self.path / SETUP)
             owner = self._set_up_for(facts)
@@ -156,11 +169,18 @@ class RunFolder:
         return replace(self.owner, method=str(facts["settings"]["method"]))
 
     def write_received(self, request: Packet, run: SiteRun, t: int) -> None:
-        """Keep what a request brought, the weights after round t, for the site to have the model after the run
-        (`site_model.py`). Nothing of round 0, before which nobody has trained."""
+        """Keep what a request brought, the weights after round t, for the site to have the model after the
+        run (`site_model.py`). Nothing of round 0, before which nobody has trained."""
         if t:
-            came = {"t": t, "lr": run.settings.lr_in(t), "base": request.header.get("base", 0), "site": self.site}
-            checkpoints.write(self.path / RECEIVED, request.tree, {**run.described, **came, **self.owner.facts})
+            came = {
+                "t": t,
+                "lr": run.settings.lr_in(t),
+                "base": request.header.get("base", 0),
+                "site": self.site,
+            }
+            checkpoints.write(
+                self.path / RECEIVED, request.tree, {**run.described, **came, **self.owner.facts}
+            )
 
     def read_private(self, request: Packet) -> Tree:
         """The state after the round that the server counts as this site's last; {} before that.
@@ -175,9 +195,11 @@ class RunFolder:
         return {}
 
     def keep(self, request: Packet, private: Tree) -> None:
-        """Keep the private state after the round that was asked for, {} if there is none, and remove old state.
+        """Keep the private state after the round that was asked for, {} if there is none, and remove old
+        state.
 
-        Raises StateError (E204) if the server has counted a round of this site, and the folder, which may have been lost and
+        Raises StateError (E204) if the server has counted a round of this site, and the folder, which may
+        have been lost and
         set up anew, knows of none: what the site kept after it is gone.
         """
         base, stateless = request.header.get("base", 0), self.path / STATELESS
@@ -193,7 +215,8 @@ class RunFolder:
         self.sweep(request)
 
     def sweep(self, request: Packet) -> None:
-        """Remove old state. Of the rounds before the one counted last one stays: the server may go back that far.
+        """Remove old state. Of the rounds before the one counted last one stays: the server may go back that
+        far.
 
         So do those after it that the server may still count, and no others: it may never count one.
         """
@@ -222,7 +245,8 @@ NOISY_ROUNDS = 2
 
 @dataclass(frozen=True)
 class NoisyReplies:
-    """The replies of one run to training, or to one trip. of: the run's folder. trip: which trip, in figures; "": training."""
+    """The replies of one run to training, or to one trip. of: the run's folder. trip: which trip, in figures;
+    "": training."""
 
     of: RunFolder
     trip: str = ""
@@ -230,8 +254,8 @@ class NoisyReplies:
     def replies(self, request: Packet, answer: Callable[[], list[Reply]]) -> list[Reply]:
         """What `answer` returns, or what it returned for the same order of this round.
 
-        Raises UsageError (E520) for another order of a round that was answered, or one whose reply is not kept any more, and
-        StateError (E204) for a kept reply of another site, run or method.
+        Raises UsageError (E520) for another order of a round that was answered, or one whose reply is not
+        kept any more, and StateError (E204) for a kept reply of another site, run or method.
         """
         t, order = request.header["t"], _order_digest(request)
         if t > self._last():
@@ -248,7 +272,13 @@ class NoisyReplies:
             text = f"round {t} was answered for another order already"
             raise policy_refusal(f"{text}, and its guarantee counts one reply a round")
         return [
-            Reply(facts["client"], facts["size"], tree.get("w", {}), tree.get("shares", {}), tree.get("private", {}))
+            Reply(
+                facts["client"],
+                facts["size"],
+                tree.get("w", {}),
+                tree.get("shares", {}),
+                tree.get("private", {}),
+            )
         ]
 
     def _keep(self, t: int, order: str, reply: Reply) -> None:
@@ -257,7 +287,9 @@ class NoisyReplies:
         facts = {"order": order, "client": reply.client, "size": reply.size, **self.of.owner.facts}
         checkpoints.write(self._file(t), tree, facts)
         disk.replace(self._book, str(t))
-        kept = [p.stem.removeprefix(f"{self._name}-") for p in self.of.path.glob(f"{self._name}-*.safetensors")]
+        kept = [
+            p.stem.removeprefix(f"{self._name}-") for p in self.of.path.glob(f"{self._name}-*.safetensors")
+        ]
         rounds = sorted(int(t) for t in kept if t.isdigit())
         for old in rounds[:-NOISY_ROUNDS]:
             self._file(old).unlink()
@@ -287,8 +319,8 @@ class NoisyReplies:
 def visit_replies(
     run: SiteRun, folder: RunFolder, request: Packet, start: Broadcast, trip: tuple[str, int], private: Tree
 ) -> list[Reply]:
-    """As `SiteRun.visited`, with the noise of the first time where a guarantee counts it. folder: the run's. trip: the name
-    of its Part, and its place among the Part's."""
+    """As `SiteRun.visited`, with the noise of the first time where a guarantee counts it. folder: the run's.
+    trip: the name of its Part, and its place among the Part's."""
     answer = partial(run.visited, start, *trip, private)
     names = [p.name for p in run.method.parts]
     if not run.method.samples_apart or trip[0] not in names:
@@ -298,7 +330,9 @@ def visit_replies(
 
 def _order_digest(request: Packet) -> str:
     """The digest of all that decides about a reply."""
-    return AnsweredRequest.of({name: value for name, value in request.header.items() if name != "score"}).order
+    return AnsweredRequest.of(
+        {name: value for name, value in request.header.items() if name != "score"}
+    ).order
 
 
 IN_USE_S = 3600.0
@@ -324,7 +358,8 @@ class RunFiles:
         return RunFiles(path, files, sum(p.stat().st_size for p in files), time.time() - used)
 
     def remove(self) -> None:
-        """Remove the files. A coordinator that goes on with the run reads that this site has lost its private state."""
+        """Remove the files. A coordinator that goes on with the run reads that this site has lost its private
+        state."""
         if any(p.match(PRIVATE_FILES) for p in self.files):
             disk.replace(self.path / REMOVED, "")
         for path in self.files:

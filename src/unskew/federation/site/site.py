@@ -1,7 +1,7 @@
 """A site answers signed requests with what the engine computes for its one client.
 
-Data, labels and private state stay in the site's folder. The header of a request is checked before any of it is used:
-the coordinator signs its requests, but its key may have been stolen.
+Data, labels and private state stay in the site's folder. The header of a request is checked before any of it
+is used: the coordinator signs its requests, but its key may have been stolen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ from unskew.federation.site.guard import Approve, Guard
 from unskew.federation.site.local_run import SiteRun, build_run
 from unskew.federation.site.run_folder import NoisyReplies, RunFolder, visit_replies
 from unskew.federation.site.site_ledger import NOT_WRITTEN_TEXT, AnsweredRequest, policy_refusal
-from unskew.federation.site.study_review import Study, disclosure_lines, forecast_settings, study_of, warn_unscaled
+from unskew.federation.site.study_review import (
+    Study,
+    disclosure_lines,
+    forecast_settings,
+    study_of,
+    warn_unscaled,
+)
 from unskew.federation.site.sum_answers import Answer, SiteSums
 from unskew.federation.sums.roster import MOST_SEALED, MOST_SIGNATURE, is_texts
 from unskew.privacy.secure_aggregation import LEAST_SITES
@@ -72,13 +78,18 @@ NEEDED = {
 
 
 def check_values(header: Mapping[str, Any]) -> None:
-    """Raises UsageError (E310), naming the first value that no honest request has. Values that are absent pass."""
+    """Raises UsageError (E310), naming the first value that no honest request has. Values that are absent
+    pass."""
     clients = header.get("clients", MOST_CLIENTS)
     for name, (fits, expected) in _VALUES.items():
         if name in header and not fits(header[name]):
-            raise UsageError("E310", f"the request's '{name}' is {_shown(header[name])}, expected {expected}.")
+            raise UsageError(
+                "E310", f"the request's '{name}' is {_shown(header[name])}, expected {expected}."
+            )
     if header.get("k", 0) >= clients:
-        raise UsageError("E310", f"the request's 'k' is {header['k']}, expected a number below its {clients} clients.")
+        raise UsageError(
+            "E310", f"the request's 'k' is {header['k']}, expected a number below its {clients} clients."
+        )
 
 
 def check_complete(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
@@ -97,8 +108,9 @@ def check_round(t: int, rounds: int) -> None:
 
 
 def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: bool) -> None:
-    """Raises UsageError (E520) for scores of a round that the study does not score: weights of the coordinator's choice would be
-    scored more often than was approved. may_end_early: whether any round may be the last, which is always scored."""
+    """Raises UsageError (E520) for scores of a round that the study does not score: weights of the
+    coordinator's choice would be scored more often than was approved. may_end_early: whether any round may be
+    the last, which is always scored."""
     t = header["t"] if header["kind"] == "score" else header["t"] - 1
     asked = header["kind"] == "score" or "score" in header
     if asked and t % settings.eval_every and t != settings.rounds and not may_end_early:
@@ -108,7 +120,8 @@ def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: b
 
 
 def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
-    """Raises UsageError (E520) for a learning rate that is not the study's, which is the one that was approved."""
+    """Raises UsageError (E520) for a learning rate that is not the study's, which is the one that was
+    approved."""
     t = header["t"]
     for name, at in (("lr", t), ("score", t - 1)):
         if name in header and not math.isclose(header[name], settings.lr_in(at), rel_tol=1e-6, abs_tol=1e-12):
@@ -117,15 +130,19 @@ def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
 
 
 def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:
-    """Raises UsageError (E310), naming the first of a request's weights that the run's model, set up with `first`, lacks,
-    or has in another shape or type."""
+    """Raises UsageError (E310), naming the first of a request's weights that the run's model, set up with
+    `first`, lacks, or has in another shape or type."""
     if not isinstance(weights, Mapping):
         raise UsageError("E310", "the request's weights are one tensor, expected one for each name.")
     for name, tensor in weights.items():
         if name not in first:
-            raise UsageError("E310", f"the request's weights hold {_shown(name)}, which the run's model has not.")
+            raise UsageError(
+                "E310", f"the request's weights hold {_shown(name)}, which the run's model has not."
+            )
         if (form := _form(tensor)) != (expected := _form(first[name])):
-            raise UsageError("E310", f"the request's '{name}' is {form}, expected {expected} as in the run's model.")
+            raise UsageError(
+                "E310", f"the request's '{name}' is {form}, expected {expected} as in the run's model."
+            )
 
 
 def _form(tensor: Any) -> str:
@@ -159,7 +176,8 @@ def _is_rate(value: Any) -> bool:
 def _are_trips(value: Any) -> bool:
     """Whether it is a list of (name of a Part, number of its trip)."""
     return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _PLACE[0](pair[1]) for pair in value
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _PLACE[0](pair[1])
+        for pair in value
     )
 
 
@@ -169,13 +187,19 @@ def _are_versions(value: Any) -> bool:
         isinstance(value, dict)
         and len(value) <= 10
         and all(
-            isinstance(text, str) and text.isprintable() and len(text) <= 100 for pair in value.items() for text in pair
+            isinstance(text, str) and text.isprintable() and len(text) <= 100
+            for pair in value.items()
+            for text in pair
         )
     )
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= MOST_CLIENTS and all(isinstance(name, str) for name in value)
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_CLIENTS
+        and all(isinstance(name, str) for name in value)
+    )
 
 
 _PLACE, _RATE = _integer_range(0, 1_000), (_is_rate, "a number from 0 to 1e300")
@@ -210,7 +234,8 @@ PLACE = ("k", "clients", "largest")
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """Who a site is. folder: the site's; key: its own; coordinator: the key that must have signed every request."""
+    """Who a site is. folder: the site's; key: its own; coordinator: the key that must have signed every
+    request."""
 
     name: str
     folder: Path
@@ -219,10 +244,13 @@ class SiteIdentity:
 
 
 class Site:
-    """Answers the requests of one coordinator. Every refusal is an answer too, so that the server can name the reason.
+    """Answers the requests of one coordinator. Every refusal is an answer too, so that the server can name
+    the reason.
 
-    load: brings the data; called once. model: FILE.py:FUNCTION that builds the model, which the site's operator allows.
-    approve: whether a study of which no run has been approved yet waits for the operator ("ask") or not ("all").
+    load: brings the data; called once. model: FILE.py:FUNCTION that builds the model, which the site's
+    operator allows.
+    approve: whether a study of which no run has been approved yet waits for the operator ("ask") or not
+    ("all").
     """
 
     def __init__(
@@ -243,7 +271,8 @@ class Site:
         """Which versions differ from the coordinator's, as the operator was told."""
         self._data: Dataset | None = None
         self._run: tuple[str, str, SiteRun] | None = None
-        """The one run that is kept warm, its number before it, and the digest of the study that was judged."""
+        """The one run that is kept warm, its number before it, and the digest of the study that was
+        judged."""
         self.sums = SiteSums(member.name, member.folder, lambda text: self.say(text))
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
@@ -275,7 +304,9 @@ class Site:
             check_complete(request.header, request.tree)
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], AnsweredRequest.of(request.header), tree, header)
-        except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
+        except (
+            Exception
+        ) as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
             known = guard.answerable(self._of_slices(error, request), self.say)
             self.guard.trouble(fixed, known.code, known.text)
             header, tree = self._error(known, request.header), {}
@@ -304,7 +335,10 @@ class Site:
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
-        addressed = header.get("site") == self.member.name or (header.get("kind"), header.get("site")) == ("hello", "*")
+        addressed = header.get("site") == self.member.name or (header.get("kind"), header.get("site")) == (
+            "hello",
+            "*",
+        )
         kind = header.get("kind")
         if not addressed or not isinstance(kind, str) or kind not in self._answers or "t" not in header:
             raise UsageError("E310", f"the request is not for site {self.member.name}.")
@@ -312,7 +346,8 @@ class Site:
         folder, run = self.member.folder, disk.check_name(str(header.get("run")))
         for forgotten in approvals.make_room(folder, run):
             self.say(
-                f"run {forgotten} is forgotten: it never began, and {approvals.MOST_PENDING} later ones have asked"
+                f"run {forgotten} is forgotten: it never began, and {approvals.MOST_PENDING} later ones have"
+                " asked"
             )
         RunFolder.of(folder, self.member.name, run).check_new(header.get("serial"))
 
@@ -333,7 +368,8 @@ class Site:
         return {"hello": hello.as_json()}, {}
 
     def _approved(self, request: Packet, settings: Settings) -> tuple[Study, str]:
-        """What a study would take from this site at least, and as text; both as its operator has approved them.
+        """What a study would take from this site at least, and as text; both as its operator has approved
+        them.
 
         Raises UsageError: E520 if the policy does not allow it, E522 and E523 as the guard does.
         """
@@ -371,11 +407,14 @@ class Site:
         with self._built(facts, request.tree["w"]) as (run, study):
             agreed = self.guard.check_study(number, study, shown)
             text = "\n".join(
-                disclosure_lines(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples)
+                disclosure_lines(run.method, run.trainer, self.data, run.secure)
+                + run.stays(self.guard.least_samples)
             )
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
-            folder.write_setup({"w": request.tree["w"]}, facts, self.data)  # nothing else, to leave the disk its room
+            folder.write_setup(
+                {"w": request.tree["w"]}, facts, self.data
+            )  # nothing else, to leave the disk its room
             self._keep(number, study, run)
         self.say(f"run {number} begins: {study.title}, {run.settings.rounds} rounds\n{text}")
         return {"ready": True}, {}
@@ -387,7 +426,9 @@ class Site:
         folder.write_received(request, run, start.t - 1)
         private, extra = run.moved(folder.read_private(request)), {}
         if lr := request.header.get("score"):
-            extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples)
+            extra["score"] = run.scores(
+                replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples
+            )
 
         def train() -> list[Reply]:
             return run.trainer.train(start, [run.k], {run.k: private} if private else {})
@@ -406,7 +447,9 @@ class Site:
         for name, place in request.header.get("early", ()):
             for early in visit_replies(run, folder, request, start, (name, place), reply.private):
                 extra["early"] |= early.shares
-        return {"n": reply.size, "loss": float(reply.loss)}, tree_of(reply.weights, reply.shares) | without_empty(extra)
+        return {"n": reply.size, "loss": float(reply.loss)}, tree_of(
+            reply.weights, reply.shares
+        ) | without_empty(extra)
 
     def _visit(self, request: Packet) -> Answer:
         """The client side of a trip."""
@@ -435,7 +478,8 @@ class Site:
         return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name, method)
 
     def _opened(self, request: Packet) -> tuple[SiteRun, Broadcast]:
-        """The run, from its folder if this process does not hold it, and what the request's round starts from."""
+        """The run, from its folder if this process does not hold it, and what the request's round starts
+        from."""
         number = request.header["run"]
         if self._run and self._run[0] == number:
             _, digest, run = self._run
@@ -455,7 +499,8 @@ class Site:
 
     @contextmanager
     def _built(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
-        """A run and the study to judge before anything keeps the run. Where the judgement is no, nothing is left of it."""
+        """A run and the study to judge before anything keeps the run. Where the judgement is no, nothing is
+        left of it."""
         settings = config.build(dict(facts["settings"]))
         here = site_settings(settings, self.model).replace(device=self.device)
         run = build_run(self.member.name, here, self.data, facts, first)

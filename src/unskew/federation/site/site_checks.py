@@ -1,4 +1,5 @@
-"""Checks of a site before it takes part in a run: its key, its way to the server, its policy, its data, versions."""
+"""Checks of a site before it takes part in a run: its key, its way to the server, its policy, its data,
+versions."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ from unskew.federation.site_data import load
 def check_site(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
     """All checks. Raises UsageError only if the folder is not a site's."""
     joined = SiteFolder.open(folder)
-    return [_key(joined), *_unwritable(folder), *network(joined), _policy(folder), _data(data, classes), _versions()]
+    return [
+        _key(joined),
+        *_unwritable(folder),
+        *network(joined),
+        _policy(folder),
+        _data(data, classes),
+        _versions(),
+    ]
 
 
 def policy_finding(folder: Path, study: Study) -> Finding:
@@ -40,7 +48,10 @@ def _unwritable(folder: Path) -> list[Finding]:
     """A finding where nothing can be kept in the site's folder."""
     if os.access(folder, os.W_OK):
         return []
-    text = f"nothing can be written to {folder}, where the site keeps what has left; this user must own it, on a disk that is not read-only"
+    text = (
+        f"nothing can be written to {folder}, where the site keeps what has left; this user must own it, on a"
+        " disk that is not read-only"
+    )
     return [Finding("folder", False, text)]
 
 
@@ -71,13 +82,17 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
     scale = why_standardise(dataset) if dataset.intake else ""
     remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
     if scale:
-        alike = "sites are not standardised unless the study's method does it, so scale the samples at all sites alike"
+        alike = (
+            "sites are not standardised unless the study's method does it, so scale the samples at all sites"
+            " alike"
+        )
         remarks.append(f"{scale}: {alike}")
     return Finding("data", True, "; ".join([f"{counts}, {held}; values {low:.3g} to {high:.3g}", *remarks]))
 
 
 def _labels(dataset: Dataset) -> str:
-    """What the labels are: how many classes there are samples of, and which are missing; or the target's range."""
+    """What the labels are: how many classes there are samples of, and which are missing; or the target's
+    range."""
     if target := dataset.target:
         span = f"{dataset.y.min():.5g} to {dataset.y.max():.5g}"
         return f"target {target.name} from {span}, learnt as (y - {target.center:.5g}) / {target.scale:.5g}"

@@ -2,8 +2,9 @@
 
 When a site joins, the fingerprint that the coordinator reads out is compared before anything is made or sent.
 
-One process runs a site. Two processes with one key would share neither its private state nor its record of what has left,
-and each would answer some of the requests. In one folder a lock keeps the second out. A copied folder, or a cloned
+One process runs a site. Two processes with one key would share neither its private state nor its record of
+what has left, and each would answer some of the requests. In one folder a lock keeps the second out. A copied
+folder, or a cloned
 machine, only the server can see: by a number that is the same for every process of one folder on one machine.
 """
 
@@ -36,7 +37,8 @@ class SiteFolder:
 
     @staticmethod
     def make(folder: Path, ticket: Ticket) -> SiteFolder:
-        """Create a site's key and its default policy. Raises UsageError: E502 if the folder already belongs to a site, E503 for a bad ticket."""
+        """Create a site's key and its default policy. Raises UsageError: E502 if the folder already belongs
+        to a site, E503 for a bad ticket."""
         ticket.check()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = PrivateKey.make()
@@ -57,7 +59,9 @@ class SiteFolder:
     def open(folder: Path) -> SiteFolder:
         """Raises UsageError (E503) if the folder is not a site's, or its ticket is damaged."""
         if not (folder / "ticket.json").exists():
-            raise UsageError("E503", f"{folder} is not a site's folder; join a federation first: unskew join TICKET")
+            raise UsageError(
+                "E503", f"{folder} is not a site's folder; join a federation first: unskew join TICKET"
+            )
         return SiteFolder(folder, Ticket.read(folder / "ticket.json"))
 
     @property
@@ -65,7 +69,8 @@ class SiteFolder:
         return PrivateKey.load(self.folder / "site.key")
 
     def tls(self) -> ssl.SSLContext | None:
-        """What connections to the server must satisfy, and the proof of this site's key; None where TLS is disabled."""
+        """What connections to the server must satisfy, and the proof of this site's key; None where TLS is
+        disabled."""
         if not self.ticket.authority:
             return None
         return client_context(self.ticket.authority, self.ticket.site, self.key, place_of(self.folder))
@@ -88,7 +93,8 @@ def place_of(folder: Path) -> int:
 
 @contextmanager
 def site_lock(folder: Path, site: str) -> Iterator[None]:
-    """Within it no other process runs this site: two would share its key, its private state and its record of what left.
+    """Within it no other process runs this site: two would share its key, its private state and its record of
+    what left.
 
     Raises StateError (E110), naming who does.
     """
@@ -97,29 +103,36 @@ def site_lock(folder: Path, site: str) -> Iterator[None]:
             held.enter_context(RunLock(folder))
         except StateError as error:
             who = error.text.removeprefix(f"run {folder} is in use by ").rstrip(".")
-            raise StateError("E110", f"site {site} is run already, by {who}; one process runs a site.") from None
+            raise StateError(
+                "E110", f"site {site} is run already, by {who}; one process runs a site."
+            ) from None
         yield
 
 
 LEAST_DIGITS = 16
-"""Hexadecimal digits of a fingerprint that must be given: nobody can make a key for so many of somebody else's."""
+"""Hexadecimal digits of a fingerprint that must be given: nobody can make a key for so many of somebody
+else's."""
 FingerprintSource = Callable[[], str]
 
 
 def join(folder: Path, path: Path, heard: FingerprintSource | None) -> tuple[SiteFolder, bool]:
     """The site in this folder, and whether it has only now joined with the ticket at `path`.
 
-    A folder that has joined with this ticket before is opened, so that the same command can be given again; the ticket's
-    file may then be gone. heard: the coordinator's fingerprint as a person has heard it, asked for before the key is made;
-    None leaves the comparison to whoever reads what is printed.
+    A folder that has joined with this ticket before is opened, so that the same command can be given again;
+    the ticket's
+    file may then be gone. heard: the coordinator's fingerprint as a person has heard it, asked for before the
+    key is made; None leaves the comparison to whoever reads what is printed.
 
-    Raises UsageError: E111 without a ticket, E502 if the folder belongs to another ticket, E503 for a bad ticket, or for
-    one of another coordinator than the person has spoken to.
+    Raises UsageError: E111 without a ticket, E502 if the folder belongs to another ticket, E503 for a bad
+    ticket, or for one of another coordinator than the person has spoken to.
     """
     if (folder / "ticket.json").exists():
         known = SiteFolder.open(folder)
         if path.exists() and Ticket.read(path).signature != known.ticket.signature:
-            whose = f"{folder} belongs to site {known.ticket.site} of {known.ticket.federation}, by another ticket"
+            whose = (
+                f"{folder} belongs to site {known.ticket.site} of {known.ticket.federation}, by another"
+                " ticket"
+            )
             raise UsageError("E502", f"{whose}; join with this one in a new folder: --folder NAME")
         return known, False
     ticket = Ticket.read(path)
@@ -136,8 +149,12 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
     """
     known, given = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
     if not set(given) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(given) <= len(known):
-        form = f"a fingerprint is {len(known) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
-        raise UsageError("E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator.")
+        form = (
+            f"a fingerprint is {len(known) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
+        )
+        raise UsageError(
+            "E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator."
+        )
     if not hmac.compare_digest(known[: len(given)], given):
         what = "this ticket is of another coordinator than the one with the fingerprint that you gave"
         raise UsageError("E503", f"{what}: it was replaced on its way, or you were read another fingerprint.")

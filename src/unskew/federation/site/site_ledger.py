@@ -1,11 +1,11 @@
 """What has left a site so far, what it has said to its coordinator, and which requests it has refused.
 
-`spent.json` in the site's folder, and a ledger in the folder of every run: what has left. Both are written before an
-answer goes out, so that a crash can only make them say too much.
+`spent.json` in the site's folder, and a ledger in the folder of every run: what has left. Both are written
+before an answer goes out, so that a crash can only make them say too much.
 
-`said.jsonl`: what the site says of its data before a run begins, and every error. A coordinator may ask as often as it
-likes, so each different statement is written down once, with the run that read it first, before it goes out; and the
-number of different statements is bounded.
+`said.jsonl`: what the site says of its data before a run begins, and every error. A coordinator may ask as
+often as it likes, so each different statement is written down once, with the run that read it first, before
+it goes out; and the number of different statements is bounded.
 
 `troubles.json`: the last requests that the site refused or could not answer, for its operator.
 """
@@ -38,18 +38,22 @@ def policy_refusal(text: str) -> UsageError:
 SPENT_FILE = "spent.json"
 LEDGER_FILE = "ledger.jsonl"
 HEADER_SHARE = "said"
-"""Stands in the ledger for what an answer says beside its tensors: how many samples, the loss, keys of a sum."""
+"""Stands in the ledger for what an answer says beside its tensors: how many samples, the loss, keys of a
+sum."""
 MOST_HEADER_VALUE = 200
 """Bytes of one thing said that the ledger repeats."""
 MOST_ORDERS = 3
-"""How many different orders may bring the same Share in one round. Only a server that has crashed needs more than one."""
+"""How many different orders may bring the same Share in one round. Only a server that has crashed needs more
+than one."""
 KEPT_ROUNDS = 5
-"""For how many rounds orders are remembered. A server goes back by one or two at most, so older rounds are over."""
+"""For how many rounds orders are remembered. A server goes back by one or two at most, so older rounds are
+over."""
 
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A request that a site has answered. order: the digest of everything in it that decides about the answer."""
+    """A request that a site has answered. order: the digest of everything in it that decides about the
+    answer."""
 
     kind: str
     t: int
@@ -67,11 +71,14 @@ class AnsweredRequest:
 class RunLedger:
     """What one run has taken.
 
-    study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
-    kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest, as the server
-    set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest samples that
-    stand behind a number that leaves. summed: whether the coordinator sees sums alone. draws: whether something leaves of samples
-    that the study's seed and the client's number draw. orders: by round and Share, the digests of the orders that it was sent for.
+    study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what
+    was asked for.
+    kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest,
+    as the server
+    set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest
+    samples that stand behind a number that leaves. summed: whether the coordinator sees sums alone. draws:
+    whether something leaves of samples that the study's seed and the client's number draw. orders: by round
+    and Share, the digests of the orders that it was sent for.
     delta: at which epsilon holds.
     """
 
@@ -95,17 +102,20 @@ class RunLedger:
     delta: float = 0.0
 
     def check_round(self, t: int) -> None:
-        """Refuse a round that is long over: what it was sent for is not known any more. Raises UsageError (E520)."""
+        """Refuse a round that is long over: what it was sent for is not known any more. Raises UsageError
+        (E520)."""
         if t <= self.t - KEPT_ROUNDS:
             raise policy_refusal(f"the run has come to round {self.t} here, and round {t} is over")
 
     def order(self, t: int, shares: Iterable[str], order: str) -> None:
         """Note what an order brings. The same order again brings the same numbers, and is not counted.
 
-        With other weights it would bring others: from enough of them samples could be computed that no single answer
-        shows. Raises UsageError (E520) for the fourth order of a Share in a round.
+        With other weights it would bring others: from enough of them samples could be computed that no single
+        answer shows. Raises UsageError (E520) for the fourth order of a Share in a round.
         """
-        self.orders = {at: known for at, known in self.orders.items() if int(at) > max(self.t, t) - KEPT_ROUNDS}
+        self.orders = {
+            at: known for at, known in self.orders.items() if int(at) > max(self.t, t) - KEPT_ROUNDS
+        }
         known = self.orders.setdefault(str(t), {})
         for share in shares:
             orders = known.setdefault(share, [])
@@ -125,7 +135,8 @@ class SiteLedger:
 
     @staticmethod
     def read(folder: Path) -> SiteLedger:
-        """Raises UsageError (E521) if it cannot be read: what has left is then unknown, so nothing more may."""
+        """Raises UsageError (E521) if it cannot be read: what has left is then unknown, so nothing more
+        may."""
         path = folder / SPENT_FILE
         try:
             facts = json.loads(path.read_text()) if path.exists() else {}
@@ -156,14 +167,23 @@ class SiteLedger:
             return
         self.check_same(number, run.study)
         if self.runs[number].place != run.place:
-            raise policy_refusal(f"run {number} was set up as another client, or among others; start a new run")
+            raise policy_refusal(
+                f"run {number} was set up as another client, or among others; start a new run"
+            )
 
     def _check_same_draws(self, run: RunLedger) -> None:
         """Refuse another client's place where samples are drawn by it. Raises UsageError (E520)."""
-        earlier = [other.place.get("k") for other in self.runs.values() if run.draws and other.study == run.study]
+        earlier = [
+            other.place.get("k") for other in self.runs.values() if run.draws and other.study == run.study
+        ]
         if any(k != run.place.get("k") for k in earlier):
-            text = f"this site was client {earlier[0]} in an earlier run of the study, and as another one it draws other samples"
-            raise policy_refusal(f"{text}; give the study another seed, which the site's operator approves anew")
+            text = (
+                f"this site was client {earlier[0]} in an earlier run of the study, and as another one it"
+                " draws other samples"
+            )
+            raise policy_refusal(
+                f"{text}; give the study another seed, which the site's operator approves anew"
+            )
 
     def check_same(self, number: str, study: str) -> None:
         """Refuse a study under the number of a run that began with another one. Raises UsageError (E520)."""
@@ -171,7 +191,8 @@ class SiteLedger:
             raise policy_refusal(f"run {number} began with another study; start a new run for this one")
 
     def check_declared(self, number: str, paths: Iterable[str]) -> None:
-        """Refuse an answer with anything that the study of the run has not declared. Raises UsageError (E520)."""
+        """Refuse an answer with anything that the study of the run has not declared. Raises UsageError
+        (E520)."""
         for path in paths:
             name = share_name(path)
             if path.split("/")[0] not in ("score", SUM) and name not in self.runs[number].kinds:
@@ -199,12 +220,21 @@ class SiteLedger:
             run.bytes, run.t, run.last = run.bytes + sum(sizes.values()), max(run.t, t), at
         finally:
             self._write()
-        rows = [{"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()]
+        rows = [
+            {"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()
+        ]
         rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
         if header:
             words = {name: _summary(value) for name, value in header.items()}
             rows.append(
-                {"at": at, "t": t, "asked": kind, "share": HEADER_SHARE, "bytes": _length(header), "said": words}
+                {
+                    "at": at,
+                    "t": t,
+                    "asked": kind,
+                    "share": HEADER_SHARE,
+                    "bytes": _length(header),
+                    "said": words,
+                }
             )
         ledger = disk.AppendFile(self.folder / "runs" / number / LEDGER_FILE)
         try:
@@ -223,7 +253,8 @@ def _length(value: Any) -> int:
 
 
 def _summary(value: Any) -> Any:
-    """What a header says, as the ledger holds it: of keys and sealed shares of secrets only how many bytes."""
+    """What a header says, as the ledger holds it: of keys and sealed shares of secrets only how many
+    bytes."""
     return (
         value
         if isinstance(value, int | float | str) and _length(value) <= MOST_HEADER_VALUE
@@ -255,7 +286,8 @@ class DisclosureLog:
     """Bytes to which the file is cut before a line is added, where a crash left a piece of one; else None."""
 
     def note(self, run: str, asked: str, what: Mapping[str, Any]) -> bool:
-        """Whether this is on record, so that it may be said: it was said before, or could be written down now.
+        """Whether this is on record, so that it may be said: it was said before, or could be written down
+        now.
 
         asked: the kind of the request.
         """
@@ -277,7 +309,8 @@ class DisclosureLog:
         return True
 
     def _read(self) -> set[str]:
-        """What was said so far. The last line may be half written. Raises ValueError, KeyError or TypeError for a damaged file."""
+        """What was said so far. The last line may be half written. Raises ValueError, KeyError or TypeError
+        for a damaged file."""
         if self._known is None:
             path = self.folder / SAID_FILE
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

@@ -1,7 +1,10 @@
-"""The model that a site has of a run, from its own folder: the weights that came last, with what the site keeps.
+"""The model that a site has of a run, from its own folder: the weights that came last, with what the site
+keeps.
 
-`SITE/runs/NUMBER/` holds what the run was set up with, what came last to be trained or scored, and the site's private
-state. Nothing in it is run: a model or a method in a Python file is taken from the file that the caller names.
+`SITE/runs/NUMBER/` holds what the run was set up with, what came last to be trained or scored, and the site's
+private
+state. Nothing in it is run: a model or a method in a Python file is taken from the file that the caller
+names.
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ SCOPE_OF_WEIGHTS = {"global": "global@client", "kept": "personal@client", "perso
 
 @dataclass(frozen=True)
 class SiteModel:
-    """trained: what predicts. client: the number whose own model it is, None where the method gives sites no other than the
-    global one. site: its name. record: its last scores and what has left it. kept: the round after which its private
-    state was, 0 for none."""
+    """trained: what predicts. client: the number whose own model it is, None where the method gives sites no
+    other than the
+    global one. site: its name. record: its last scores and what has left it. kept: the round after which its
+    private state was, 0 for none."""
 
     trained: TrainedRun
     client: int | None
@@ -50,11 +54,13 @@ class SiteModel:
 
 
 def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> SiteModel:
-    """The model in a site's folder of a run. data: the site's own set, with which some methods make its model.
+    """The model in a site's folder of a run. data: the site's own set, with which some methods make its
+    model.
 
-    Raises StateError: E155 before a model came to this site, E156 for one that cannot be built from what is given, E201 for
-    damaged files, E204 for private state that is gone, or for a file of another run, site or method, E111 for a folder that somebody changed.
-    UsageError (E131) for other data than the site trained on, as far as their numbers tell.
+    Raises StateError: E155 before a model came to this site, E156 for one that cannot be built from what is
+    given, E201 for damaged files, E204 for private state that is gone, or for a file of another run, site or
+    method, E111 for a folder that somebody changed. UsageError (E131) for other data than the site trained
+    on, as far as their numbers tell.
     """
     first, facts = checkpoints.read(path / SETUP)
     try:
@@ -89,8 +95,8 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
 
 
 def _has_personal_model(run: Run) -> bool:
-    """Whether sites have models of their own: by what they keep, by what a Part makes for them, or by how a Part sees a site's
-    samples or reads its logits."""
+    """Whether sites have models of their own: by what they keep, by what a Part makes for them, or by how a
+    Part sees a site's samples or reads its logits."""
     trainer = trainer_of(run)
     try:
         kept = bool(trainer.kept or not trainer.sent) or any(part.personal for part in run.method.parts)
@@ -107,47 +113,59 @@ def _federation(came: Mapping[str, Any], k: int, site: str) -> RemoteFederation:
 
 
 def _with_samples(known: RemoteFederation, k: int, data: Dataset, largest: int) -> SiteView:
-    """The same with this site's samples. Raises UsageError (E131) for a set of another form or size than the site's was."""
+    """The same with this site's samples. Raises UsageError (E131) for a set of another form or size than the
+    site's was."""
     view = SiteView.of(data, k, known.clients, largest)
     form, was = ((f.shape, f.classes, f.layout, f.target) for f in (view, known))
     counted = view.label_counts[k].tolist(), known.label_counts[k].tolist()
     if form != was or counted[0] != counted[1]:
         text = f"{data.name} holds {len(data.y)} training samples"
-        text += f" of {list(view.shape)}, by class {counted[0]}; {known.name_of(k)} trained on {known.sizes[k]} of {list(known.shape)}, {counted[1]}"
+        text += (
+            f" of {list(view.shape)}, by class {counted[0]}; {known.name_of(k)} trained on {known.sizes[k]}"
+            f" of {list(known.shape)}, {counted[1]}"
+        )
         raise UsageError("E131", f"{text}; give the data with which the site took part.")
     return replace(view, names=known.names)
 
 
 def _owner(path: Path, came: Mapping[str, Any], site: str, method: str) -> Owner:
-    """Whose the folder is: where it lies in a site's folder, this site's and of the run that it is called after; a copy
-    elsewhere is what the weights in it say. Raises StateError (E204) if these are another's."""
+    """Whose the folder is: where it lies in a site's folder, this site's and of the run that it is called
+    after; a copy elsewhere is what the weights in it say. Raises StateError (E204) if these are another's."""
     number = str(owner_facts(came).get("run", path.name))
     ticket = path.parent.parent / "ticket.json"
     if path.parent.name == "runs":
         here = SiteFolder.open(path.parent.parent).ticket.site if ticket.is_file() else site
-        Owner(path.name, here, method).check(path / RECEIVED, {OWNER: {"run": number, "site": site, "method": method}})
+        Owner(path.name, here, method).check(
+            path / RECEIVED, {OWNER: {"run": number, "site": site, "method": method}}
+        )
     owner = Owner(number, site, method)
     owner.check(path / RECEIVED, came)
     return owner
 
 
 def _private(path: Path, base: int, owner: Owner) -> Tree:
-    """What the site kept after the round `base`. Raises StateError (E204) if it was removed, or is another's."""
+    """What the site kept after the round `base`. Raises StateError (E204) if it was removed, or is
+    another's."""
     file = private_file(path, base)
     if file.is_file():
         return owner.of(file)
     if base and ((path / REMOVED).exists() or any(path.glob("private-*.safetensors"))):
-        raise StateError("E204", f"the private state after round {base} is not in {path} any more; copy it back there.")
+        raise StateError(
+            "E204", f"the private state after round {base} is not in {path} any more; copy it back there."
+        )
     return {}
 
 
 def _record(path: Path, k: int, t: int) -> Record:
-    """The site's last scores on its own test samples, and what has left it, as rows; as far as they can be read."""
+    """The site's last scores on its own test samples, and what has left it, as rows; as far as they can be
+    read."""
     record, number = Record(), path.name
     try:
         spent = SiteLedger.read(path.parent.parent).runs[number]
         rows = [
-            json.loads(line) for line in (path / LEDGER_FILE).read_text().splitlines(keepends=True) if line[-1:] == "\n"
+            json.loads(line)
+            for line in (path / LEDGER_FILE).read_text().splitlines(keepends=True)
+            if line[-1:] == "\n"
         ]
         record.add("metrics", _scores(rows, spent.metrics, t))
         record.add("ledger", [_ledger_row(row, spent, k) for row in rows])
@@ -168,8 +186,20 @@ def _scores(rows: list[Row], metrics: list[str], t: int) -> list[Row]:
 
 
 def _ledger_row(row: Row, spent: RunLedger, k: int) -> Row:
-    """A row of the site's ledger as a run's ledger has it. Who reads it, and with which guarantee, leaves.txt says."""
+    """A row of the site's ledger as a run's ledger has it. Who reads it, and with which guarantee, leaves.txt
+    says."""
     share = "w" if row["share"] == "weights" else str(row["share"])
-    kind = "statistics" if share == HEADER_SHARE or share.startswith("score/") else spent.kinds.get(row["share"], "")
-    facts = {"t": int(row["t"]), "way": "up", "share": share, "clients": [k], "bytes": int(row["bytes"]), "kind": kind}
+    kind = (
+        "statistics"
+        if share == HEADER_SHARE or share.startswith("score/")
+        else spent.kinds.get(row["share"], "")
+    )
+    facts = {
+        "t": int(row["t"]),
+        "way": "up",
+        "share": share,
+        "clients": [k],
+        "bytes": int(row["bytes"]),
+        "kind": kind,
+    }
     return {**facts, "reads": "leaves.txt", "guarantee": "leaves.txt"}

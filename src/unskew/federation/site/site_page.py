@@ -59,7 +59,8 @@ def html(joined: SiteFolder) -> str:
         left=disclosure_rows(folder, *runs[0]) if runs else [],
         scores=scores(folder, *runs[0]) if runs else [],
         troubles=[
-            {**row, "at": local_time(row.get("at", 0.0))} for row in reversed(site_ledger.latest_troubles(folder))
+            {**row, "at": local_time(row.get("at", 0.0))}
+            for row in reversed(site_ledger.latest_troubles(folder))
         ],
     )
 
@@ -70,7 +71,9 @@ def disclosure_rows(folder: Path, number: str, run: RunLedger) -> list[Disclosur
     for row in _rows(folder, number):
         by_share.setdefault(row["share"], []).append(row)
     return [
-        DisclosureRow(share, _kind(share, run), len(rows), size(sum(r["bytes"] for r in rows)), _row_time(rows[-1]))
+        DisclosureRow(
+            share, _kind(share, run), len(rows), size(sum(r["bytes"] for r in rows)), _row_time(rows[-1])
+        )
         for share, rows in by_share.items()
     ]
 
@@ -78,7 +81,11 @@ def disclosure_rows(folder: Path, number: str, run: RunLedger) -> list[Disclosur
 def _kind(share: str, run: RunLedger) -> str:
     """What a share discloses, and whether the coordinator sees it in a sum alone."""
     kind = run.kinds.get(share, "statistics")
-    return f"{kind}, only in a sum" if run.summed and share != HEADER_SHARE and not share.startswith("score/") else kind
+    return (
+        f"{kind}, only in a sum"
+        if run.summed and share != HEADER_SHARE and not share.startswith("score/")
+        else kind
+    )
 
 
 def scores(folder: Path, number: str, run: RunLedger) -> list[tuple[str, str]]:

@@ -1,7 +1,9 @@
-"""What a study would take from one site, and whether the site's policy allows it, before anything is computed for it.
+"""What a study would take from one site, and whether the site's policy allows it, before anything is computed
+for it.
 
-What a study takes: bytes, who reads them, guarantees, epsilon by the site's own samples, and what it discloses. The
-coordinator reads the refusals, so no sentence says more of the site's data than that a bound is not kept.
+What a study takes: bytes, who reads them, guarantees, epsilon by the site's own samples, and what it
+discloses. The coordinator reads the refusals, so no sentence says more of the site's data than that a bound
+is not kept.
 Letters: K sites, C classes.
 """
 
@@ -66,8 +68,8 @@ AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"
 class Study:
     """A study as one site would take part in it. sent: names of the weights that leave.
 
-    counts_KC: training samples by client and class, of masks pixels; only this site's are known. trains, tests: how many
-    training and test samples it holds.
+    counts_KC: training samples by client and class, of masks pixels; only this site's are known. trains,
+    tests: how many training and test samples it holds.
     """
 
     method: Method
@@ -129,11 +131,14 @@ class Study:
         plain = encoding.plain_weights(self.method, self.fed, self.sent)
         weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
-        return weights + sum(share.max_bytes * wider * often for _, share, often in self.shares() if share.shape)
+        return weights + sum(
+            share.max_bytes * wider * often for _, share, often in self.shares() if share.shape
+        )
 
     @property
     def epsilon(self) -> float:
-        """The largest finite figure that the method accounts for with this site's samples; 0 without an account.
+        """The largest finite figure that the method accounts for with this site's samples; 0 without an
+        account.
 
         Infinite if the method accounts for nothing finite.
         """
@@ -171,9 +176,13 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
         raise _refusal("methods", f"{text}, and fedavg is not among {', '.join(policy.methods)}")
     for part in method.parts:
         if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
-            raise _refusal("methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}")
+            raise _refusal(
+                "methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}"
+            )
         if part.handed_on and policy.handing_on == "refused":
-            raise _refusal("handing_on", f"'{part.name}' has the coordinator send other sites {part.handed_on}")
+            raise _refusal(
+                "handing_on", f"'{part.name}' has the coordinator send other sites {part.handed_on}"
+            )
     if batch < policy.least_batch:
         raise _refusal("least_batch", f"the study trains with batches of {batch}")
     if rounds > policy.most_rounds:
@@ -181,7 +190,8 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
 
 
 def check_study(policy: Policy, study: Study) -> None:
-    """Hold everything that would leave in a study against the policy, whatever samples there are. Raises UsageError (E520)."""
+    """Hold everything that would leave in a study against the policy, whatever samples there are. Raises
+    UsageError (E520)."""
     check_settings(policy, study.method, study.settings.batch, study.settings.rounds, study.summed)
     for what, share, _ in study.shares():
         if share.discloses not in policy.shares:
@@ -201,7 +211,8 @@ def check_samples(policy: Policy, study: Study) -> None:
 
 
 def _names_method(policy: Policy, method: Method) -> bool:
-    """Whether a policy names something of a method: one without Parts, or with the server's alone, is fedavg to a site."""
+    """Whether a policy names something of a method: one without Parts, or with the server's alone, is fedavg
+    to a site."""
     named = {"fedavg", *(part.name for part in method.parts)} & {*policy.methods}
     return ALL in policy.methods or bool(named) or any(map(_asks_sites, method.parts))
 
@@ -222,17 +233,21 @@ def check_run(policy: Policy, run: RunLedger) -> None:
         if kind not in policy.shares:
             raise policy_refusal(f"'{name}' is of the kind {kind} (shares)")
     if 0 < run.fewest < policy.least_samples:
-        raise policy_refusal(f"fewer than {policy.least_samples} samples stand behind a number (least_samples)")
+        raise policy_refusal(
+            f"fewer than {policy.least_samples} samples stand behind a number (least_samples)"
+        )
 
 
 COPIES = 8
-"""How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the reply."""
+"""How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the
+reply."""
 
 
 def disclosure_lines(
     method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None = None
 ) -> list[str]:
-    """What a study takes from this site, by its own data. What its noise amounts to protects against others only.
+    """What a study takes from this site, by its own data. What its noise amounts to protects against others
+    only.
 
     summed: how replies are summed, if the coordinator sees sums alone.
     """
@@ -245,7 +260,10 @@ def disclosure_lines(
         lines.append(f"{'':<20}  epsilon {epsilon_text(math.inf):>9}  {reading}")
     lines += [f"{'':<20}{line}" for line in _common_lines(method, trainer, data, summed)]
     if summed:
-        text = "of sums nothing is measured; a simulation of this study without secure aggregation bounds it from above"
+        text = (
+            "of sums nothing is measured; a simulation of this study without secure aggregation bounds it"
+            " from above"
+        )
         return [*lines, f"{HEAD}{text}"]
     return [
         *lines,
@@ -254,9 +272,14 @@ def disclosure_lines(
     ]
 
 
-def _common_lines(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None) -> list[str]:
-    """What every study takes, whatever its method; where each sample is protected no training loss is told."""
-    lines = [f"number of training samples, a round (read: each{', and by the other sites' if summed else ''})"]
+def _common_lines(
+    method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None
+) -> list[str]:
+    """What every study takes, whatever its method; where each sample is protected no training loss is
+    told."""
+    lines = [
+        f"number of training samples, a round (read: each{', and by the other sites' if summed else ''})"
+    ]
     if not method.samples_apart:
         lines += [f"mean training loss, a round (read: {'only in the sum' if summed else 'each'})"]
     if len(data.y_test):
@@ -273,10 +296,13 @@ def _common_lines(method: Method, trainer: Trainer, data: Dataset, summed: Secur
 def forecast(
     study: Path, data: str, classes: Sequence[str], sites: int, model: str | None = None
 ) -> tuple[Study, list[str]]:
-    """What this site would send in a study, by the data and model that its operator names; the same as lines to read.
+    """What this site would send in a study, by the data and model that its operator names; the same as lines
+    to read.
 
-    The coordinator's `unskew run --on` adds a rule that reads each site's weights, unless told otherwise; so it is here, too.
-    sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad data.
+    The coordinator's `unskew run --on` adds a rule that reads each site's weights, unless told otherwise; so
+    it is here, too.
+    sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad
+    data.
     """
     asked = study_rules.study_settings(config.load(study))
     settings = study_rules.with_clipping(asked)
@@ -286,7 +312,10 @@ def forecast(
     )
     if settings != asked:
         lines = [
-            f"method {settings.method}: unskew run --on adds {study_rules.CLIP}, unless it is given --no-clip",
+            (
+                f"method {settings.method}: unskew run --on adds {study_rules.CLIP}, unless it is given"
+                " --no-clip"
+            ),
             *lines,
         ]
     return of_study, lines
@@ -304,13 +333,17 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
     tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     dealt = Index.of(rows), Index.of(tests), "site"
-    federation = Federation("site", *inputs, dataset.classes, *dealt, target=dataset.target, layout=dataset.layout)
+    federation = Federation(
+        "site", *inputs, dataset.classes, *dealt, target=dataset.target, layout=dataset.layout
+    )
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
     check_memory(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
-    return study_of(settings, method, trainer, dataset), disclosure_lines(method, trainer, dataset, run.secure)
+    return study_of(settings, method, trainer, dataset), disclosure_lines(
+        method, trainer, dataset, run.secure
+    )
 
 
 def check_model(settings: Settings, data: Dataset, has: int | None = None) -> None:
@@ -329,8 +362,8 @@ def check_model(settings: Settings, data: Dataset, has: int | None = None) -> No
     if COPIES * weights > has:
         raise UsageError(
             "E108",
-            f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training holds about {COPIES} "
-            f"copies, and this site has {bytes_text(has)} of memory.",
+            f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
+            f" holds about {COPIES} copies, and this site has {bytes_text(has)} of memory.",
         )
 
 
@@ -341,7 +374,8 @@ def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset
 
 
 def looks_unscaled(data: Dataset, study: Study) -> str:
-    """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's are taken as they are."""
+    """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's are taken
+    as they are."""
     itself, embeds = study.method.normalises, study.fed.net.embeds
     by_images = scales_images(study.method)
     if data.intake is None or (embeds and not data.layout) or itself == "all":
@@ -355,6 +389,7 @@ def warn_unscaled(data: Dataset, study: Study, say: Callable[[str], None]) -> bo
     """Whether a site's samples need scaling for a study, which its operator is told."""
     if why := looks_unscaled(data, study):
         say(
-            f"E527 this study takes samples as they are: {why}; {scaling_remedy(study.method, data.layout, study.summed)}"
+            f"E527 this study takes samples as they are: {why};"
+            f" {scaling_remedy(study.method, data.layout, study.summed)}"
         )
     return bool(why)

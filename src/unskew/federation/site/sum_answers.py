@@ -1,10 +1,11 @@
-"""A site's answers in the phases of a sum: it trains, holds its reply back, and gives masked numbers instead. Its operator
-reads in the worker's log with whom each sum was made.
+"""A site's answers in the phases of a sum: it trains, holds its reply back, and gives masked numbers instead.
+Its operator reads in the worker's log with whom each sum was made.
 
-`opened.json` in the site's folder, and one in the folder of every run, say over which sites its numbers were summed. Two
-sums of the same numbers over different sites differ by what one site sent. So a round of a run is opened over one set of
-sites only, and so are the same numbers in any other run: they are recognised by the study, client, round and received
-weights that they were computed from, and by their values, which another setting need not change.
+`opened.json` in the site's folder, and one in the folder of every run, say over which sites its numbers were
+summed. Two sums of the same numbers over different sites differ by what one site sent. So a round of a run is
+opened over one set of sites only, and so are the same numbers in any other run: they are recognised by the
+study, client, round and received weights that they were computed from, and by their values, which another
+setting need not change.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class SumLog:
     run: str
 
     def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t of the run, or the same numbers, were summed over others. numbers: digests."""
+        """Raises UsageError (E525) if round t of the run, or the same numbers, were summed over others.
+        numbers: digests."""
         sites, known = sorted(came), _read_sums(self._of_run).get(str(t))
         if known not in (None, sites):
             raise sum_refusal(
@@ -55,7 +57,10 @@ class SumLog:
             )
         summed = _read_sums(self.folder / SUMS_FILE)
         for known in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
-            text = f"these numbers were summed before, over {', '.join(known)}, and what differs would be one site's"
+            text = (
+                f"these numbers were summed before, over {', '.join(known)}, and what differs would be one"
+                " site's"
+            )
             raise sum_refusal(f"{text}; a run over other sites needs another seed")
 
     def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
@@ -91,16 +96,16 @@ def _read_sums(path: Path) -> dict[str, list[str]]:
 Answer = tuple[dict[str, Any], Tree]
 """What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
 VARIABLE_SETTINGS = ("model", *SITE_CHOICES)
-"""Settings that may differ where a site's numbers are the same: who else takes part, and how the site names and computes what
-it trains."""
+"""Settings that may differ where a site's numbers are the same: who else takes part, and how the site names
+and computes what it trains."""
 MOST_SUMS = 4
 """How many runs may be in the middle of a sum at a site."""
 
 
 @dataclass
 class PendingSum:
-    """A sum between its phases, in memory only. known_by: digests by which its numbers are recognised in another run, of all
-    that decides about them and of what they are made of."""
+    """A sum between its phases, in memory only. known_by: digests by which its numbers are recognised in
+    another run, of all that decides about them and of what they are made of."""
 
     t: int
     known_by: tuple[str, str]
@@ -126,7 +131,8 @@ class SiteSums:
     def begin(
         self, request: Packet, run: SiteRun, secure: SecureAggregation, start: Broadcast, reply: Reply
     ) -> dict[str, Any]:
-        """Hold a reply back for the sum of its round. Returns what the coordinator learns: samples, and keys of this sum.
+        """Hold a reply back for the sum of its round. Returns what the coordinator learns: samples, and keys
+        of this sum.
 
         request: for which it was computed.
 
@@ -138,7 +144,9 @@ class SiteSums:
             self.say(
                 f"{code} {text}"
             )  # which may hold a number of this site's own, and the coordinator is to read sums alone
-            raise UsageError(code, "its reply does not pass the checks of a reply; the site's log says which.")
+            raise UsageError(
+                code, "its reply does not pass the checks of a reply; the site's log says which."
+            )
         weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
 
         def steps(weight: float):  # type: ignore[no-untyped-def]
@@ -149,7 +157,9 @@ class SiteSums:
         header, number = request.header, request.header["run"]
         settings = {n: v for n, v in run.settings.as_dict().items() if n not in VARIABLE_SETTINGS}
         received = [header.get(name) for name in ("t", "lr", "sha256", "axes")]
-        computed_from = facts_digest(settings, *received, run.k, int(run.trainer.fed.sizes[run.k]), header.get("base"))
+        computed_from = facts_digest(
+            settings, *received, run.k, int(run.trainer.fed.sizes[run.k]), header.get("base")
+        )
         known_by = computed_from, digest({"w": reply.weights, "shares": reply.shares})
         context = facts_digest(run.set_up_with, *received)
         member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, context)

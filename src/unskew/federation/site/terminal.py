@@ -1,5 +1,5 @@
-"""The terminal of `unskew site run`: one line about each exchange, made from the worker's own answer, and questions to the
-operator about studies that wait, one study at a time.
+"""The terminal of `unskew site run`: one line about each exchange, made from the worker's own answer, and
+questions to the operator about studies that wait, one study at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SILENT_CODES = ("E522", "E205")
 
 
 def terminal_line(folder: Path, answer: SignedMessage) -> str:
-    """What became of a request, for the site's operator; "" where there is nothing to say. folder: the site's."""
+    """What became of a request, for the site's operator; "" where there is nothing to say. folder: the
+    site's."""
     try:
         header = json.loads(answer.text)
         run, t, kind = (header.get(name) for name in ("run", "t", "kind"))
@@ -69,7 +70,8 @@ def _run_facts(folder: Path, run: str) -> Mapping[str, Any]:
 
 
 class Terminal:
-    """Standard input, while this process is in the foreground: reading in the background would stop the site."""
+    """Standard input, while this process is in the foreground: reading in the background would stop the
+    site."""
 
     def __init__(self) -> None:
         self._open = True
@@ -121,7 +123,8 @@ class Operator(Protocol):
 def decide_at_terminal(
     folder: Path, say: Callable[[str], None], operator: Operator, until: Callable[[], bool] = lambda: False
 ) -> None:
-    """Ask the operator about every study that waits, until told to end. An answer concerns the study last shown alone."""
+    """Ask the operator about every study that waits, until told to end. An answer concerns the study last
+    shown alone."""
     asked: approvals.Request | None = None
     while not until():
         waiting = [r for r in reversed(approvals.all_requests(folder)) if r.state == "waiting"]
@@ -133,7 +136,8 @@ def decide_at_terminal(
             asked = waiting[0]
             say(f"a study asks for this site's data\n{asked.text()}")
             say(
-                f"approve it? type yes or no, and Enter (later: unskew site approve {asked.run} --folder {shlex.quote(str(folder))})"
+                f"approve it? type yes or no, and Enter (later: unskew site approve {asked.run} --folder"
+                f" {shlex.quote(str(folder))})"
             )
             operator.forget()  # what was typed before the question is no answer to it
         typed = operator.line(LOOK_S)

@@ -1,9 +1,11 @@
 """A site's warm process: it builds data, model and method once, and takes requests through a local socket.
 
-`unskew site run` starts it: python -m unskew.federation.site.worker FOLDER DATA [--classes a,b] [--model FILE.py:FUNCTION] [--device cuda]
+`unskew site run` starts it: python -m unskew.federation.site.worker FOLDER DATA [--classes a,b] [--model
+FILE.py:FUNCTION] [--device cuda]
     [--approve all]
 
-A request that exceeds its time ends the process, and a new one is started, so that a hang cannot block the site.
+A request that exceeds its time ends the process, and a new one is started, so that a hang cannot block the
+site.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from pathlib import Path
 from unskew.errors import UnskewError
 from unskew.federation.programs import configure_malloc
 from unskew.federation.protocol.identity import PublicKey
-from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, MessageNotStored, SignedMessage, read_exactly
+from unskew.federation.protocol.signed_messages import (
+    BUDGET,
+    SOCKET,
+    MessageNotStored,
+    SignedMessage,
+    read_exactly,
+)
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
@@ -33,7 +41,8 @@ READING_S = 60.0
 
 
 def serve(site: Site, path: Path) -> None:
-    """Answer requests, one after the other, without end. Only this user can open the socket: its folder has mode 0700."""
+    """Answer requests, one after the other, without end. Only this user can open the socket: its folder has
+    mode 0700."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
@@ -90,7 +99,10 @@ def main() -> None:
         coordinator = PublicKey.parse(joined.ticket.coordinator)
         member = SiteIdentity(joined.ticket.site, options.folder, joined.key, coordinator)
         site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
-        say(f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples, ready")
+        say(
+            f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples,"
+            " ready"
+        )
         serve(site, Path(os.environ[SOCKET]))
 
 

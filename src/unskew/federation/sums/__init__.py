@@ -1,1 +1,2 @@
-"""Secure aggregation over a network: sites mask what they send, and the coordinator can compute the sum alone."""
+"""Secure aggregation over a network: sites mask what they send, and the coordinator can compute the sum
+alone."""

@@ -1,16 +1,19 @@
-"""A site's part of one sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020 with every site a neighbour of every other).
+"""A site's part of one sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020 with every site a neighbour of
+every other).
 
 keys   -> three new key pairs, whose public halves all sites are told
 dealt  -> of a new seed and of the private masking key a share for every site, sealed for it
 masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
-          s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights, the settings
+          s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights,
+          the settings
 agreed -> where a site has left: a signature of who came and who left, of which a site makes one
 opened -> a share of the seed of every site whose y came; of the key of every one whose did not; never of both
 
-Whoever knows a site's seed and its key knows its q. Sites that were told different things do not cancel each other's masks,
-so that nobody can have all but one site train on weights that change nothing, or weigh nothing (Pasquini et al., CCS 2022), and
-cannot read each other's shares, so that nobody can be given a list of few sites. No key is given away unless as many sites as
-it takes to open the sum have signed one list of those that left: two such lists would have an honest site in common.
+Whoever knows a site's seed and its key knows its q. Sites that were told different things do not cancel each
+other's masks, so that nobody can have all but one site train on weights that change nothing, or weigh nothing
+(Pasquini et al., CCS 2022), and cannot read each other's shares, so that nobody can be given a list of few
+sites. No key is given away unless as many sites as it takes to open the sum have signed one list of those
+that left: two such lists would have an honest site in common.
 Secrets are in memory only: a site that is restarted is one that left.
 Letters: i, j sites; q, y vectors of N whole numbers.
 """
@@ -40,9 +43,9 @@ Stage = Literal["keys", "dealt", "masked", "opened"]
 
 @dataclass
 class Member:
-    """site: its name; samples: how many it trained on. numbers: its q, given its weight in the mean. weighting, cap: how
-    clients are weighed in the study. context: a digest of what every site of the sum must have been told alike; once
-    shares are dealt, of the list as well."""
+    """site: its name; samples: how many it trained on. numbers: its q, given its weight in the mean.
+    weighting, cap: how clients are weighed in the study. context: a digest of what every site of the sum must
+    have been told alike; once shares are dealt, of the list as well."""
 
     site: str
     samples: float
@@ -84,7 +87,8 @@ class Member:
         self._roster, self._needed = roster, self.secure.needed(len(roster))
         self.context = roster.digest(self.context)
         of_seed, of_key = (
-            primitives.split_secret(secret, self._needed, len(roster)) for secret in (self._seed, self._masking.private)
+            primitives.split_secret(secret, self._needed, len(roster))
+            for secret in (self._seed, self._masking.private)
         )
         here, dealt = roster.place(self.site), {}
         for place, one in enumerate(roster.listed):
@@ -117,7 +121,9 @@ class Member:
             shares[site] = of_seed, of_key
         self._enough(len(shares), "have dealt shares")
         q = self.numbers(self._weight())
-        y = q.to(primitives.dtype_of(self.secure.bits)) + primitives.mask(self._seed, len(q), self.secure.bits)
+        y = q.to(primitives.dtype_of(self.secure.bits)) + primitives.mask(
+            self._seed, len(q), self.secure.bits
+        )
         for site in dealt:
             common = self._agreed(self._masking, self._roster[site].masking, site)
             mask = primitives.mask(primitives.mask_seed(common, self.context), len(q), self.secure.bits)
@@ -134,21 +140,25 @@ class Member:
     def opened(
         self, came: Sequence[str], left: Sequence[str], signatures: Mapping[str, str] | None = None
     ) -> dict[str, bytes]:
-        """By site a share of its seed if its numbers came, of its key if it left. signatures: by site, of the same lists.
+        """By site a share of its seed if its numbers came, of its key if it left. signatures: by site, of the
+        same lists.
 
-        Raises UsageError (E525) for a site that is said to have done both, for too few sites or signatures, for other lists
-        than those that this site has signed, and the second time.
+        Raises UsageError (E525) for a site that is said to have done both, for too few sites or signatures,
+        for other lists than those that this site has signed, and the second time.
         """
         self._at("masked", "open the sum")
         digest = self._digest_of(came, left)
         if left:
-            agreed = [site for site, text in (signatures or {}).items() if self._has_signed(site, digest, text)]
+            agreed = [
+                site for site, text in (signatures or {}).items() if self._has_signed(site, digest, text)
+            ]
             self._enough(len(agreed), "have signed who left")
         self.stage = "opened"
         return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
 
     def _digest_of(self, came: Sequence[str], left: Sequence[str]) -> bytes:
-        """A digest of these lists, and of what else all sites of the sum were told. Raises UsageError (E525)."""
+        """A digest of these lists, and of what else all sites of the sum were told. Raises UsageError
+        (E525)."""
         if both := set(came) & set(left):
             raise sum_refusal(
                 f"'{min(both)}' is said to have sent its numbers and not: both shares would show what it sent"
@@ -166,8 +176,14 @@ class Member:
     def _has_signed(self, site: str, digest: bytes, text: str) -> bool:
         """Whether a site of the sum has signed these lists."""
         try:
-            return PublicKey.parse(self._roster[site].signing).signed(digest, base64.b64decode(text, validate=True))
-        except (UsageError, ValueError, binascii.Error):  # it is not on the list, or this is no key or no signature
+            return PublicKey.parse(self._roster[site].signing).signed(
+                digest, base64.b64decode(text, validate=True)
+            )
+        except (
+            UsageError,
+            ValueError,
+            binascii.Error,
+        ):  # it is not on the list, or this is no key or no signature
             return False
 
     def _check_listed(self, roster: Roster) -> None:
@@ -175,7 +191,9 @@ class Member:
             raise sum_refusal("this site is not on the list")
         own = roster[self.site]
         if [*own.keys] != self.keys or own.samples != self.samples:
-            raise sum_refusal("the list has other keys or another number of samples of this site than it has sent")
+            raise sum_refusal(
+                "the list has other keys or another number of samples of this site than it has sent"
+            )
         self._enough(len(roster), "are on the list", self.secure.needed(len(roster)))
 
     def _enough(self, sites: int, what: str, needed: int = 0) -> None:
@@ -195,5 +213,6 @@ class Member:
     def _at(self, stage: Stage, what: str) -> None:
         if self.stage != stage:
             raise sum_refusal(
-                f"this site is asked to {what}, and it is at '{self.stage}', where that was done or is too early"
+                f"this site is asked to {what}, and it is at '{self.stage}', where that was done or is too"
+                " early"
             )

@@ -1,8 +1,8 @@
-"""The cryptography of secure aggregation, all of it from libraries: Flower's key agreement, encryption and secret sharing,
-and masks from AES in counter mode by `cryptography`.
+"""The cryptography of secure aggregation, all of it from libraries: Flower's key agreement, encryption and
+secret sharing, and masks from AES in counter mode by `cryptography`.
 
-Flower's own masks are drawn from 32 bits of each key, few enough to try them all, so they are not used. A key here makes
-one mask in its whole life. Keys, seeds and shares come from the operating system's generator.
+Flower's own masks are drawn from 32 bits of each key, few enough to try them all, so they are not used. A key
+here makes one mask in its whole life. Keys, seeds and shares come from the operating system's generator.
 """
 
 # pyright: reportMissingImports=false
@@ -27,12 +27,20 @@ try:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
     from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
+    from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
+        decrypt,
+        encrypt,
+        generate_shared_key,
+    )
     from flwr.common.secure_aggregation.secaggplus_utils import (
         share_keys_plaintext_concat,
         share_keys_plaintext_separate,
     )
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs, public_key_to_bytes
+    from flwr.supercore.primitives.asymmetric import (
+        bytes_to_public_key,
+        generate_key_pairs,
+        public_key_to_bytes,
+    )
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "secure aggregation needs Flower: pip install 'unskew[flower]'.") from error
 
@@ -96,17 +104,20 @@ def combine_secret(shares: list[bytes]) -> bytes:
 
 
 def encryption_key(common: bytes, context: str) -> bytes:
-    """The key with which two sites seal what they send each other: one that only sites have which were told the same."""
+    """The key with which two sites seal what they send each other: one that only sites have which were told
+    the same."""
     return base64.urlsafe_b64encode(mask_seed(common, f"sealing {context}"))
 
 
 def encrypt_shares(common: bytes, giver: int, taker: int, of_seed: bytes, of_key: bytes) -> str:
-    """Two shares from the site at one place of the roster for that at another, readable by these two alone."""
+    """Two shares from the site at one place of the roster for that at another, readable by these two
+    alone."""
     return encrypt(common, share_keys_plaintext_concat(giver, taker, of_seed, of_key)).decode()
 
 
 def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
-    """What was packed: (giver, taker, share of the seed, share of the key). Raises ValueError if it was changed."""
+    """What was packed: (giver, taker, share of the seed, share of the key). Raises ValueError if it was
+    changed."""
     try:
         return share_keys_plaintext_separate(decrypt(common, text.encode()))
     except (InvalidToken, ValueError, TypeError):
@@ -114,7 +125,8 @@ def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
 
 
 def mask_seed(common: bytes, context: str) -> bytes:
-    """The seed of the mask that two sites have in common if they were told the same; else two, which do not cancel.
+    """The seed of the mask that two sites have in common if they were told the same; else two, which do not
+    cancel.
 
     context: a digest of what they were told.
     """
@@ -124,7 +136,9 @@ def mask_seed(common: bytes, context: str) -> bytes:
 
 def mask(secret: bytes, numbers: int, bits: int) -> Tensor:
     """[numbers] uniform on all whole numbers of so many bits, int64 or int32: the key stream of AES-256."""
-    stream = Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(numbers * bits // 8))
+    stream = (
+        Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(numbers * bits // 8))
+    )
     return torch.frombuffer(bytearray(stream), dtype=dtype_of(bits))
 
 

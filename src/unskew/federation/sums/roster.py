@@ -1,4 +1,5 @@
-"""The sites of a sum, as the coordinator names them to every site, and the signs with which their masks cancel."""
+"""The sites of a sum, as the coordinator names them to every site, and the signs with which their masks
+cancel."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MOST_SEALED = 2000
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """One site of a sum. samples: by which it is weighed. masking, sealing, signing: its public keys of this sum."""
+    """One site of a sum. samples: by which it is weighed. masking, sealing, signing: its public keys of this
+    sum."""
 
     site: str
     samples: float
@@ -42,7 +44,8 @@ class RosterEntry:
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites of a sum in the order in which the coordinator names them, from which all derive places and weights."""
+    """The sites of a sum in the order in which the coordinator names them, from which all derive places and
+    weights."""
 
     listed: tuple[RosterEntry, ...]
 
@@ -78,13 +81,16 @@ class Roster:
 
 
 def add_pairwise(vector: Tensor, site: str, other: str, mask: Tensor) -> None:
-    """Add the mask of a pair to the vector of one of its sites: with the sign that cancels in the sum of both."""
+    """Add the mask of a pair to the vector of one of its sites: with the sign that cancels in the sum of
+    both."""
     vector.add_(mask) if site > other else vector.sub_(mask)
 
 
 def is_texts(value: Any, most: int) -> TypeGuard[Mapping[str, str]]:
     """Whether it gives a text of at most so many characters for each of some names."""
-    return isinstance(value, Mapping) and all(isinstance(text, str) and len(text) <= most for text in value.values())
+    return isinstance(value, Mapping) and all(
+        isinstance(text, str) and len(text) <= most for text in value.values()
+    )
 
 
 def sum_refusal(text: str) -> UsageError:

@@ -1,9 +1,11 @@
 """The coordinator's part of one sum: it adds up the masked vectors and removes the masks that do not cancel.
 
-    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)        i: sites that came; d: those that left
-Seeds of sites that came and keys of those that left are reconstructed from shares. Each is compared with what its owner
-has published, so that a false share is noticed. Where the secret fits without one site's share, either that site has
-changed the share or the owner has dealt it so: shares are encrypted between the two, and no third party can tell.
+    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)        i: sites that came; d: those
+    that left
+Seeds of sites that came and keys of those that left are reconstructed from shares. Each is compared with what
+its owner has published, so that a false share is noticed. Where the secret fits without one site's share,
+either that site has changed the share or the owner has dealt it so: shares are encrypted between the two, and
+no third party can tell.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class SumNotOpened(Exception):
 class Opening:
     """needed: how many shares give a secret back. context: a digest of what all sites of the sum were told.
 
-    commitments: to the seeds, by site. vectors: by site that came, its y. left: sites that have dealt shares and sent no
+    commitments: to the seeds, by site. vectors: by site that came, its y. left: sites that have dealt shares
+    and sent no
     numbers. false: by giver of false shares, the sites that had dealt them, once it is opened.
     """
 
@@ -61,7 +64,9 @@ class Opening:
             total -= primitives.mask(seed, len(total), self.bits)
         for site in self.left:
             public = self.roster[site].masking
-            key = self._secret(site, given, lambda secret, public=public: primitives.public_of(secret) == public)
+            key = self._secret(
+                site, given, lambda secret, public=public: primitives.public_of(secret) == public
+            )
             for came in self.vectors:
                 common = primitives.agree_key(key, self.roster[came].masking)
                 add_pairwise(
@@ -72,16 +77,23 @@ class Opening:
                 )
         return total.long()
 
-    def _secret(self, site: str, given: Mapping[str, Mapping[str, bytes]], is_it: Callable[[bytes], bool]) -> bytes:
-        """The secret of a site, from enough shares of it, first those of givers of whom no false one is known; or without one
-        that is false."""
+    def _secret(
+        self, site: str, given: Mapping[str, Mapping[str, bytes]], is_it: Callable[[bytes], bool]
+    ) -> bytes:
+        """The secret of a site, from enough shares of it, first those of givers of whom no false one is
+        known; or without one that is false."""
         givers = sorted(given, key=lambda giver: giver in self.false)
         for out in (None, *givers):
             some = [giver for giver in givers if giver != out][: self.needed]  # more only take longer
-            if len(some) == self.needed and (secret := _combine([given[giver][site] for giver in some], is_it)):
+            if len(some) == self.needed and (
+                secret := _combine([given[giver][site] for giver in some], is_it)
+            ):
                 self._note_false(site, given, some, out, is_it)
                 return secret
-        text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other sites gave them"
+        text = (
+            f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
+            " sites gave them"
+        )
         raise SumNotOpened(f"{text}. Nothing was opened.", "E526")
 
     def _note_false(
@@ -92,7 +104,8 @@ class Opening:
         out: str | None,
         is_it: Callable[[bytes], bool],
     ) -> None:
-        """Note whose share of a site's secret is false: `out`, and those of whom another was, if this one is, too."""
+        """Note whose share of a site's secret is false: `out`, and those of whom another was, if this one is,
+        too."""
         suspects = [giver for giver in self.false if giver in given and giver not in good]
         for giver in [*([out] if out else []), *suspects]:
             tried = [given[giver][site], *(given[other][site] for other in good[1:])]
@@ -107,10 +120,13 @@ def false_share_text(giver: str, dealers: set[str], t: int) -> str:
     if len(dealers) == 1:
         (dealer,) = dealers
         text = (
-            f"{giver} gave back a false share of {dealer}'s secret, which was left out: one of the two has falsified it"
+            f"{giver} gave back a false share of {dealer}'s secret, which was left out: one of the two has"
+            " falsified it"
         )
         return f"{giver} or {dealer} round {t}: {text}."
-    return f"{giver} round {t}: it gave back false shares of {len(dealers)} sites' secrets, which were left out."
+    return (
+        f"{giver} round {t}: it gave back false shares of {len(dealers)} sites' secrets, which were left out."
+    )
 
 
 def _combine(shares: list[bytes], is_it: Callable[[bytes], bool]) -> bytes | None:

@@ -1,12 +1,12 @@
 """The images that a sample holds, and a decoder from latents to images.
 
-Parts that work on images see the sample itself, or the images among its several inputs. The decoder (of FedDPMS) has a dense layer
-and four transposed convolutions:
+Parts that work on images see the sample itself, or the images among its several inputs. The decoder (of
+FedDPMS) has a dense layer and four transposed convolutions:
 
     h = ReLU(W z + b), [64, H/4, W/4];   h = ReLU(convT(h)) three times;   x = sigmoid(convT(h))
 
-Letters: B samples of a batch, C the channels of all images of a sample, D numbers of a row of several inputs, L coordinates of a
-latent.
+Letters: B samples of a batch, C the channels of all images of a sample, D numbers of a row of several inputs,
+L coordinates of a latent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def image_shapes(fed: Fed) -> list[tuple[int, ...]]:
 def image_refusal(fed: Fed) -> str:
     """Why a Part that works on images cannot run where there are none, as the end of a sentence."""
     layout = fed.net.layout
-    return f"none of a sample's inputs is an image ({layout})" if layout else f"a sample here is {list(fed.shape)}"
+    return (
+        f"none of a sample's inputs is an image ({layout})"
+        if layout
+        else f"a sample here is {list(fed.shape)}"
+    )
 
 
 def image_channels(fed: Fed) -> int:
@@ -50,7 +54,9 @@ def with_images(x: Tensor, changed: Iterable[Tensor], fed: Fed) -> Tensor:
     changed = iter(changed)
     if not fed.net.layout:
         return next(changed)
-    pieces = (next(changed).flatten(1) if each.is_image else x[:, a:b] for each, a, b in fed.net.layout.places)
+    pieces = (
+        next(changed).flatten(1) if each.is_image else x[:, a:b] for each, a, b in fed.net.layout.places
+    )
     return torch.cat(list(pieces), 1)
 
 
@@ -78,7 +84,10 @@ DECODER_LAYERS = (("a", 64, 64, 1), ("b", 64, 32, 2), ("c", 32, 32, 1), ("d", 32
 def initial_decoder(shape: tuple[int, ...], width: int, generator: torch.Generator) -> Weights:
     """Initial weights, named `dec_...`, of a decoder from `width` coordinates to images of this shape."""
     low = (shape[1] // 4) * (shape[2] // 4) * 64
-    weights = {"dec_w": uniform_weights(low, width, fan=width, generator=generator), "dec_b": torch.zeros(low)}
+    weights = {
+        "dec_w": uniform_weights(low, width, fan=width, generator=generator),
+        "dec_b": torch.zeros(low),
+    }
     for layer, i, o, _ in DECODER_LAYERS:
         weights[f"dec_{layer}_w"] = uniform_weights(i, o or shape[0], 3, 3, fan=9 * i, generator=generator)
         weights[f"dec_{layer}_b"] = torch.zeros(o or shape[0])

@@ -1,9 +1,9 @@
 """Operations on weights that several methods share.
 
-The two ends of a model, for methods that share one and keep the other, or train one after the other. A client's change of the
-weights as one vector, and bits in bytes, for Parts that encode weights. The model that each client sent last, by name, [K, ...],
-for servers that make a model for every client. Gradients at test time, and weights in another order, for further models that begin
-differently.
+The two ends of a model, for methods that share one and keep the other, or train one after the other. A
+client's change of the weights as one vector, and bits in bytes, for Parts that encode weights. The model that
+each client sent last, by name, [K, ...], for servers that make a model for every client. Gradients at test
+time, and weights in another order, for further models that begin differently.
 
 Letters: D numbers of all shared weights together, n codes of b bits, N bytes.
 """
@@ -26,7 +26,8 @@ def in_last_blocks(name: str, blocks: int, fed: Fed) -> bool:
 
 
 def block_refusal(blocks: int, fed: Fed) -> str | None:
-    """Why the model cannot be divided below its last `blocks` blocks, as the end of a sentence; None if it can."""
+    """Why the model cannot be divided below its last `blocks` blocks, as the end of a sentence; None if it
+    can."""
     most = len(fed.net.blocks) - 1
     if blocks <= most:
         return None
@@ -34,9 +35,11 @@ def block_refusal(blocks: int, fed: Fed) -> str | None:
 
 
 def head_first(share: float, c: Client) -> dict[str, Tensor]:
-    """What `holds` returns where the first round(share S) of a client's S local steps train the head, the others the body.
+    """What `holds` returns where the first round(share S) of a client's S local steps train the head, the
+    others the body.
 
-    Rounding leaves a step to each, or with few steps one of them would stay as it began; a single step trains both.
+    Rounding leaves a step to each, or with few steps one of them would stay as it began; a single step trains
+    both.
     """
     first = c.step < (share * c.steps).round().clamp(min=1).minimum(c.steps - 1)
     both = c.steps < 2
@@ -81,19 +84,23 @@ def packed_size(count: int, bits: int) -> int:
 
 def first_models(w: Weights, fed: Fed) -> Weights:
     """Before round 1: what all begin with, for each client, of all that clients send."""
-    return {n: torch.stack([t] * fed.clients) for n, t in w.items() if n in fed.shared or n in fed.net.buffers}
+    return {
+        n: torch.stack([t] * fed.clients) for n, t in w.items() if n in fed.shared or n in fed.net.buffers
+    }
 
 
 def last_models(kept: Tree, ups: Ups) -> Weights:
     """After a round: those of the clients that replied in place of their older ones."""
     sent = ups.replies[0].weights
     return {
-        n: t.index_copy(0, ups.clients.to(t.device), ups.stack(n).to(t)) if n in sent else t for n, t in kept.items()
+        n: t.index_copy(0, ups.clients.to(t.device), ups.stack(n).to(t)) if n in sent else t
+        for n, t in kept.items()
     }
 
 
 def with_idle_clients(kept: Weights, sent: Tree, fed: Fed) -> Weights:
-    """The models that clients sent last, where those without samples, who never train, send back what they were sent.
+    """The models that clients sent last, where those without samples, who never train, send back what they
+    were sent.
 
     They would else count for good with the model that all began with.
     """
@@ -104,7 +111,8 @@ def with_idle_clients(kept: Weights, sent: Tree, fed: Fed) -> Weights:
 
 
 def test_gradients(w: Weights, b: Batch, c: Client) -> Weights:
-    """The gradients, by name, of the task's mean loss over these samples, with the model in evaluation mode."""
+    """The gradients, by name, of the task's mean loss over these samples, with the model in evaluation
+    mode."""
     with torch.enable_grad():
         leaves = {n: w[n].detach().requires_grad_() for n in c.net.trainable}
         loss = b.mean(c.fed.task.loss(c.run(w | leaves, b.x), b.y))

@@ -23,16 +23,20 @@ def alexnet_bn(
     shape: tuple[int, ...],
     classes: int,
     width: Annotated[int, Gt(0), "units of each dense layer"] = 4096,
-    stem: Annotated[Literal["auto", "imagenet", "small"], "the first layer; auto: small below 160 px"] = "auto",
+    stem: Annotated[
+        Literal["auto", "imagenet", "small"], "the first layer; auto: small below 160 px"
+    ] = "auto",
 ) -> Blocks:
     """Five convolutions (64, 192, 384, 256, 256), average to 6x6, two dense layers of `width` with BN, head.
 
-    stem: "imagenet" is 11x11 with stride 4, for 256 px; "small" is our fit for 64 to 128 px: 5x5 with stride 2, and an
-    average to 4x4 instead of 6x6.
+    stem: "imagenet" is 11x11 with stride 4, for 256 px; "small" is our fit for 64 to 128 px: 5x5 with stride
+    2, and an average to 4x4 instead of 6x6.
     """
     small = stem == "small" or (stem == "auto" and not is_image(shape, 160))
     least = 48 if small else 63
-    require("alexnet_bn", shape, is_image(shape, least), f"[channels, height, width] of at least {least}x{least}")
+    require(
+        "alexnet_bn", shape, is_image(shape, least), f"[channels, height, width] of at least {least}x{least}"
+    )
     first = nn.Conv2d(shape[0], 64, 5, 2, 2) if small else nn.Conv2d(shape[0], 64, 11, 4, 2)
     out = 4 if small else 6
     return Blocks(

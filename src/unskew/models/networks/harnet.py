@@ -11,7 +11,8 @@ EXAMPLES = (Example((1, 128, 3), 6, "Xia et al., KDD 2024 (FLea), public code"),
 
 
 def harnet(shape: tuple[int, ...], classes: int) -> Blocks:
-    """Four convolutions over time, each padding the 3 signals with further columns; 8448 numbers go to the head."""
+    """Four convolutions over time, each padding the 3 signals with further columns; 8448 numbers go to the
+    head."""
     require("harnet", shape, shape == (1, 128, 3), "[1, 128, 3]")
     return Blocks(
         "conv2",

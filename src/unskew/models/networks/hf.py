@@ -19,7 +19,9 @@ def hf(
     shape: tuple[int, ...],
     classes: int,
     *,
-    path: Annotated[str, "folder with config.json and .safetensors files, as save_pretrained writes them"] = "",
+    path: Annotated[
+        str, "folder with config.json and .safetensors files, as save_pretrained writes them"
+    ] = "",
     lora_rank: Annotated[
         int, Ge(0), "rank of the adapters, which train in place of the model; 0: all of it trains"
     ] = 8,
@@ -29,17 +31,23 @@ def hf(
         tuple[str, ...], "ends of the names of dense layers that get adapters; (): every one but a head"
     ] = (),
     answers: Annotated[
-        Literal["classes", "next"], "a new head for the labels' classes, or the model's own head for the next token"
+        Literal["classes", "next"],
+        "a new head for the labels' classes, or the model's own head for the next token",
     ] = "classes",
-    padding: Annotated[int, Ge(-1), "id of tokens that do not count; -1: the pad_token_id of config.json"] = -1,
+    padding: Annotated[
+        int, Ge(-1), "id of tokens that do not count; -1: the pad_token_id of config.json"
+    ] = -1,
 ) -> nn.Module:
-    """A transformer and a dense head for classes or for the next token. Adapters and a new head train and leave."""
+    """A transformer and a dense head for classes or for the next token. Adapters and a new head train and
+    leave."""
     require("hf", shape, len(shape) == 1, "[tokens], ids of words")
     model = pretrained.load_model(path, causal=answers == "next")
     config = model.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
     if longest and 0 < longest < shape[0]:  # -1: any length
-        raise UsageError("E122", f"the model in {path} reads {longest} tokens at most, and samples have {shape[0]}.")
+        raise UsageError(
+            "E122", f"the model in {path} reads {longest} tokens at most, and samples have {shape[0]}."
+        )
     ignored = config.pad_token_id if padding < 0 else padding
     head = nn.Linear(config.hidden_size, classes)
     if answers == "next":

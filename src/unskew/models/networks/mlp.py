@@ -22,4 +22,6 @@ def mlp(
     """Flatten, then dense layers with ReLU. Cut after the first."""
     widths = [math.prod(shape), *hidden]
     dense = {f"fc{i + 1}": seq(nn.Linear(a, b), nn.ReLU()) for i, (a, b) in enumerate(pairwise(widths))}
-    return Blocks("fc1" if hidden else "flat", True, flat=nn.Flatten(), **dense, head=nn.Linear(widths[-1], classes))
+    return Blocks(
+        "fc1" if hidden else "flat", True, flat=nn.Flatten(), **dense, head=nn.Linear(widths[-1], classes)
+    )

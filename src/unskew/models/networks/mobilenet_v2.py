@@ -9,11 +9,20 @@ from unskew.models.blocks import Blocks, Example, is_image, require, seq
 EXAMPLES = (Example((3, 32, 32), 10, "Xia et al., KDD 2024 (FLea), public code"),)
 
 # expansion, channels, blocks, stride of the first
-_PLAN = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+_PLAN = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 
 
 class Inverted(nn.Module):
-    """1x1 widening, 3x3 depthwise, 1x1 narrowing; a shortcut, by 1x1 where channels change, whenever the stride is 1."""
+    """1x1 widening, 3x3 depthwise, 1x1 narrowing; a shortcut, by 1x1 where channels change, whenever the
+    stride is 1."""
 
     def __init__(self, i: int, o: int, expansion: int, stride: int):
         super().__init__()
@@ -29,7 +38,9 @@ class Inverted(nn.Module):
             nn.BatchNorm2d(o),
         )
         self.shortcut = (
-            seq(nn.Conv2d(i, o, 1, bias=False), nn.BatchNorm2d(o)) if stride == 1 and i != o else nn.Identity()
+            seq(nn.Conv2d(i, o, 1, bias=False), nn.BatchNorm2d(o))
+            if stride == 1 and i != o
+            else nn.Identity()
         )
         self.stride = stride
 

@@ -16,7 +16,8 @@ def rebafl_cifar(
     classes: int,
     head_bias: Annotated[bool, "whether the head adds a bias"] = True,
 ) -> Blocks:
-    """conv5x5 3->16, conv5x5 16->32, conv3x3 32->64, each pooled; FC 576->128 without activation, FC 128->10."""
+    """conv5x5 3->16, conv5x5 16->32, conv3x3 32->64, each pooled; FC 576->128 without activation, FC
+    128->10."""
     require("rebafl_cifar", shape, shape == (shape[0], 32, 32), "[channels, 32, 32]")
     return Blocks(
         "conv1",

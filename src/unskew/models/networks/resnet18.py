@@ -25,7 +25,9 @@ class Basic(nn.Module):
             nn.BatchNorm2d(o),
         )
         changes = stride != 1 or i != o
-        self.shortcut = seq(nn.Conv2d(i, o, 1, stride, bias=False), nn.BatchNorm2d(o)) if changes else nn.Identity()
+        self.shortcut = (
+            seq(nn.Conv2d(i, o, 1, stride, bias=False), nn.BatchNorm2d(o)) if changes else nn.Identity()
+        )
         self.last = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,7 +40,9 @@ def resnet18(shape: tuple[int, ...], classes: int) -> Blocks:
     if min(shape[1:]) < 64:
         stem = seq(nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
     else:
-        stem = seq(nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.MaxPool2d(3, 2, 1), nn.ReLU())
+        stem = seq(
+            nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.MaxPool2d(3, 2, 1), nn.ReLU()
+        )
     stages = {f"stage{n + 1}": seq(Basic(i, o, s), Basic(o, o, 1)) for n, (i, o, s) in enumerate(_STAGES)}
     return Blocks(
         "stem",

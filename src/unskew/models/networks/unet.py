@@ -2,8 +2,8 @@
 
 encoder l    twice (conv 3x3, BN, ReLU), base 2^(l-1) channels; pool l halves the side
 bottleneck   the same on the lowest level
-decoder l    transposed conv 2x2 doubles the side, then the encoder's output beside it, then twice (conv, BN, ReLU)
-head         conv 1x1 to the classes
+decoder l    transposed conv 2x2 doubles the side, then the encoder's output beside it, then twice (conv, BN,
+ReLU) head         conv 1x1 to the classes
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from unskew.models.blocks import Example, is_image, require, seq
 
-EXAMPLES = (Example((3, 384, 384), 2, "Ronneberger et al., MICCAI 2015; base 32: FedFA, public code", masks=True),)
+EXAMPLES = (
+    Example((3, 384, 384), 2, "Ronneberger et al., MICCAI 2015; base 32: FedFA, public code", masks=True),
+)
 
 
 class UNet(nn.Module):
@@ -80,5 +82,7 @@ def unet(
     """A U-Net whose sides halve from level to level, so both must be multiples of 2^(levels - 1)."""
     side = 1 << (levels - 1)
     fits = is_image(shape, side) and not any(n % side for n in shape[1:])
-    require("unet", shape, fits, f"[channels, height, width], both multiples of {side} (with levels={levels})")
+    require(
+        "unet", shape, fits, f"[channels, height, width], both multiples of {side} (with levels={levels})"
+    )
     return UNet(shape[0], classes, base, levels)

@@ -1,4 +1,5 @@
-"""FedDPMS's encoder for 32x32 images (Chen & Vikalo, CVPRW 2023, public code), with a latent that the head reads.
+"""FedDPMS's encoder for 32x32 images (Chen & Vikalo, CVPRW 2023, public code), with a latent that the head
+reads.
 
 As `vae_fmnist`, with one convolution and two dropouts more.
 """

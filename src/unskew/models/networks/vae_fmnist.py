@@ -1,7 +1,8 @@
-"""FedDPMS's encoder for 28x28 images (Chen & Vikalo, CVPRW 2023, public code), with a latent that the head reads.
+"""FedDPMS's encoder for 28x28 images (Chen & Vikalo, CVPRW 2023, public code), with a latent that the head
+reads.
 
-Blocks of 3x3 convolution, PReLU and batch normalisation; `latent` is sigmoid(mu), in [0, 1]^width. The decoder and the
-variance are needed in training only, and belong to the method (unskew.methods.feddpms).
+Blocks of 3x3 convolution, PReLU and batch normalisation; `latent` is sigmoid(mu), in [0, 1]^width. The
+decoder and the variance are needed in training only, and belong to the method (unskew.methods.feddpms).
 """
 
 from __future__ import annotations

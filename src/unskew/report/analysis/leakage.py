@@ -1,9 +1,10 @@
 """What attacks on the runs of a method have measured, over its seeds, and which epsilon its noise amounts to.
 
-    reach = (value - floor) / (ceiling - floor)     floor: without the payload, ceiling: with the raw input instead
+    reach = (value - floor) / (ceiling - floor)     floor: without the payload, ceiling: with the raw input
+    instead
 
-Scores of different attacks so stand on one axis: 0 where a payload tells nothing, 1 where it tells as much as the samples.
-The table of a comparison is written as text for a terminal or a pipe, and as JSON.
+Scores of different attacks so stand on one axis: 0 where a payload tells nothing, 1 where it tells as much as
+the samples. The table of a comparison is written as text for a terminal or a pipe, and as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from unskew.report.analysis.summary import MethodSummary
 from unskew.scores import significant
 
 AUDIT = "audit"
-"""An attack that bounds epsilon and has no place on that axis: a bound of 0.5 is not half of what the samples would tell."""
+"""An attack that bounds epsilon and has no place on that axis: a bound of 0.5 is not half of what the samples
+would tell."""
 ScoreRecord = Mapping[str, Any]
 """A score as privacy.json keeps it; see attacks.scores.Score."""
 
@@ -41,9 +43,9 @@ class Interval(NamedTuple):
 class Leak:
     """The main score of one attack on one payload that reaches furthest, as mean over n seeds.
 
-    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with one seed,
-    over seeds with several; the reach is 0 where the attacker would have done better without the payload. command: what measured it, in the
-    first seed.
+    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with
+    one seed, over seeds with several; the reach is 0 where the attacker would have done better without the
+    payload. command: what measured it, in the first seed.
     """
 
     attack: str
@@ -61,8 +63,9 @@ class Leak:
 class Leakage:
     """A method of a report.
 
-    score: what ranks it; metric: its name. epsilon: what is guaranteed of its models against whoever gets them, for the seed that
-    is protected least; infinite where nothing is. reading: what that epsilon covers. clear: payloads that need no attack,
+    score: what ranks it; metric: its name. epsilon: what is guaranteed of its models against whoever gets
+    them, for the seed that is protected least; infinite where nothing is. reading: what that epsilon covers.
+    clear: payloads that need no attack,
     and what they tell. unmeasured: the payloads that nobody has attacked.
     """
 
@@ -82,7 +85,8 @@ class Leakage:
 
 
 def leakages(methods: Mapping[str, Sequence[RunData]], summaries: Sequence[MethodSummary]) -> list[Leakage]:
-    """What is known of each method that is no reference. methods: its runs, one per seed. summaries: of these methods."""
+    """What is known of each method that is no reference. methods: its runs, one per seed. summaries: of these
+    methods."""
     scores = {s.method: s.final for s in summaries}
     return [leakage_of(m, group, scores[m]) for m, group in methods.items() if not group[0].is_reference]
 
@@ -109,10 +113,11 @@ def _main(scores: Sequence[ScoreRecord], share: str) -> list[ScoreRecord]:
 
 
 def reach(score: ScoreRecord, name: str = "value") -> float:
-    """How much of the way from the floor to the ceiling a score goes, or its `low` or `high`; NaN where that is unknown.
+    """How much of the way from the floor to the ceiling a score goes, or its `low` or `high`; NaN where that
+    is unknown.
 
-    0 where both are equal, so that there is nothing to learn. Without a finite ceiling: the distance from the floor, in the
-    score's unit.
+    0 where both are equal, so that there is nothing to learn. Without a finite ceiling: the distance from the
+    floor, in the score's unit.
     """
     if score[name] is None:
         return math.nan
@@ -135,12 +140,15 @@ def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
 
 
 def _furthest(by_seed: Sequence[Sequence[ScoreRecord]]) -> list[ScoreRecord]:
-    """Of what was scored in every seed the scores that reach furthest in the mean, one a seed, all of one thing in one unit.
+    """Of what was scored in every seed the scores that reach furthest in the mean, one a seed, all of one
+    thing in one unit.
 
     Where seeds have nothing in common, such as a number of own samples, each seed's furthest.
     """
     named = [{(s["of"], s["metric"]): s for s in scores} for scores in by_seed]
-    common = [[scores[what] for scores in named] for what in named[0] if all(what in scores for scores in named)]
+    common = [
+        [scores[what] for scores in named] for what in named[0] if all(what in scores for scores in named)
+    ]
     apart = [max(scores, key=reach) for scores in by_seed]
     return max(common, key=lambda scores: float(np.mean([reach(s) for s in scores])), default=apart)
 
@@ -157,7 +165,9 @@ def _pooled(attack: str, share: str, scores: Sequence[ScoreRecord], command: str
         way = Interval(reach(first), *sorted((reach(first, "low"), reach(first, "high"))))
     floor = float(np.mean([s["floor"] for s in scores]))
     bounded = Interval(*(float(np.clip(r, 0.0, 1.0)) for r in way))
-    return Leak(attack, share, str(first["of"]), str(first["metric"]), value, floor, bounded, len(scores), command)
+    return Leak(
+        attack, share, str(first["of"]), str(first["metric"]), value, floor, bounded, len(scores), command
+    )
 
 
 def _guarantee(run: RunData) -> tuple[float, str]:
@@ -177,7 +187,8 @@ HEAD = ("method", "score", "epsilon", "payload", "attack", "found, 95 %", "witho
 
 
 def cells(row: Leakage) -> list[list[str]]:
-    """A line for each attack on each payload, and one for each payload that needs none, or that nobody has attacked."""
+    """A line for each attack on each payload, and one for each payload that needs none, or that nobody has
+    attacked."""
     lines = [_leak_cells(leak) for leak in row.leaks]
     lines += [[_payload(share), "none needed", words, "", ""] for share, words in row.clear.items()]
     lines += [[_payload(share), NOT_MEASURED, "", "", ""] for share in row.unmeasured]
@@ -217,7 +228,10 @@ def _leak_as_json(leak: Leak) -> dict[str, Any]:
 
 def _leak_cells(leak: Leak) -> list[str]:
     value, reach = leak.value, leak.reach
-    score = f"{leak.metric} {significant(value.mean, 3)} [{significant(value.low, 3)}, {significant(value.high, 3)}]"
+    score = (
+        f"{leak.metric} {significant(value.mean, 3)} [{significant(value.low, 3)},"
+        f" {significant(value.high, 3)}]"
+    )
     share = f"{_whole(reach.mean)} % [{_whole(reach.low)}, {_whole(reach.high)}]"
     return [_payload(leak.payload), leak.attack, score, significant(leak.floor, 3), share]
 

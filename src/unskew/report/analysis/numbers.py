@@ -1,4 +1,5 @@
-"""How numbers are written: scores in percent with one decimal or in their own unit, bytes with three digits, p as in papers."""
+"""How numbers are written: scores in percent with one decimal or in their own unit, bytes with three digits,
+p as in papers."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def capitalise(text: str) -> str:
 
 
 def digits(score: Score, metric: str, std: bool = True) -> str:
-    """`90.2 ± 0.8` in percent, `57.33 ± 1.2` in a score's own unit; without the deviation for one seed or if `std` is False."""
+    """`90.2 ± 0.8` in percent, `57.33 ± 1.2` in a score's own unit; without the deviation for one seed or if
+    `std` is False."""
     if not score.n:
         return MISSING
     mean = kind(metric).digits(score.mean)

@@ -1,8 +1,9 @@
 """Runs as reports see them, read from the folders of runs and comparisons.
 
-`read_run`, `read_comparison` and `read_runs` return RunData: the settings of a run, its series of scores over rounds, each
-client's last value, and the bytes that its clients moved. The records themselves are dropped as they are read, so that a
-comparison with millions of lines fits in memory. A file that cannot be parsed raises StateError (E111), which names it.
+`read_run`, `read_comparison` and `read_runs` return RunData: the settings of a run, its series of scores over
+rounds, each client's last value, and the bytes that its clients moved. The records themselves are dropped as
+they are read, so that a comparison with millions of lines fits in memory. A file that cannot be parsed raises
+StateError (E111), which names it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def _printable(value: Any) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file. Raises StateError (E111) if it is not YAML or holds anything else."""
+    """The keys and values of a YAML file. Raises StateError (E111) if it is not YAML or holds anything
+    else."""
     try:
         content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -82,15 +84,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The content of federation.json, {} if there is none. Raises StateError (E111) if it is not what it should be."""
+    """The content of federation.json, {} if there is none. Raises StateError (E111) if it is not what it
+    should be."""
     return schema.parse_federation(path, path.read_bytes()) if path.is_file() else {}
 
 
 def read_records(path: Path) -> list[Record]:
     """The records of a JSON-lines file, [] if there is none.
 
-    A run that is killed while it writes leaves an incomplete last line, which is skipped. Raises StateError (E111) with
-    the number of any other line that is not what it should be.
+    A run that is killed while it writes leaves an incomplete last line, which is skipped. Raises StateError
+    (E111) with the number of any other line that is not what it should be.
     """
     if not path.is_file():
         return []
@@ -109,10 +112,12 @@ EMPTY: Series = (np.array([], dtype=int), np.array([], dtype=float))
 class Traffic:
     """What all clients moved of one share in one direction.
 
-    way: "up" (sent by clients) or "down". reads: whether the server needs each client's tensor ("each") or only their
-    sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest number of bytes that one
-    client moved in one round. shape: of a share that is a single tensor, as "3×4". kind, samples: what a share that is
-    sent up discloses and how many samples stand behind its numbers, as the Share says; "" in runs from before they did.
+    way: "up" (sent by clients) or "down". reads: whether the server needs each client's tensor ("each") or
+    only their sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest
+    number of bytes that one
+    client moved in one round. shape: of a share that is a single tensor, as "3×4". kind, samples: what a
+    share that is sent up discloses and how many samples stand behind its numbers, as the Share says; "" in
+    runs from before they did.
     encoded: the Part by which weights were encoded, "" where they travelled as they are.
     sum_of: with secure aggregation the fewest clients of a sum, which was all that the server saw; else 0.
     hands_on: of what is sent down, what of single other clients is in it; "" where it is made of all.
@@ -146,7 +151,8 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Attendance:
-    """The clients that a round asked, and those whose replies were used. received: replies that came, None for no others."""
+    """The clients that a round asked, and those whose replies were used. received: replies that came, None
+    for no others."""
 
     t: int
     asked: Sequence[int]
@@ -163,10 +169,11 @@ class Attendance:
 class RunData:
     """One run, read from its folder.
 
-    config, federation, env: config.yaml, federation.json and env.json. metrics: the series of each (scope, metric).
-    clients: by (scope, metric), each client's value in the last round that has them. events: events.jsonl. label: what
-    reports call the run instead of its method, where two runs of one method differ in a setting. altered: names of its
-    records that are missing or are not as the run wrote them.
+    config, federation, env: config.yaml, federation.json and env.json. metrics: the series of each (scope,
+    metric).
+    clients: by (scope, metric), each client's value in the last round that has them. events: events.jsonl.
+    label: what reports call the run instead of its method, where two runs of one method differ in a setting.
+    altered: names of its records that are missing or are not as the run wrote them.
     """
 
     path: Path
@@ -226,22 +233,25 @@ class RunData:
 
     @property
     def metric(self) -> str:
-        """The task's main score: that of the task which federation.json names; else "dice" where every pixel has a label, and
-        "accuracy"."""
+        """The task's main score: that of the task which federation.json names; else "dice" where every pixel
+        has a label, and "accuracy"."""
         return MAIN[self.task]
 
     @property
     def task(self) -> str:
         """The name of the task."""
         by_unit = {"pixels": "segmentation", "tokens": "tokens"}
-        return str(self.federation.get("task") or by_unit.get(str(self.federation.get("unit")), "classification"))
+        return str(
+            self.federation.get("task") or by_unit.get(str(self.federation.get("unit")), "classification")
+        )
 
     def series(self, scope: str, metric: str) -> Series:
         """(rounds, values) of a metric over all clients; empty if it was never written."""
         return self.metrics.get((scope, metric), EMPTY)
 
     def per_client(self, scope: str = "global@client", metric: str = "") -> dict[int, float]:
-        """Each client's value in the last round that has them; of the main score unless `metric` names another."""
+        """Each client's value in the last round that has them; of the main score unless `metric` names
+        another."""
         return self.clients.get((scope, metric or self.metric), {})
 
     @property
@@ -253,11 +263,13 @@ class RunData:
         there: dict[str, set[int]] = {}
         for (scope, _), scores in self.clients.items():
             there.setdefault(scope, set()).update(scores)
-        return incomplete_coverage({scope: len(clients) for scope, clients in there.items()}, sum(n > 0 for n in tests))
+        return incomplete_coverage(
+            {scope: len(clients) for scope, clients in there.items()}, sum(n > 0 for n in tests)
+        )
 
     def bytes_by_round(self, way: str | None = None, share: str | None = None) -> Series:
-        """(rounds, bytes of all clients up to and including that round), in both directions and of all shares unless
-        `way` or `share` names one."""
+        """(rounds, bytes of all clients up to and including that round), in both directions and of all shares
+        unless `way` or `share` names one."""
         parts = [s for s in self.traffic if way in (None, s.way) and share in (None, s.share)]
         if not parts:
             return EMPTY
@@ -294,8 +306,9 @@ class RunData:
 
     @property
     def doubt(self) -> str:
-        """Why the run's scores say little: many replies were dropped (E317), an exchange was left out, numbers were cut (E322), a metric was changed (E327),
-        or the run ended in the first stage of its method (E139)."""
+        """Why the run's scores say little: many replies were dropped (E317), an exchange was left out,
+        numbers were cut (E322), a metric was changed (E327), or the run ended in the first stage of its
+        method (E139)."""
         said = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
         other = exchange_doubt(self.replies) or clipping_doubt(self.replies) or metric_doubt(self.replies)
         return said.get(MANY_DROPPED) or other or said.get(FIRST_STAGE, "")
@@ -308,7 +321,11 @@ class RunData:
     @cached_property
     def privacy(self) -> dict[str, Any]:
         """By part, what its noisy release amounts to as differential privacy; {} if nothing is noisy."""
-        return {part: account for part, account in schema.read_privacy(self.path).items() if part != schema.ATTACKS}
+        return {
+            part: account
+            for part, account in schema.read_privacy(self.path).items()
+            if part != schema.ATTACKS
+        }
 
     @cached_property
     def attacks(self) -> dict[str, Any]:
@@ -347,14 +364,19 @@ NOT_A_CONFIGURATION = ("method", "seed", "workers", "device", "lanes")
 def label_runs(runs: Sequence[RunData]) -> list[RunData]:
     """The runs, each with a label that only its own seeds share.
 
-    Runs of a method that differ in settings are labelled with those settings, `flea (lr 0.1)`; runs that differ in
-    nothing at all, not even the seed, with the names of their folders, `flea [runs-1]`.
+    Runs of a method that differ in settings are labelled with those settings, `flea (lr 0.1)`; runs that
+    differ in nothing at all, not even the seed, with the names of their folders, `flea [runs-1]`.
     """
     labels: dict[int, str] = {}
     for method, group in by_method(runs).items():
         configurations = [_configuration(r) for r in group]
         differing = sorted(
-            {k for c in configurations for k, v in c.items() if any(v != other.get(k) for other in configurations)}
+            {
+                k
+                for c in configurations
+                for k, v in c.items()
+                if any(v != other.get(k) for other in configurations)
+            }
         )
         identities = [(r.seed, *(str(c.get(k)) for k in differing)) for r, c in zip(group, configurations)]
         for run, configuration, identity in zip(group, configurations, identities):
@@ -374,10 +396,11 @@ Key = tuple[str, str]
 
 
 def scores_of(records: Sequence[Record]) -> tuple[dict[Key, Series], dict[Key, dict[int, float]]]:
-    """By (scope, metric): the series over all clients, and each client's value in the last round that has them.
+    """By (scope, metric): the series over all clients, and each client's value in the last round that has
+    them.
 
-    A round that was written twice, as happens when a run is resumed, counts once, with the later value. A client whose value
-    is no number has none.
+    A round that was written twice, as happens when a run is resumed, counts once, with the later value. A
+    client whose value is no number has none.
     """
     series: dict[Key, dict[int, float]] = defaultdict(dict)
     last_round: dict[Key, int] = {}
@@ -438,8 +461,9 @@ def read_run(path: str | Path, label: str = "") -> RunData:
     """One run. label: what reports call it instead of its method.
 
     A run that its clients did not train has no scores: those of its weights would pass for the method's.
-    Raises StateError: E117 if the folder is not a run, E111 if a file in it is damaged (an incomplete last line of a
-    .jsonl file is not damage). Files that can be read and are not as the run wrote them are its `altered`.
+    Raises StateError: E117 if the folder is not a run, E111 if a file in it is damaged (an incomplete last
+    line of a .jsonl file is not damage). Files that can be read and are not as the run wrote them are its
+    `altered`.
     """
     path = Path(path)
     for name in ("config.yaml", "metrics.jsonl"):
@@ -465,8 +489,8 @@ def read_run(path: str | Path, label: str = "") -> RunData:
 
 
 def read_comparison(path: str | Path) -> list[RunData]:
-    """The runs of a comparison that have begun, in the order of its methods, then of seeds. Raises StateError (E117) if
-    the folder is not a comparison or none of its runs has begun."""
+    """The runs of a comparison that have begun, in the order of its methods, then of seeds. Raises StateError
+    (E117) if the folder is not a comparison or none of its runs has begun."""
     path = Path(path)
     if not (path / "compare.yaml").is_file():
         raise StateError("E117", f"{path} is not a comparison: it has no compare.yaml.")
@@ -485,7 +509,8 @@ def read_comparison(path: str | Path) -> list[RunData]:
 
 
 def requested_target(paths: Sequence[str | Path]) -> float | None:
-    """The target that was asked for when these comparisons were made; None where none was, or not the same one for all."""
+    """The target that was asked for when these comparisons were made; None where none was, or not the same
+    one for all."""
     plans = [Path(path) / "compare.yaml" for path in paths]
     asked = [read_yaml(plan).get("target") if plan.is_file() else None for plan in plans]
     same = all(target == asked[0] for target in asked)
@@ -493,7 +518,8 @@ def requested_target(paths: Sequence[str | Path]) -> float | None:
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[RunData]:
-    """The runs of any mix of run and comparison folders; runs that differ only in a setting are labelled with it."""
+    """The runs of any mix of run and comparison folders; runs that differ only in a setting are labelled with
+    it."""
     runs: list[RunData] = []
     for path in map(Path, paths):
         runs += read_comparison(path) if (path / "compare.yaml").is_file() else [read_run(path)]

@@ -3,11 +3,13 @@
     last, best, mean of the last ten    over the evaluated rounds of one run, from round 1
     stability                           standard deviation of the global score over the last 50 rounds
     mean and standard deviation         over seeds; sample deviation (n - 1)
-    p                                   paired t-test over seeds, two-sided, corrected by Holm (Scand. J. Stat. 1979)
+    p                                   paired t-test over seeds, two-sided, corrected by Holm (Scand. J.
+    Stat. 1979)
 
-With fewer than five seeds there is no p-value, but in how many of them a method was ahead. With five the test has little
-power: a difference must be 2.8 times its own standard error for p < 0.05, and Holm's correction asks for more, so that
-"not significant" means "too few seeds to tell", not "equal".
+With fewer than five seeds there is no p-value, but in how many of them a method was ahead. With five the test
+has little
+power: a difference must be 2.8 times its own standard error for p < 0.05, and Holm's correction asks for
+more, so that "not significant" means "too few seeds to tell", not "equal".
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ FEWEST_PAIRS = 5
 
 @dataclass(frozen=True)
 class Score:
-    """Mean and sample standard deviation over n seeds; the mean is NaN for n = 0, the deviation 0 for n < 2 and NaN where the
-    mean is infinite."""
+    """Mean and sample standard deviation over n seeds; the mean is NaN for n = 0, the deviation 0 for n < 2
+    and NaN where the mean is infinite."""
 
     mean: float
     std: float
@@ -54,8 +56,11 @@ class Score:
 NO_SCORE = Score(NAN, NAN, 0)
 
 
-def last_best_mean10(rounds: np.ndarray, values: np.ndarray, metric: str = "accuracy") -> tuple[float, float, float]:
-    """The last value, the best one, and the mean of those evaluated in the last ten rounds; NaN if there are none.
+def last_best_mean10(
+    rounds: np.ndarray, values: np.ndarray, metric: str = "accuracy"
+) -> tuple[float, float, float]:
+    """The last value, the best one, and the mean of those evaluated in the last ten rounds; NaN if there are
+    none.
 
     metric: the score, which says what is best.
     """
@@ -66,15 +71,18 @@ def last_best_mean10(rounds: np.ndarray, values: np.ndarray, metric: str = "accu
 
 
 def stability(rounds: np.ndarray, values: np.ndarray, over: int = STABILITY_ROUNDS) -> float:
-    """Sample standard deviation over the last `over` rounds: how much a curve still jumps. NaN below two values."""
+    """Sample standard deviation over the last `over` rounds: how much a curve still jumps. NaN below two
+    values."""
     tail = values[rounds > rounds[-1] - over] if len(rounds) else values
     return float(tail.std(ddof=1)) if len(tail) > 1 and np.isfinite(tail).all() else NAN
 
 
 def trained_rounds(run: RunData, scope: str = "global", metric: str = "") -> Series:
-    """(rounds, values) without round 0, which scores the untrained model, unless the run was evaluated in no other.
+    """(rounds, values) without round 0, which scores the untrained model, unless the run was evaluated in no
+    other.
 
-    A score that a run has of round 0 alone, such as the macro-F1 of a method whose clients keep weights, is none of what
+    A score that a run has of round 0 alone, such as the macro-F1 of a method whose clients keep weights, is
+    none of what
     it trained. metric: default: the run's main score.
     """
     rounds, values = run.series(scope, metric or run.metric)
@@ -83,12 +91,14 @@ def trained_rounds(run: RunData, scope: str = "global", metric: str = "") -> Ser
 
 
 def mean10(run: RunData, scope: str = "global", metric: str = "") -> float:
-    """Mean over the last ten rounds of a score, by default the run's main one; NaN if it was never evaluated."""
+    """Mean over the last ten rounds of a score, by default the run's main one; NaN if it was never
+    evaluated."""
     return last_best_mean10(*trained_rounds(run, scope, metric))[2]
 
 
 def ranks_by_last_round(runs: Sequence[RunData]) -> bool:
-    """Whether the last round ranks these runs and not the mean of the last ten: if one of them has fewer than 30 rounds.
+    """Whether the last round ranks these runs and not the mean of the last ten: if one of them has fewer than
+    30 rounds.
 
     In a short run the mean of the last ten is an average over the learning curve.
     """
@@ -112,7 +122,8 @@ def rounds_to(run: RunData, target: float) -> float:
 
 
 def bytes_to(run: RunData, target: float) -> float:
-    """Bytes of all clients, both directions, until the global score first reached the target; NaN if it never was."""
+    """Bytes of all clients, both directions, until the global score first reached the target; NaN if it never
+    was."""
     first = rounds_to(run, target)
     if math.isnan(first):
         return NAN
@@ -122,7 +133,8 @@ def bytes_to(run: RunData, target: float) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """(mean, low, high) of one value per seed, with Student's 95 % interval; both bounds are NaN below two values."""
+    """(mean, low, high) of one value per seed, with Student's 95 % interval; both bounds are NaN below two
+    values."""
     from scipy.stats import t as student
 
     v = np.array(values, dtype=float)
@@ -134,13 +146,17 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p of the paired t-test; 1 if all pairs are equal, 0 if all differ by the same, NaN below five pairs."""
+    """Two-sided p of the paired t-test; 1 if all pairs are equal, 0 if all differ by the same, NaN below five
+    pairs."""
     from scipy.stats import ttest_rel
 
     x, y = np.array(a, dtype=float), np.array(b, dtype=float)
     if len(x) < FEWEST_PAIRS or len(x) != len(y) or not np.isfinite([x, y]).all():
         return NAN
-    difference, rounding = x - y, 1e-12 * float(np.abs([x, y]).max())  # a target's unit may make scores of any size
+    difference, rounding = (
+        x - y,
+        1e-12 * float(np.abs([x, y]).max()),
+    )  # a target's unit may make scores of any size
     if np.allclose(difference, difference[0], rtol=0, atol=rounding):  # no variance: t is 0/0 or infinite
         return 1.0 if abs(difference[0]) <= rounding else 0.0
     return float(ttest_rel(x, y).pvalue)

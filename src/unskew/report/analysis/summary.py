@@ -1,16 +1,19 @@
 """The summary of each method over its seeds, which method leads, and whether federating pays.
 
-The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the last one is noisy;
-in runs of fewer than 30 rounds the last round ranks them. Every other score of the table is taken over the same rounds.
-References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers that it is
-tested with, so a p just below 0.05 is weak evidence.
+The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the
+last one is noisy; in runs of fewer than 30 rounds the last round ranks them. Every other score of the table
+is taken over the same rounds. References (`local`, `centralised`) have a row and do not compete. The leader
+was chosen with the same numbers that it is tested with, so a p just below 0.05 is weak evidence.
 
-The terms of scoring say after how many rounds runs ended, on which samples they were scored and at how many clients. A run
-without a value of a metric in its last evaluated round has no value at all: an earlier round's value is not its result.
+The terms of scoring say after how many rounds runs ended, on which samples they were scored and at how many
+clients. A run without a value of a metric in its last evaluated round has no value at all: an earlier round's
+value is not its result.
 
-Whether federating pays is judged at the clients, by the best federated method and by training alone, both over the rounds that
-rank methods and paired by seed: g_s = method - alone in seed s. Federating pays where every g_s is above the sample standard
-deviation of g over seeds, and does not pay where every -g_s is. Otherwise, and with one seed, the runs do not decide it.
+Whether federating pays is judged at the clients, by the best federated method and by training alone, both
+over the rounds that
+rank methods and paired by seed: g_s = method - alone in seed s. Federating pays where every g_s is above the
+sample standard deviation of g over seeds, and does not pay where every -g_s is. Otherwise, and with one seed,
+the runs do not decide it.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ from unskew.scores import MAIN, kind, of_setting, significant
 class ScopedScore:
     """A metric in one scope, over seeds.
 
-    defined, clients: at how many of the clients with test rows it is defined in the last round, the fewest over seeds; 0 of 0
-    where the score is not a mean over clients.
+    defined, clients: at how many of the clients with test rows it is defined in the last round, the fewest
+    over seeds; 0 of 0 where the score is not a mean over clients.
     """
 
     score: Score
@@ -57,11 +60,13 @@ class ScopedScore:
 
 
 ExtraScores: TypeAlias = Mapping[str, Mapping[str, ScopedScore]]
-"""By the metric's name in metrics.jsonl and by scope; a scope in which it is defined for no seed is left out."""
+"""By the metric's name in metrics.jsonl and by scope; a scope in which it is defined for no seed is left
+out."""
 
 
 def requested_metrics(runs: Sequence[RunData]) -> list[str]:
-    """The metrics that these runs were asked for and that are defined anywhere, by their names in metrics.jsonl."""
+    """The metrics that these runs were asked for and that are defined anywhere, by their names in
+    metrics.jsonl."""
     known = dict.fromkeys(metric for run in runs for scope, metric in run.metrics if scope in EVALUATED)
     named = (of_setting(str(run.config.get("metrics", "none")), run.task, known) for run in runs)
     return list(dict.fromkeys(metric for metrics in named for metric in metrics))
@@ -99,10 +104,11 @@ MOST_UNFINISHED = 4
 
 @dataclass(frozen=True)
 class ScoringTerms:
-    """Of the runs of one method. rounds: that were asked for. ended: by seed, the last round of each, where one of them was
-    ended before; else nothing. judged: whether patience did that, which looks at the scores themselves. unfinished: by seed, the
-    round that a run has come to which is still to go on. held_out: the share of the training samples that stands for the test
-    set; 0 where the test set itself does. scored: by seed, at how many clients, where that was not all of them."""
+    """Of the runs of one method. rounds: that were asked for. ended: by seed, the last round of each, where
+    one of them was ended before; else nothing. judged: whether patience did that, which looks at the scores
+    themselves. unfinished: by seed, the round that a run has come to which is still to go on. held_out: the
+    share of the training samples that stands for the test set; 0 where the test set itself does. scored: by
+    seed, at how many clients, where that was not all of them."""
 
     rounds: int = 0
     ended: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -126,24 +132,35 @@ def terms_of(runs: Sequence[RunData]) -> ScoringTerms:
 
 
 def terms_sentences(terms: Mapping[str, ScoringTerms]) -> list[str]:
-    """What is to be said of these methods' runs; nothing where all trained every round and were scored on the test set."""
+    """What is to be said of these methods' runs; nothing where all trained every round and were scored on the
+    test set."""
     lines = []
     if shares := sorted({one.held_out for one in terms.values()} - {0.0}):
         named = " and ".join(f"{share:.0%}" for share in shares)
-        lines.append(f"Scored on {named} of the training samples, which were held out, and not on the test set.")
+        lines.append(
+            f"Scored on {named} of the training samples, which were held out, and not on the test set."
+        )
     if at_fewer := {method: [*one.scored.values()] for method, one in terms.items() if one.scored}:
         each = ", ".join(_clients_text(method, scored) for method, scored in at_fewer.items())
         lines.append(f"Scored at fewer clients than have test samples, as {MISSING_REASON}: {each}.")
     if early := {method: one for method, one in terms.items() if one.ended}:
-        each = ", ".join(f"{m} after {range_text(one.ended.values())} of {one.rounds}" for m, one in early.items())
-        judged = " Patience judged by the scores of this table." if any(one.judged for one in early.values()) else ""
+        each = ", ".join(
+            f"{m} after {range_text(one.ended.values())} of {one.rounds}" for m, one in early.items()
+        )
+        judged = (
+            " Patience judged by the scores of this table."
+            if any(one.judged for one in early.values())
+            else ""
+        )
         lines.append(f"Ended before their last round: {each}.{judged}")
     if half := [(m, one, seed) for m, one in terms.items() for seed in one.unfinished]:
         each = ", ".join(
-            f"{m} seed {seed} (round {one.unfinished[seed]} of {one.rounds})" for m, one, seed in half[:MOST_UNFINISHED]
+            f"{m} seed {seed} (round {one.unfinished[seed]} of {one.rounds})"
+            for m, one, seed in half[:MOST_UNFINISHED]
         )
         lines.append(
-            f"Not finished, and scored by the rounds that there are: {each}{', …' if len(half) > MOST_UNFINISHED else ''}."
+            "Not finished, and scored by the rounds that there are:"
+            f" {each}{', …' if len(half) > MOST_UNFINISHED else ''}."
         )
     return lines
 
@@ -151,7 +168,10 @@ def terms_sentences(terms: Mapping[str, ScoringTerms]) -> list[str]:
 def _clients_text(method: str, scored: Sequence[Coverage]) -> str:
     """`FedBN at 12 to 14 of 20`."""
     own = " (personal)" if all(one.own for one in scored) else ""
-    return f"{method}{own} at {range_text([one.there for one in scored])} of {range_text([one.of for one in scored])}"
+    return (
+        f"{method}{own} at {range_text([one.there for one in scored])} of"
+        f" {range_text([one.of for one in scored])}"
+    )
 
 
 def range_text(rounds: Collection[int]) -> str:
@@ -168,7 +188,8 @@ TARGET_SHARE = 0.95
 class Gap:
     """A method against the leader, over the seeds that both have.
 
-    behind: by how much the leader's mean score is better, NaN without such seeds. lost, seeds: in how many of them the leader
+    behind: by how much the leader's mean score is better, NaN without such seeds. lost, seeds: in how many of
+    them the leader
     was ahead. p: Holm-corrected, NaN with fewer than five.
     """
 
@@ -180,17 +201,23 @@ class Gap:
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One method over its n seeds; scores in [0, 1] or in their own unit, bytes of all clients in the whole run.
+    """One method over its n seeds; scores in [0, 1] or in their own unit, bytes of all clients in the whole
+    run.
 
-    metric: the main score, such as "accuracy". last, best, mean10, stability, macro_f1, worst_class, dice_both, mae, r2: of the
-    global model on the global test set. clients, worst, spread: mean, worst and standard deviation over clients of the
-    global model on their own test rows. personal: mean over clients of their own models. All but last, best, mean10 and
-    stability are of the last round if `by_last`, else means over the last ten. up, down: mean over seeds. to_target,
-    rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score that ranks.
-    at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better: the global
+    metric: the main score, such as "accuracy". last, best, mean10, stability, macro_f1, worst_class,
+    dice_both, mae, r2: of the global model on the global test set. clients, worst, spread: mean, worst and
+    standard deviation over clients of the global model on their own test rows. personal: mean over clients of
+    their own models. All but last, best, mean10 and stability are of the last round if `by_last`, else means
+    over the last ten. up, down: mean over seeds. to_target,
+    rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score
+    that ranks.
+    at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better:
+    the global
     one or their own. received, used: replies over all seeds; untrained: the seeds in which too few were used.
-    further: the metrics that were asked for beside the main score. terms: after how many rounds its runs ended, and on which
-    samples they were scored. doubt: why the scores say little, where in some seeds many replies were dropped. gap: how it differs from the leader; None for the leader and for references.
+    further: the metrics that were asked for beside the main score. terms: after how many rounds its runs
+    ended, and on which
+    samples they were scored. doubt: why the scores say little, where in some seeds many replies were dropped.
+    gap: how it differs from the leader; None for the leader and for references.
     """
 
     method: str
@@ -262,14 +289,20 @@ def leader_of(runs: Sequence[RunData]) -> str:
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
     """The mean over seeds of each competing method's final score; without those that have none."""
     by_last = ranks_by_last_round(runs)
-    scores = {m: Score.of([final(r, by_last) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
+    scores = {
+        m: Score.of([final(r, by_last) for r in g])
+        for m, g in by_method(runs).items()
+        if not g[0].is_reference
+    }
     return {method: score.mean for method, score in scores.items() if score.n}
 
 
 def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """Every other competing method against the leader, paired by seed."""
     by_last = ranks_by_last_round(runs)
-    finals = {m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
+    finals = {
+        m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference
+    }
     others, which = [m for m in finals if m != leader], kind(runs[0].metric)
     gaps: dict[str, Gap] = {}
     for method in others:
@@ -332,12 +365,14 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
 
 
 def _pooled(runs: Sequence[RunData]) -> bool:
-    """Whether all data are one client's: a mean and a worst over clients would be the global score under other names."""
+    """Whether all data are one client's: a mean and a worst over clients would be the global score under
+    other names."""
     return runs[0].federation.get("clients") == 1
 
 
 def _doubt(runs: Sequence[RunData]) -> str:
-    """In how many runs many replies were dropped, and the likeliest cause in the first of them; "" if in none."""
+    """In how many runs many replies were dropped, and the likeliest cause in the first of them; "" if in
+    none."""
     doubtful = [r for r in runs if r.doubt]
     if not doubtful:
         return ""
@@ -346,7 +381,8 @@ def _doubt(runs: Sequence[RunData]) -> str:
 
 
 def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
-    """By seed, the mean over clients of the global model or of their own ones, whichever serves them better."""
+    """By seed, the mean over clients of the global model or of their own ones, whichever serves them
+    better."""
     if _pooled(runs):
         return {}
     candidates = []
@@ -354,7 +390,9 @@ def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
         scores = {r.seed: final(r, by_last, scope, "mean") for r in runs}
         candidates.append({seed: score for seed, score in scores.items() if not math.isnan(score)})
     which = kind(runs[0].metric)
-    return max(candidates, key=lambda by: which.ahead(Score.of([*by.values()]).mean, 0.0) if by else -math.inf)
+    return max(
+        candidates, key=lambda by: which.ahead(Score.of([*by.values()]).mean, 0.0) if by else -math.inf
+    )
 
 
 def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
@@ -364,7 +402,8 @@ def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
 
 
 def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
-    """One sentence on whether federating pays for the clients; "" where nobody trained alone in a seed of a method."""
+    """One sentence on whether federating pays for the clients; "" where nobody trained alone in a seed of a
+    method."""
     alone, best = _local_training(summaries), best_at_clients(summaries)
     if alone is None or best is None:
         return ""
@@ -374,15 +413,15 @@ def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
     ahead = factor * which.ahead(1.0, 0.0) * (ours - theirs)
     rounds = "after the last round" if alone.by_last else "over the last ten rounds"
     return (
-        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches "
-        f"{with_unit(float(ours.mean()), alone.metric)} and training alone {with_unit(float(theirs.mean()), alone.metric)}: "
-        f"{_judgement(method, ahead, points)}."
+        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches"
+        f" {with_unit(float(ours.mean()), alone.metric)} and training alone"
+        f" {with_unit(float(theirs.mean()), alone.metric)}: {_judgement(method, ahead, points)}."
     )
 
 
 def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray, np.ndarray] | None:
-    """The federated method that serves clients best, its scores and those of training alone in the seeds that both have,
-    [S] each; None where nobody trained alone in a seed of a method."""
+    """The federated method that serves clients best, its scores and those of training alone in the seeds that
+    both have, [S] each; None where nobody trained alone in a seed of a method."""
     if (alone := _local_training(summaries)) is None:
         return None
     paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
@@ -402,19 +441,24 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.
 
 
 def _judgement(method: str, gaps: np.ndarray, points: str) -> str:
-    """gaps: [S] by how much the method is ahead of training alone, in each seed. points: what that is counted in."""
+    """gaps: [S] by how much the method is ahead of training alone, in each seed. points: what that is counted
+    in."""
     mean, seeds = float(gaps.mean()), len(gaps)
     ahead = method if mean > 0 else "training alone"
     if not gaps.any():
         return "the two are equal"
     if seeds == 1:
-        return f"{ahead} is ahead by {_gap_text(abs(mean), points)} {points}, but one seed cannot tell whether federating pays"
+        return (
+            f"{ahead} is ahead by {_gap_text(abs(mean), points)} {points}, but one seed cannot tell whether"
+            " federating pays"
+        )
     spread = float(gaps.std(ddof=1))
     if (gaps > spread).all():
         return f"federating pays, ahead in all {seeds} seeds by {_gap_range(gaps, points)}"
     if (-gaps > spread).all():
         return (
-            f"federating does not pay, for training alone is ahead in all {seeds} seeds by {_gap_range(-gaps, points)}"
+            f"federating does not pay, for training alone is ahead in all {seeds} seeds by"
+            f" {_gap_range(-gaps, points)}"
         )
     often = int((gaps * np.sign(mean) > 0).sum())
     by = f"{_gap_text(abs(mean), points)} ± {_gap_text(spread, points)} {points} in the mean"

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unskew.report.analysis.numbers import MISSING, capitalise, digits, megabytes, noun, p_value, plural, with_unit
+from unskew.report.analysis.numbers import (
+    MISSING,
+    capitalise,
+    digits,
+    megabytes,
+    noun,
+    p_value,
+    plural,
+    with_unit,
+)
 from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence, terms_sentences
 from unskew.round.run import REFERENCES
@@ -26,23 +35,33 @@ def note(summaries: Summaries) -> str:
     metric = summaries[0].metric if summaries else "accuracy"
     by_last = any(s.by_last for s in summaries)
     over = (
-        f"mean ± sample standard deviation over {_seeds(summaries)}" if n > 1 else "one seed, so no standard deviation"
+        f"mean ± sample standard deviation over {_seeds(summaries)}"
+        if n > 1
+        else "one seed, so no standard deviation"
     )
     rounds = "mean-10, clients and personal are means over the evaluated rounds among the last 10."
     if by_last:
         rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
     lines = [
         f"{_score_text(metric)}, {over}. {rounds}",
-        "clients (global@client): the global model on each client's own test samples. "
-        "personal (personal@client): each client's own model on the same samples.",
+        (
+            "clients (global@client): the global model on each client's own test samples. "
+            "personal (personal@client): each client's own model on the same samples."
+        ),
     ]
     if sum(not s.reference for s in summaries) > 1:
         ranks = "the last round" if by_last else "the mean of the last 10 rounds"
         if n < FEWEST_PAIRS:
             what = "points" if kind(metric).share else "how much better (+) or worse (-)"
-            text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
+            text = (
+                f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS}"
+                " seeds."
+            )
         else:
-            text = f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only large differences."
+            text = (
+                f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only"
+                " large differences."
+            )
         lines.append(f"vs best: {text}")
     lines += terms_sentences({s.method: s.terms for s in summaries})
     lines += [*_unscored(summaries), *_unpaired(summaries), *dropped_replies(summaries)]
@@ -60,7 +79,8 @@ def _seeds(summaries: Summaries) -> str:
 
 
 def _unpaired(summaries: Summaries) -> list[str]:
-    """A sentence for every method that the test pairs with the best in fewer seeds than its means are over."""
+    """A sentence for every method that the test pairs with the best in fewer seeds than its means are
+    over."""
     best = next((s.method for s in summaries if s.leads), "")
     return [
         f"{s.method} and {best} are paired in {s.gap.seeds} of {plural(s.n, 'seed')}."
@@ -70,7 +90,8 @@ def _unpaired(summaries: Summaries) -> list[str]:
 
 
 def _unscored(summaries: Summaries) -> list[str]:
-    """A sentence for every method that has no score in some of its seeds, so that its means leave these out."""
+    """A sentence for every method that has no score in some of its seeds, so that its means leave these
+    out."""
     return [
         f"{s.method} has a final score in {s.final.n} of {s.n} seeds, and its means are over these."
         for s in summaries
@@ -87,7 +108,8 @@ def _score_text(metric: str) -> str:
 
 
 def dropped_replies(summaries: Summaries) -> list[str]:
-    """A sentence for every method of which replies were dropped, so that it was trained on less than it seems."""
+    """A sentence for every method of which replies were dropped, so that it was trained on less than it
+    seems."""
     sentences = (lost_replies(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
     return [sentence for sentence in sentences if sentence]
 
@@ -118,7 +140,9 @@ def _by_last(summaries: Summaries) -> bool:
 def columns(summaries: Summaries) -> tuple[str, ...]:
     """The columns' headings below those of `column_groups`."""
     target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
-    to_target = "MB to target" if math.isnan(target) else f"MB to {_unbroken(with_unit(target, _metric(summaries)))}"
+    to_target = (
+        "MB to target" if math.isnan(target) else f"MB to {_unbroken(with_unit(target, _metric(summaries)))}"
+    )
     scores = ("last", "best", "mean-10", "mean", "worst", "mean")
     if _by_last(summaries):
         scores = ("last", "best", "mean, last", "worst, last", "mean, last")
@@ -147,7 +171,8 @@ def _unbroken(text: str) -> str:
 
 
 def verdict(summary: MethodSummary) -> str:
-    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not trained`, `reference`.
+    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not
+    trained`, `reference`.
 
     A difference is negative where the method is worse, also where lower is better.
     """
@@ -162,7 +187,9 @@ def verdict(summary: MethodSummary) -> str:
         return MISSING
     if math.isnan(gap.p):
         behind = (
-            f"{-100 * gap.behind:+z.1f}" if kind(summary.metric).share else significant(-gap.behind, 3, signed=True)
+            f"{-100 * gap.behind:+z.1f}"
+            if kind(summary.metric).share
+            else significant(-gap.behind, 3, signed=True)
         )
         return f"{behind} ({gap.lost}/{gap.seeds})"
     return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
@@ -183,7 +210,9 @@ def caption(summaries: Summaries) -> str:
     best = next((s for s in summaries if s.leads), None)
     metric = _metric(summaries)
     led = (
-        f"; best: {best.method}, {digits(best.final, metric)}{kind(metric).unit}" if best and len(summaries) > 1 else ""
+        f"; best: {best.method}, {digits(best.final, metric)}{kind(metric).unit}"
+        if best and len(summaries) > 1
+        else ""
     )
     what = "accuracies" if metric == "accuracy" else noun(metric)
     return f"{plural(len(summaries), 'method')}, {what}{' in percent' if kind(metric).share else ''}{led}"
@@ -193,7 +222,9 @@ def plain(summaries: Summaries) -> str:
     """The table as aligned columns of text, its note, and whether federating pays."""
     table = [list(full_columns(summaries)), *map(cells, summaries)]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    lines = ["  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table]
+    lines = [
+        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table
+    ]
     lines = [line.rstrip() for line in lines]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], _below(summaries)])
 
@@ -201,14 +232,17 @@ def plain(summaries: Summaries) -> str:
 def _below(summaries: Summaries) -> str:
     """What stands below the table on a terminal; a page says at its head whether federating pays."""
     warnings = (f"Warning: {text}" for text in doubts(summaries))
-    return "\n".join(filter(None, (note(summaries), *_extra_lines(summaries), benefit_sentence(summaries), *warnings)))
+    return "\n".join(
+        filter(None, (note(summaries), *_extra_lines(summaries), benefit_sentence(summaries), *warnings))
+    )
 
 
 def _extra_lines(summaries: Summaries) -> list[str]:
     """A line for each metric that was asked for and each method: its value in every scope."""
     metrics = dict.fromkeys(metric for s in summaries for metric in s.further)
     return [
-        f"{kind(metric).of(kind(metric).title)}, {s.method}: {', '.join(_in_scope(metric, *one) for one in s.further[metric].items())}"
+        f"{kind(metric).of(kind(metric).title)}, {s.method}:"
+        f" {', '.join(_in_scope(metric, *one) for one in s.further[metric].items())}"
         for metric in metrics
         for s in summaries
         if s.further.get(metric)
@@ -273,16 +307,29 @@ def _tex(text: str) -> str:
 
 
 SCORES = (
-    "last", "best", "mean10", "stability", "clients", "worst", "spread", "personal", "macro_f1", "worst_class",
-    "dice_both", "to_target", "rounds_to", "mae", "r2",
-)  # fmt: skip
+    "last",
+    "best",
+    "mean10",
+    "stability",
+    "clients",
+    "worst",
+    "spread",
+    "personal",
+    "macro_f1",
+    "worst_class",
+    "dice_both",
+    "to_target",
+    "rounds_to",
+    "mae",
+    "r2",
+)
 
 
 def as_csv(summaries: Summaries) -> str:
     """One line per method, nothing rounded; scores in [0, 1] or in their own unit, bytes of all clients.
 
-    Then the metrics that were asked for, by scope: `auroc global@client`, its deviation, and at how many of how many clients it is
-    defined.
+    Then the metrics that were asked for, by scope: `auroc global@client`, its deviation, and at how many of
+    how many clients it is defined.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -300,7 +347,9 @@ def as_csv(summaries: Summaries) -> str:
         "by_last",
     ]
     beside = list(
-        dict.fromkeys((metric, scope) for s in summaries for metric, row in s.further.items() for scope in row)
+        dict.fromkeys(
+            (metric, scope) for s in summaries for metric, row in s.further.items() for scope in row
+        )
     )
     further_columns = [
         f"{metric} {scope}{part}" for metric, scope in beside for part in ("", "_std", "_defined", "_clients")
@@ -316,7 +365,8 @@ def as_csv(summaries: Summaries) -> str:
 
 
 def _extra_values(summary: MethodSummary, metric: str, scope: str) -> tuple[float | None, ...]:
-    """Mean, deviation, and at how many of how many clients the metric is defined; None where there is no value."""
+    """Mean, deviation, and at how many of how many clients the metric is defined; None where there is no
+    value."""
     of = summary.further.get(metric, {}).get(scope)
     if of is None:
         return None, None, None, None

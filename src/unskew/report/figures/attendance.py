@@ -18,8 +18,8 @@ LEFT, TOP, BARS, ROW = 66, 26, 64, 7
 
 
 def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE) -> str:
-    """A bar per round (answered, asked but absent) and, with few clients, a row per client; "" if all of them always
-    answered. Where replies were dropped, what is shown is whose were used."""
+    """A bar per round (answered, asked but absent) and, with few clients, a row per client; "" if all of them
+    always answered. Where replies were dropped, what is shown is whose were used."""
     if not rounds or all(len(r.asked) == len(r.answered) == clients for r in rounds):
         return ""
     x = Scale(0, len(rounds), LEFT, width - 8, least=1)
@@ -49,9 +49,13 @@ def _columns(rounds: Sequence[Attendance]) -> tuple[list[Sequence[int]], list[Se
 
 def _legend(left: float, dropped: bool) -> str:
     parts, x = [], float(left)
-    used, unused = ("reply used", "asked, no reply used") if dropped else ("answered", "asked, did not answer")
+    used, unused = (
+        ("reply used", "asked, no reply used") if dropped else ("answered", "asked, did not answer")
+    )
     for kind, words in (("answered", used), ("absent", unused)):
-        parts.append(f'<rect class="{kind}" x="{x}" y="3" width="10" height="10" rx="2"/>{text(x + 15, 12, words)}')
+        parts.append(
+            f'<rect class="{kind}" x="{x}" y="3" width="10" height="10" rx="2"/>{text(x + 15, 12, words)}'
+        )
         x += 28 + 6.6 * len(words)
     return "".join(parts)
 
@@ -65,7 +69,10 @@ def _bars(rounds: Sequence[Attendance], x: Scale, w: float) -> list[str]:
         tops, heights = TOP + BARS * (1 - high / most), BARS * (high - low) / most
         boxes = [(float(x(i)), y, w - gap, h) for i, (y, h) in enumerate(zip(tops, heights)) if h]
         parts.append(rects(boxes, kind))
-    parts += [text(LEFT - 8, TOP + 9, f"{most} asked", anchor="end"), text(LEFT - 8, TOP + BARS, "0", anchor="end")]
+    parts += [
+        text(LEFT - 8, TOP + 9, f"{most} asked", anchor="end"),
+        text(LEFT - 8, TOP + BARS, "0", anchor="end"),
+    ]
     return parts
 
 

@@ -28,7 +28,8 @@ from unskew.scores import Kind, kind
 
 @dataclass(frozen=True)
 class Strip:
-    """One method's clients: their names and scores, all seeds together. colour: a class. metric: which score."""
+    """One method's clients: their names and scores, all seeds together. colour: a class. metric: which
+    score."""
 
     name: str
     colour: str
@@ -42,7 +43,8 @@ class Strip:
 
 
 def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
-    """A row of dots per method, one per client; the bar is the mean, the ring the worst client, which is named."""
+    """A row of dots per method, one per client; the bar is the mean, the ring the worst client, which is
+    named."""
     strips = [s for s in strips if len(s.values)]
     if not strips:
         return ""
@@ -65,7 +67,9 @@ def client_scores(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -
     )
     unit = {} if strips[0].kind.share else {"u": ""}
     script = (
-        data_attribute("dots", {"h": row, "k": names, "r": rows, **unit}) if not narrow or len(names) <= 200 else ""
+        data_attribute("dots", {"h": row, "k": names, "r": rows, **unit})
+        if not narrow or len(names) <= 200
+        else ""
     )
     return svg(width, height, f"Every client. {words}", parts, script)
 
@@ -91,7 +95,8 @@ def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> st
 
 
 def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
-    """(x, dy): dots that would overlap are stacked around the row's middle, at most `half` above and below it."""
+    """(x, dy): dots that would overlap are stacked around the row's middle, at most `half` above and below
+    it."""
     columns: dict[int, list[int]] = {}
     for i in np.argsort(x, kind="stable").tolist():
         columns.setdefault(round(x[i] / 5.0), []).append(i)
@@ -129,7 +134,8 @@ def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float)
 
 
 def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
-    """What the script's tooltip shows, per dot: x, dy, the index of its name, its score, in percent of a share."""
+    """What the script's tooltip shows, per dot: x, dy, the index of its name, its score, in percent of a
+    share."""
     factor, places_after = (100, 1) if s.kind.share else (1, 6)
     indices = {n: i for i, n in enumerate(names)}
     dots = zip(places, s.clients, s.values)

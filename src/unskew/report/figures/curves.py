@@ -1,7 +1,7 @@
 """Curves: scores against rounds or bytes, values in their own unit, and receiver operating curves.
 
-Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end. Receiver operating
-curves have log axes, where few false positives are seen (Carlini et al., S&P 2022).
+Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end.
+Receiver operating curves have log axes, where few false positives are seen (Carlini et al., S&P 2022).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def curves(
     log_x: bool = False,
     unit: Callable[[float], str] = plain_number,
 ) -> str:
-    """SVG text; "" without lines. The lines' y is a score, in [0, 1] drawn in percent; `unit` writes a value of x."""
+    """SVG text; "" without lines. The lines' y is a score, in [0, 1] drawn in percent; `unit` writes a value
+    of x."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
     if not lines:
         return ""
@@ -103,7 +104,8 @@ def _y_axis(y: Scale, step: float, ends: tuple[float, float], label: str, share:
 
 
 def _names(lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> str:
-    """Each line's name and last value: at its end if there is room for it, else at the picture's right edge."""
+    """Each line's name and last value: at its end if there is room for it, else at the picture's right
+    edge."""
     early = [c for c in lines if _has_room(c, lines, x, y, letters)]
     late = [c for c in lines if all(c is not e for e in early)]
     at_ends = [_name_at_end(c, x, y, letters) for c in early]
@@ -117,7 +119,9 @@ def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) 
     if end + wide > x.end:
         return False
     others = [(np.atleast_1d(x(o.x)), np.atleast_1d(y(o.y))) for o in lines if o is not c]
-    return not any(np.any(abs(np.interp(np.linspace(end, end + wide, 9), a, b) - height) < 16) for a, b in others)
+    return not any(
+        np.any(abs(np.interp(np.linspace(end, end + wide, 9), a, b) - height) < 16) for a, b in others
+    )
 
 
 def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
@@ -130,7 +134,8 @@ def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
 def _for_script(
     lines: Sequence[Line], scales: tuple[Scale, Scale], labels: tuple[str, str], unit: Callable[[float], str]
 ) -> str:
-    """What the script's tooltip shows: each line's name, and its values at every place, in percent; d: digits of a number.
+    """What the script's tooltip shows: each line's name, and its values at every place, in percent; d: digits
+    of a number.
 
     scales, labels: of x and y.
     """
@@ -144,7 +149,9 @@ def _for_script(
             "n": c.name,
             "c": c.colour,
             "x": [round(v, 1) for v in np.atleast_1d(x(c.x)).tolist()],
-            "l": [unit(v) for v in c.x.tolist()] if unit is not plain_number else [int(v) for v in c.x.tolist()],
+            "l": [unit(v) for v in c.x.tolist()]
+            if unit is not plain_number
+            else [int(v) for v in c.x.tolist()],
             "v": [round(factor * v, digits) for v in c.y.tolist()],
             "s": [round(factor * v, digits) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
         }
@@ -199,7 +206,8 @@ LEAST_SHARE = 1e-3
 
 
 def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
-    """SVG text. curves: {"name", "fpr": [P], "tpr": [P]}, shares of false and of true positives, both rising."""
+    """SVG text. curves: {"name", "fpr": [P], "tpr": [P]}, shares of false and of true positives, both
+    rising."""
     if not curves:
         return ""
     narrow = width == NARROW

@@ -1,4 +1,5 @@
-"""Class shares of a shared buffer, of clients' own data, and of the batches that mix both (as FLea's figure 7)."""
+"""Class shares of a shared buffer, of clients' own data, and of the batches that mix both (as FLea's figure
+7)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ TALL, STEP = 70, 128
 def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3, *, width: int = WIDE) -> str:
     """A panel for the buffer, and two for each of the first `most` clients; "" without a buffer.
 
-    shares: {"buffer": [C], "local": [[C]...], "mixed": [[C]...], "names": clients' names, optional}; counts or shares.
+    shares: {"buffer": [C], "local": [[C]...], "mixed": [[C]...], "names": clients' names, optional}; counts
+    or shares.
     """
     if not shares.get("buffer"):
         return ""
@@ -37,7 +39,8 @@ def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3,
 
 
 def _places(panels: int, most: int, columns: int, narrow: bool) -> list[tuple[int, int]]:
-    """(column, row) of each panel: the buffer first, then a client's own data above (or left of) its mixture."""
+    """(column, row) of each panel: the buffer first, then a client's own data above (or left of) its
+    mixture."""
     if panels != 1 + 2 * most:
         return [(i % columns, i // columns) for i in range(panels)]
     if narrow:
@@ -67,6 +70,7 @@ def _panel(
     named = [c for c in range(0, len(share), every) if c < len(classes)]
     parts.append(line(x, y + TALL, x + w, y + TALL, "base"))
     parts += [
-        text(x + (c + 0.5) * bar, y + TALL + 14, shorten(str(classes[c]), letters), anchor="middle") for c in named
+        text(x + (c + 0.5) * bar, y + TALL + 14, shorten(str(classes[c]), letters), anchor="middle")
+        for c in named
     ]
     return "".join(parts)

@@ -1,4 +1,5 @@
-"""Matrices: confusion of classes, scores of each site's model at every other site, and which client received what of which."""
+"""Matrices: confusion of classes, scores of each site's model at every other site, and which client received
+what of which."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from unskew.report.figures.svg import SHADES, WIDE, label_stride, rects, shorten
 CONFUSION_LEFT, CONFUSION_TOP, WIDEST = 110.0, 42.0, 64.0
 
 
-def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str], where: str, *, width: int = WIDE) -> str:
+def confusion(
+    counts: Sequence[Sequence[int]], classes: Sequence[str], where: str, *, width: int = WIDE
+) -> str:
     """Each cell's share of its true class in percent; "" without samples.
 
     counts: [C, C], true classes down. where: whose samples these are, for the description.
@@ -46,7 +49,9 @@ def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str], where: st
             if w >= 27 and h >= 14:
                 percent = f"{100 * count / total:.0f}"
                 parts.append(
-                    text(CONFUSION_LEFT + (j + 0.5) * w, y + 0.5 * h + 4, percent, f"count on{shade}", "middle")
+                    text(
+                        CONFUSION_LEFT + (j + 0.5) * w, y + 0.5 * h + 4, percent, f"count on{shade}", "middle"
+                    )
                 )
     right = sum(row[i] for i, row in enumerate(counts))
     label = f"Which class is taken for which, {where}: {right:,} of {sum(totals):,} samples right"
@@ -57,7 +62,8 @@ SITES_LEFT, SITES_TOP, SITES_ROW = 96.0, 42.0, 30.0
 
 
 def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
-    """The site that trained down, the site that is tested at across, scores in percent; "" if no site trained.
+    """The site that trained down, the site that is tested at across, scores in percent; "" if no site
+    trained.
 
     measured: {"names": [K], "score": [K, K] scores in [0, 1] or None}.
     """
@@ -88,7 +94,13 @@ def cross_site(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
             if w >= 27:
                 score = f"{100 * value:.1f}"
                 parts.append(
-                    text(SITES_LEFT + (j + 0.5) * w - 1, y + 0.5 * SITES_ROW + 3, score, f"count on{shade}", "middle")
+                    text(
+                        SITES_LEFT + (j + 0.5) * w - 1,
+                        y + 0.5 * SITES_ROW + 3,
+                        score,
+                        f"count on{shade}",
+                        "middle",
+                    )
                 )
     label = f"Scores in percent of the models of {len(trained)} sites at each of {len(names)} sites"
     return svg(width, SITES_TOP + len(trained) * SITES_ROW + 8, label, parts)
@@ -100,10 +112,11 @@ EXPOSURE_LEFT, EXPOSURE_TOP = 64.0, 24.0
 
 
 def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> str:
-    """Owners down, receivers across; the stronger a cell's colour, the earlier of `rounds` rounds. "" without clients.
+    """Owners down, receivers across; the stronger a cell's colour, the earlier of `rounds` rounds. "" without
+    clients.
 
-    measured: {"share": of all pairs, "since": [K, K] first round in which the row's client reached the column's, 0 for
-    never, "names": [K]}.
+    measured: {"share": of all pairs, "since": [K, K] first round in which the row's client reached the
+    column's, 0 for never, "names": [K]}.
     """
     if not measured["since"]:
         return ""
@@ -111,9 +124,12 @@ def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> 
     K = len(since)
     cell = min(14.0, (width - EXPOSURE_LEFT - 12) / K)
     gap = 1.0 if cell > 5 else 0.3
-    level = np.where(since > 0, SHADES - (SHADES * (since - 1) / max(rounds, 1)).astype(int), 0).clip(0, SHADES)
+    level = np.where(since > 0, SHADES - (SHADES * (since - 1) / max(rounds, 1)).astype(int), 0).clip(
+        0, SHADES
+    )
     parts = [
-        f'<rect class="empty" x="{EXPOSURE_LEFT}" y="{EXPOSURE_TOP}" width="{K * cell:.1f}" height="{K * cell:.1f}"/>'
+        f'<rect class="empty" x="{EXPOSURE_LEFT}" y="{EXPOSURE_TOP}" width="{K * cell:.1f}"'
+        f' height="{K * cell:.1f}"/>'
     ]
     for q in range(1, SHADES + 1):
         boxes = [
@@ -121,7 +137,11 @@ def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> 
             for i, j in np.argwhere(level == q)
         ]
         parts.append(rects(boxes, f"q{q}"))
-    shown = f"the first {K} clients" if max(len(measured["names"]), len(measured["since"])) > K else f"{K} clients"
+    shown = (
+        f"the first {K} clients"
+        if max(len(measured["names"]), len(measured["since"])) > K
+        else f"{K} clients"
+    )
     parts += [
         text(EXPOSURE_LEFT, 12, f"{shown}: who receives →", "axis"),
         text(EXPOSURE_LEFT - 8, EXPOSURE_TOP + 10, "whose ↓", "axis", "end"),

@@ -1,4 +1,5 @@
-"""Published scores beside ours: a ring for the paper, a dot with its deviation for ours, a line between the two."""
+"""Published scores beside ours: a ring for the paper, a dot with its deviation for ours, a line between the
+two."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unskew.report.figures.svg import NARROW, WIDE, Scale, line, plain_number, shorten, svg, text, tooltip, x_axis
+from unskew.report.figures.svg import (
+    NARROW,
+    WIDE,
+    Scale,
+    line,
+    plain_number,
+    shorten,
+    svg,
+    text,
+    tooltip,
+    x_axis,
+)
 from unskew.scores import significant
 
 STEP = 24.0
@@ -15,7 +27,8 @@ STEP = 24.0
 
 @dataclass(frozen=True)
 class Pair:
-    """One method's scores in a row of a table. paper: NaN if it gives none. std: of ours over seeds. colour: a class.
+    """One method's scores in a row of a table. paper: NaN if it gives none. std: of ours over seeds. colour:
+    a class.
 
     equal: both are of equally many rounds; otherwise the ring is grey, and no line measures the gap.
     """
@@ -34,11 +47,14 @@ class Pair:
 
 
 def paper_scores(pairs: Sequence[Pair], label: str, *, width: int = WIDE) -> str:
-    """SVG text with a row per method; "" if none of them has a score of ours. label: the axis's, with its unit."""
+    """SVG text with a row per method; "" if none of them has a score of ours. label: the axis's, with its
+    unit."""
     pairs = [p for p in pairs if not math.isnan(p.ours)]
     if not pairs:
         return ""
-    values = [v for p in pairs for v in (p.paper, p.ours - p.deviation, p.ours + p.deviation) if not math.isnan(v)]
+    values = [
+        v for p in pairs for v in (p.paper, p.ours - p.deviation, p.ours + p.deviation) if not math.isnan(v)
+    ]
     low, high = min(values), max(values)
     pad = 0.06 * ((high - low) or abs(high) or 1.0)
     narrow = width == NARROW
@@ -64,10 +80,13 @@ def _row(p: Pair, x: Scale, y: float, left: float, letters: int) -> list[str]:
         if p.equal:
             parts.append(f'<path class="leader {p.colour}" d="M{ours:.1f} {y:.1f}H{paper:.1f}"/>')
         parts.append(
-            f'<circle class="ring{"" if p.equal else " grey"}" cx="{paper:.1f}" cy="{y:.1f}" r="5">{title}</circle>'
+            f'<circle class="ring{"" if p.equal else " grey"}" cx="{paper:.1f}" cy="{y:.1f}"'
+            f' r="5">{title}</circle>'
         )
     if p.deviation:
         parts.append(line(float(x(p.ours - p.std)), y, float(x(p.ours + p.std)), y, f"mean {p.colour}"))
-    title = tooltip(f"{p.name}: {significant(p.ours, 3)} here" + (f" ± {significant(p.std, 2)}" if p.deviation else ""))
+    title = tooltip(
+        f"{p.name}: {significant(p.ours, 3)} here" + (f" ± {significant(p.std, 2)}" if p.deviation else "")
+    )
     parts.append(f'<circle class="stop {p.colour}" cx="{ours:.1f}" cy="{y:.1f}" r="4.5">{title}</circle>')
     return parts

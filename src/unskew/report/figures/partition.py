@@ -28,8 +28,8 @@ TOP = 24
 
 @dataclass(frozen=True)
 class _Map:
-    """counts: [K, C] samples, or where every pixel has a label, percent of a client's pixels. sizes: [K] samples (images),
-    which with several labels a sample are others than the sums of counts.
+    """counts: [K, C] samples, or where every pixel has a label, percent of a client's pixels. sizes: [K]
+    samples (images), which with several labels a sample are others than the sums of counts.
 
     left: where the cells begin. w, h: a cell's width and height.
     """
@@ -45,10 +45,12 @@ class _Map:
 
 
 def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
-    """Clients across, classes down; the stronger a cell's colour, the more samples. Below them, how many samples each client has.
+    """Clients across, classes down; the stronger a cell's colour, the more samples. Below them, how many
+    samples each client has.
 
-    federation: as in federation.json. Where every pixel or token has a label, a cell is the share of the client's pixels in
-    percent. Shows the first 200 clients; "" if the federation names no labels, or counts none.
+    federation: as in federation.json. Where every pixel or token has a label, a cell is the share of the
+    client's pixels in percent. Shows the first 200 clients; "" if the federation names no labels, or counts
+    none.
     """
     letters = 11 if width == NARROW else 18
     m = _map(federation, width, letters)
@@ -56,7 +58,9 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
         return ""
     K, C = m.counts.shape
     base = TOP + m.h * C
-    shades = f"share of {m.shares_of}, %" if m.shares_of else f"1 to {int(m.counts.max()):,} samples of a class"
+    shades = (
+        f"share of {m.shares_of}, %" if m.shares_of else f"1 to {int(m.counts.max()):,} samples of a class"
+    )
     parts = [_legend(m.left, shades), *_cells(m), *_class_names(m, letters), *_sizes(m, base + 8)]
     parts.append(_client_names(m, federation.get("clients", K), base + 58))
     held = (
@@ -91,7 +95,9 @@ def _for_script(m: _Map) -> str:
     values = m.counts.round(1).tolist() if m.shares_of else m.counts.astype(int).tolist()
     words = {"n": m.sizes.astype(int).tolist(), "u": "images" if m.shares_of == "pixels" else "samples"}
     percent = {"p": 1} if m.shares_of else {}
-    return data_attribute("grid", {**grid, "names": m.names, "classes": m.classes, "v": values, **words, **percent})
+    return data_attribute(
+        "grid", {**grid, "names": m.names, "classes": m.classes, "v": values, **words, **percent}
+    )
 
 
 def _cells(m: _Map) -> list[str]:
@@ -101,7 +107,9 @@ def _cells(m: _Map) -> list[str]:
     K, C = m.counts.shape
     parts = [f'<rect class="empty" x="{m.left:.1f}" y="{TOP}" width="{K * m.w:.1f}" height="{C * m.h:.1f}"/>']
     for shade in range(1, SHADES + 1):
-        boxes = [(m.left + k * m.w, TOP + c * m.h, m.w - gap, m.h - gap) for k, c in np.argwhere(level == shade)]
+        boxes = [
+            (m.left + k * m.w, TOP + c * m.h, m.w - gap, m.h - gap) for k, c in np.argwhere(level == shade)
+        ]
         parts.append(rects(boxes, f"q{shade}"))
     if m.w >= 27 and m.h >= 15:
         for k, c in np.argwhere(m.counts > 0):
@@ -113,7 +121,8 @@ def _cells(m: _Map) -> list[str]:
 
 def _legend(left: float, words: str) -> str:
     boxes = "".join(
-        f'<rect class="q{i}" x="{left + 17 * (i - 1):.1f}" y="2" width="16" height="10"/>' for i in range(1, SHADES + 1)
+        f'<rect class="q{i}" x="{left + 17 * (i - 1):.1f}" y="2" width="16" height="10"/>'
+        for i in range(1, SHADES + 1)
     )
     return boxes + text(left + 17 * SHADES + 6, 11, words)
 
@@ -140,7 +149,8 @@ def _sizes(m: _Map, top: float, tall: float = 36) -> list[str]:
 
 
 def _client_names(m: _Map, clients: int, y: float) -> str:
-    """The names of all clients where there is room for them, upright or slanted; else their numbers at round places."""
+    """The names of all clients where there is room for them, upright or slanted; else their numbers at round
+    places."""
     K, middle = len(m.names), m.left + len(m.names) * m.w / 2
     short = [n.removeprefix("client-") for n in m.names]
     shown = plural(K, "client") if clients == K else f"the first {K} of {clients:,} clients"

@@ -1,4 +1,5 @@
-"""Scores against something else that each method has one value of, with both intervals; every point is named."""
+"""Scores against something else that each method has one value of, with both intervals; every point is
+named."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ BEYOND = 40.0
 
 @dataclass(frozen=True)
 class Point:
-    """One method. x: infinite where it has none, which puts it into a lane of its own; low, high: its interval. y: a score;
+    """One method. x: infinite where it has none, which puts it into a lane of its own; low, high: its
+    interval. y: a score;
     std: its deviation over seeds. colour: a class. note: what stands behind the name."""
 
     name: str
@@ -46,7 +48,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Axis:
-    """label: of the x axis. unit: writes a value of x. log: whether it is logarithmic. beyond: the name of the lane for
+    """label: of the x axis. unit: writes a value of x. log: whether it is logarithmic. beyond: the name of
+    the lane for
     infinite x. share: whether what stands against it is in [0, 1], drawn in percent."""
 
     label: str
@@ -97,7 +100,9 @@ def _bars(p: Point, x: Scale, y: Scale, place: float) -> str:
     """The intervals, as a cross behind the dot."""
     parts = []
     if math.isfinite(p.low) and math.isfinite(p.high) and p.high > p.low:
-        parts.append(line(float(x(p.low)), float(y(p.y)), float(x(p.high)), float(y(p.y)), f"mean {p.colour}"))
+        parts.append(
+            line(float(x(p.low)), float(y(p.y)), float(x(p.high)), float(y(p.y)), f"mean {p.colour}")
+        )
     if p.std > 0:
         parts.append(line(place, float(y(p.y - p.std)), place, float(y(p.y + p.std)), f"mean {p.colour}"))
     return "".join(parts)
@@ -105,7 +110,9 @@ def _bars(p: Point, x: Scale, y: Scale, place: float) -> str:
 
 def _names(points: Sequence[Point], x: Scale, y: Scale, lane: float, narrow: bool) -> str:
     """Dots, and names beside the right edge with a leader to each dot."""
-    edge = Scale(x.low, x.high, x.begin, lane + BEYOND / 2 if any(math.isinf(p.x) for p in points) else x.end, x.log)
+    edge = Scale(
+        x.low, x.high, x.begin, lane + BEYOND / 2 if any(math.isinf(p.x) for p in points) else x.end, x.log
+    )
     places = [lane if math.isinf(p.x) else float(x(p.x)) for p in points]
     at = [_value_at(edge, place) for place in places]
     lines = [Line(p.name, p.colour, np.array([v]), np.array([p.y]), np.zeros(1)) for p, v in zip(points, at)]

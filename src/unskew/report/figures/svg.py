@@ -1,8 +1,9 @@
-"""The primitives that pictures are drawn with: scales, ticks, shapes, text, curves, and labels that do not overlap.
+"""The primitives that pictures are drawn with: scales, ticks, shapes, text, curves, and labels that do not
+overlap.
 
-Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a map. The
-page's style sheet gives each of them a value for light and for dark pages. Every string that comes from outside passes
-through `text`, `tooltip` or `data_attribute`, which escape it.
+Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a
+map. The page's style sheet gives each of them a value for light and for dark pages. Every string that comes
+from outside passes through `text`, `tooltip` or `data_attribute`, which escape it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ SHADES = 8
 """Shades of a map's cells, from `q1`, the palest; `on1` to `on8` are the colours of text on them."""
 
 
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]:
@@ -62,7 +65,9 @@ class Scale:
 
     def ticks(self, most: int = 6) -> list[float]:
         """At most `most` round values for an axis."""
-        return log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most, self.least)
+        return (
+            log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most, self.least)
+        )
 
 
 def step_of(span: float, most: int = 6) -> float:
@@ -105,11 +110,16 @@ def percent_range(low: float, high: float) -> tuple[float, float, float]:
     if high - low < 0.02:
         low, high = max(0.0, low - 0.01), min(1.0, high + 0.01)
     step = step_of(high - low, 6)
-    return max(0.0, math.floor(low / step + 1e-9) * step), min(1.0, math.ceil(high / step - 1e-9) * step), step
+    return (
+        max(0.0, math.floor(low / step + 1e-9) * step),
+        min(1.0, math.ceil(high / step - 1e-9) * step),
+        step,
+    )
 
 
 def score_range(low: float, high: float, share: bool) -> tuple[float, float, float]:
-    """(low, high, step) of an axis of scores: `percent_range` of shares; of numbers round ends, from 0 unless all are far off."""
+    """(low, high, step) of an axis of scores: `percent_range` of shares; of numbers round ends, from 0 unless
+    all are far off."""
     if share:
         return percent_range(low, high)
     low = 0.0 if 0 <= low < 0.6 * high else low
@@ -128,8 +138,8 @@ def score_tick(value: float, step: float, share: bool) -> str:
 def separate_labels(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The places, moved as little as possible to be `gap` apart and within [low, high]; their order is kept.
 
-    Neighbours that are too close form a block, which sits at the mean of the places that its members ask for (pool
-    adjacent violators). If there is not enough room, all are spaced evenly.
+    Neighbours that are too close form a block, which sits at the mean of the places that its members ask for
+    (pool adjacent violators). If there is not enough room, all are spaced evenly.
     """
     if not places:
         return []
@@ -156,7 +166,8 @@ def shorten(words: str, most: int) -> str:
 
 
 def escape_xml(words: str, quote: bool = True) -> str:
-    """A text as XML can hold it. What XML forbids, and what would turn the direction of the letters behind it, becomes a
+    """A text as XML can hold it. What XML forbids, and what would turn the direction of the letters behind
+    it, becomes a
     replacement character: names may be somebody else's."""
     return escape(_UNSEEN.sub("\ufffd", words), quote)
 
@@ -169,7 +180,9 @@ def text(x: float, y: float, words: str, kind: str = "tick", anchor: str = "") -
 
 def label_with_value(x: float, y: float, words: str, value: str, kind: str) -> str:
     """A line of text with a value behind it, which stands out."""
-    return text(x, y, words, kind).replace("</text>", f' <tspan class="value">{escape_xml(value)}</tspan></text>')
+    return text(x, y, words, kind).replace(
+        "</text>", f' <tspan class="value">{escape_xml(value)}</tspan></text>'
+    )
 
 
 def tooltip(words: str) -> str:
@@ -199,7 +212,9 @@ def points(x: Sequence[float], y: Sequence[float]) -> str:
     return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y))
 
 
-def x_axis(scale: Scale, y: float, top: float, label: str, write: Callable[[float], str], most: int = 6) -> str:
+def x_axis(
+    scale: Scale, y: float, top: float, label: str, write: Callable[[float], str], most: int = 6
+) -> str:
     """The base line at y, at most `most` ticks with grid lines up to `top`, and the label below."""
     parts = [line(scale.begin, y, scale.end, y, "base")]
     for v in scale.ticks(most):
@@ -223,13 +238,15 @@ def svg(width: float, height: float, label: str, parts: Sequence[str], attribute
     """The whole picture. label: what it shows, in words, for those who cannot see it."""
     size = "narrow" if width == NARROW else "wide"
     return (
-        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img" aria-label="{escape_xml(label)}"'
+        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img"'
+        f' aria-label="{escape_xml(label)}"'
         f"{attributes}>{''.join(parts)}</svg>"
     )
 
 
 POINTS = 240
-"""Longer series are thinned to so many points, evenly and with the last one kept: a screen cannot show more."""
+"""Longer series are thinned to so many points, evenly and with the last one kept: a screen cannot show
+more."""
 
 
 @dataclass(frozen=True)
@@ -290,11 +307,14 @@ def curve(c: Line, x: Scale, y: Scale, value: str) -> str:
 
 
 def end_labels(lines: Sequence[Line], x: Scale, y: Scale, values: Sequence[str], letters: int) -> str:
-    """Each line's name and last value beside the picture's right edge, moved apart, with a leader to the line's end."""
+    """Each line's name and last value beside the picture's right edge, moved apart, with a leader to the
+    line's end."""
     edge = x.end
     heights = [float(y(c.y[-1])) for c in lines]
     parts = []
-    for c, height, label_height, value in zip(lines, heights, separate_labels(heights, 17, y.end, y.begin), values):
+    for c, height, label_height, value in zip(
+        lines, heights, separate_labels(heights, 17, y.end, y.begin), values
+    ):
         end = float(x(c.x[-1]))
         leader = f"M{end + 3:.1f} {height:.1f}L{edge + 8} {height:.1f}L{edge + 16} {label_height:.1f}"
         parts.append(f'<path class="leader {c.colour}" d="{leader}"/>')

@@ -14,7 +14,8 @@ from unskew.report.figures.svg import NARROW, WIDE, Scale, line, shorten, svg, t
 
 @dataclass(frozen=True)
 class TargetCost:
-    """One method's bytes until a target: one value for each of its n seeds that reached it. colour: a class."""
+    """One method's bytes until a target: one value for each of its n seeds that reached it. colour: a
+    class."""
 
     name: str
     colour: str
@@ -22,8 +23,11 @@ class TargetCost:
     n: int
 
 
-def target_cost(rows: Sequence[TargetCost], target: float, metric: str = "accuracy", *, width: int = WIDE) -> str:
-    """A row per method, fewest bytes first: a dot per seed, a bar at their mean, and who never reached the target.
+def target_cost(
+    rows: Sequence[TargetCost], target: float, metric: str = "accuracy", *, width: int = WIDE
+) -> str:
+    """A row per method, fewest bytes first: a dot per seed, a bar at their mean, and who never reached the
+    target.
 
     "" if nobody reached it. target: a score; metric: which.
     """
@@ -46,7 +50,9 @@ def target_cost(rows: Sequence[TargetCost], target: float, metric: str = "accura
             else text(left - 14, middle + 4, shorten(r.name, 16), "label", "end")
         )
         parts.append(_row(r, x, middle, width) if len(r.bytes) else text(left + 6, middle + 4, "not reached"))
-    words = "; ".join(f"{r.name} {size(float(np.mean(r.bytes))) if len(r.bytes) else 'not reached'}" for r in rows)
+    words = "; ".join(
+        f"{r.name} {size(float(np.mean(r.bytes))) if len(r.bytes) else 'not reached'}" for r in rows
+    )
     return svg(width, height, f"Bytes until {with_unit(target, metric)}. {words}", parts)
 
 

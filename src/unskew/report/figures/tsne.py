@@ -15,7 +15,8 @@ GAP = 34.0
 
 
 class Mark(NamedTuple):
-    """How a client's points are drawn: there are more clients than colours, and those behind the last are crosses."""
+    """How a client's points are drawn: there are more clients than colours, and those behind the last are
+    crosses."""
 
     hue: int
     cross: bool
@@ -61,7 +62,9 @@ def _legend(names: Mapping[int, str], marks: Mapping[int, Mark], width: float) -
     return "".join(parts), y + 26
 
 
-def _points(panel: Mapping[str, Any], marks: Mapping[int, Mark], left: float, top: float, side: float) -> list[str]:
+def _points(
+    panel: Mapping[str, Any], marks: Mapping[int, Mark], left: float, top: float, side: float
+) -> list[str]:
     """A path of dots or crosses per client, with one scale for both directions."""
     xy = np.array(panel["xy"], dtype=float).reshape(-1, 2)
     low, span = xy.min(0), float(np.ptp(xy, axis=0).max()) or 1.0
@@ -72,5 +75,8 @@ def _points(panel: Mapping[str, Any], marks: Mapping[int, Mark], left: float, to
 
 def _path(places: Sequence[tuple[float, float]], mark: Mark) -> str:
     if mark.cross:
-        return f'<path class="curve m{mark.hue}" d="{"".join(f"M{x - 2.5:.1f} {y:.1f}h5m-2.5 -2.5v5" for x, y in places)}"/>'
+        return (
+            f'<path class="curve m{mark.hue}"'
+            f' d="{"".join(f"M{x - 2.5:.1f} {y:.1f}h5m-2.5 -2.5v5" for x, y in places)}"/>'
+        )
     return f'<path class="dots many m{mark.hue}" d="{"".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)}"/>'

@@ -1,11 +1,12 @@
 """The sections of a report, one file each, and what they have in common.
 
-A section's module has ORDER, its place on the page (any number that no other section has), and `build(context)`, which
-returns a Section, or None if the runs have nothing to show in it. Every module in this folder is a section; its template,
-if it needs one, lies in this folder, too.
+A section's module has ORDER, its place on the page (any number that no other section has), and
+`build(context)`, which returns a Section, or None if the runs have nothing to show in it. Every module in
+this folder is a section; its template, if it needs one, lies in this folder, too.
 
-Sections share the runs and what is computed from them once (Context), the scopes in which scores are taken (one model on one test
-set, or models at clients on the clients' own test rows), and templates and pictures as markup.
+Sections share the runs and what is computed from them once (Context), the scopes in which scores are taken
+(one model on one test set, or models at clients on the clients' own test rows), and templates and pictures as
+markup.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from unskew.scores import KINDS, kind
 
 @dataclass(frozen=True)
 class Scope:
-    """key: as in metrics.jsonl. metric: what the score's series over rounds is called there; "" for the score's own name."""
+    """key: as in metrics.jsonl. metric: what the score's series over rounds is called there; "" for the
+    score's own name."""
 
     key: str
     metric: str
@@ -50,17 +52,23 @@ AT_CLIENTS = (
 
 
 def scopes(federation: Mapping[str, Any]) -> tuple[Scope, ...]:
-    """As federation.json says they were scored: without a common test set the global model's score is pooled over clients."""
+    """As federation.json says they were scored: without a common test set the global model's score is pooled
+    over clients."""
     pooled = federation.get("test") == 0 and any(federation.get("sizes", {}).get("test", ()))
-    first = replace(GLOBAL, meaning="The global model on all clients' own test rows together") if pooled else GLOBAL
+    first = (
+        replace(GLOBAL, meaning="The global model on all clients' own test rows together")
+        if pooled
+        else GLOBAL
+    )
     return first, *AT_CLIENTS
 
 
 @dataclass(frozen=True)
 class Section:
-    """anchor: the section's id in the page. html: its tables and pictures. lead: sentences under the title, which answer
-    the reader's question. note: sentences in small print at the end. link: the section's name in the page's navigation,
-    where a section without one is not listed. Plain strings are escaped by the page; only Markup is not."""
+    """anchor: the section's id in the page. html: its tables and pictures. lead: sentences under the title,
+    which answer the reader's question. note: sentences in small print at the end. link: the section's name in
+    the page's navigation, where a section without one is not listed. Plain strings are escaped by the page;
+    only Markup is not."""
 
     title: str
     anchor: str
@@ -74,7 +82,8 @@ class Section:
 class Context:
     """The runs of a report.
 
-    name: what the report is about, from the folders' names. methods: each method's runs, one per seed. summaries: the
+    name: what the report is about, from the folders' names. methods: each method's runs, one per seed.
+    summaries: the
     final table, a row per method. target: the score of "bytes until the target", NaN if no method competes;
     target_given: whether the user chose it. colours: the colour class of each method.
     """
@@ -156,7 +165,8 @@ def _differ(run: RunData, other: RunData) -> bool:
 def render(template: str, **values: Any) -> Markup:
     """A template of the report, or one beside its section, with these values.
 
-    Everything is escaped but Markup; a value that the template reads and is not given raises jinja2.UndefinedError.
+    Everything is escaped but Markup; a value that the template reads and is not given raises
+    jinja2.UndefinedError.
     """
     loader = ChoiceLoader([PackageLoader("unskew.report"), FileSystemLoader(list(__path__))])
     environment = Environment(
@@ -183,7 +193,9 @@ def figure(draw: Callable[..., str]) -> Markup:
 def section_modules() -> list[ModuleType]:
     """The modules of all sections, in the order of the page."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return sorted((importlib.import_module(f"{__name__}.{name}") for name in names), key=lambda module: module.ORDER)
+    return sorted(
+        (importlib.import_module(f"{__name__}.{name}") for name in names), key=lambda module: module.ORDER
+    )
 
 
 def build(context: Context) -> list[Section]:

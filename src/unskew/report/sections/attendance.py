@@ -22,11 +22,15 @@ def build(context: Context) -> Section | None:
 
 
 def sentence(run: RunData, same: bool) -> str:
-    """The attendance of a run with at least one recorded round, in words. same: whether other methods' clients were absent
-    in the same rounds."""
+    """The attendance of a run with at least one recorded round, in words. same: whether other methods'
+    clients were absent in the same rounds."""
     rounds = run.attendance
-    asked, came, used = (sum(counts) for counts in zip(*((len(r.asked), r.came, len(r.answered)) for r in rounds)))
-    dropped = f" {_percent(came - used, came)} % of the replies that came were dropped." if used < came else ""
+    asked, came, used = (
+        sum(counts) for counts in zip(*((len(r.asked), r.came, len(r.answered)) for r in rounds))
+    )
+    dropped = (
+        f" {_percent(came - used, came)} % of the replies that came were dropped." if used < came else ""
+    )
     if asked == came:
         everybody = asked == len(rounds) * run.federation.get("clients", 0)
         who = "every client was asked and answered" if everybody else "all clients that were asked answered"
@@ -38,7 +42,8 @@ def sentence(run: RunData, same: bool) -> str:
 
 
 def _alike(context: Context) -> bool:
-    """Whether every other method has a run of the first one's seed in which the same clients were asked and answered."""
+    """Whether every other method has a run of the first one's seed in which the same clients were asked and
+    answered."""
     first = context.first
     others = [group for method, group in context.competing.items() if method != first.method]
     there = [next((r for r in group if r.seed == first.seed), None) for group in others]
@@ -48,4 +53,6 @@ def _alike(context: Context) -> bool:
 def _percent(part: int, whole: int) -> str:
     """`25`, and of a share that is neither none nor all never 0 or 100."""
     percent = 100 * part / max(whole, 1)
-    return "Less than 1" if 0 < percent < 0.5 else "More than 99" if 99.5 <= percent < 100 else f"{percent:.0f}"
+    return (
+        "Less than 1" if 0 < percent < 0.5 else "More than 99" if 99.5 <= percent < 100 else f"{percent:.0f}"
+    )

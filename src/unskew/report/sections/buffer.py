@@ -16,8 +16,9 @@ ORDER = 80
 LABELS = "slices/flea/labels"
 """The labels of FLea's buffer in a checkpoint."""
 LEAD = (
-    "Does the buffer hold the classes that a client lacks? First the class shares of the buffer, then those of some "
-    "clients’ own data, and below them those of what the same clients train on. Each panel has its own scale."
+    "Does the buffer hold the classes that a client lacks? First the class shares of the buffer, then those"
+    " of some clients’ own data, and below them those of what the same clients train on. Each panel has its"
+    " own scale."
 )
 
 
@@ -32,16 +33,19 @@ def build(context: Context) -> Section | None:
         return None
     if len(pictures) == 1:
         method, picture = pictures[0]
-        return Section(f"Classes in the shared buffer of {method}", "buffer", picture, lead=LEAD, link="Shared buffer")
+        return Section(
+            f"Classes in the shared buffer of {method}", "buffer", picture, lead=LEAD, link="Shared buffer"
+        )
     html = Markup().join(Markup("<h3>{}</h3>{}").format(method, picture) for method, picture in pictures)
     return Section("Classes in the shared buffers", "buffer", html, lead=LEAD, link="Shared buffers")
 
 
 def histograms_of(run: RunData, most: int = 3) -> dict[str, Any]:
-    """{"buffer": [C], "local": [[C]...], "mixed": [[C]...]} for the first `most` clients; {} if the run kept no buffer,
-    or its clients do not tell their labels.
+    """{"buffer": [C], "local": [[C]...], "mixed": [[C]...]} for the first `most` clients; {} if the run kept
+    no buffer, or its clients do not tell their labels.
 
-    As measured, if it was. Otherwise from the buffer's labels in the checkpoint and the clients' labels, with the mean of
+    As measured, if it was. Otherwise from the buffer's labels in the checkpoint and the clients' labels, with
+    the mean of
     both as the mixture: half of what FLea's loss sees is the buffer's.
     """
     if run.histograms:

@@ -1,4 +1,5 @@
-"""Whether the global model is right as often as it is sure, in all and at each client (`measure: calibration`)."""
+"""Whether the global model is right as often as it is sure, in all and at each client (`measure:
+calibration`)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ MEASURE = "calibration"
 
 
 def build(context: Context) -> Section | None:
-    """A reliability diagram of each method, of its first seed, and its error at each client; None if none was measured."""
-    measured = {m: group[0].measures[MEASURE] for m, group in context.methods.items() if MEASURE in group[0].measures}
+    """A reliability diagram of each method, of its first seed, and its error at each client; None if none was
+    measured."""
+    measured = {
+        m: group[0].measures[MEASURE] for m, group in context.methods.items() if MEASURE in group[0].measures
+    }
     if not measured:
         return None
     pictures = [(m, figure(partial(reliability, held, context.colours[m]))) for m, held in measured.items()]
@@ -23,15 +27,22 @@ def build(context: Context) -> Section | None:
     rows = [(name, [_shown(by_name.get(name)) for by_name in errors.values()]) for name in named]
     html = render("calibration.html.j2", methods=list(measured), pictures=pictures, rows=rows)
     lead = (
-        "Each bar is the share of predictions that are right among those of one confidence; on the line a model is right as "
-        "often as it is sure. Bars below it mean that the model is too sure. Where there is no bar, no prediction is so sure."
+        "Each bar is the share of predictions that are right among those of one confidence; on the line a"
+        " model is right as often as it is sure. Bars below it mean that the model is too sure. Where there"
+        " is no bar, no prediction is so sure."
     )
     note = (
-        "The expected calibration error is the mean distance from the line, weighted by samples (15 bins, Guo et al., 2017), of "
-        "the global model after the last round, in %. On few samples it is above zero by chance alone."
+        "The expected calibration error is the mean distance from the line, weighted by samples (15 bins, Guo"
+        " et al., 2017), of the global model after the last round, in %. On few samples it is above zero by"
+        " chance alone."
     )
     return Section(
-        "Calibration", MEASURE, html, lead=lead, note=note + _left_out(context, len(named)), link="Calibration"
+        "Calibration",
+        MEASURE,
+        html,
+        lead=lead,
+        note=note + _left_out(context, len(named)),
+        link="Calibration",
     )
 
 

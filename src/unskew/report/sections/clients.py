@@ -23,7 +23,9 @@ def build(context: Context) -> Section | None:
     if not panels:
         return None
     seeds = " of one seed" if context.seeds > 1 else ""
-    note = f"Each dot is a client{seeds} after the last round. The bar is the mean, the ring the worst client."
+    note = (
+        f"Each dot is a client{seeds} after the last round. The bar is the mean, the ring the worst client."
+    )
     html = render("tabs.html.j2", group="spread", panels=panels)
     return Section("Every client", "clients", html, note=note, link="Clients")
 

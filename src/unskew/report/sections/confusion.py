@@ -12,7 +12,8 @@ MEASURE = "confusion"
 
 
 def build(context: Context) -> Section | None:
-    """A table of all test samples and one of each client's, for each method's first seed; None if none was measured."""
+    """A table of all test samples and one of each client's, for each method's first seed; None if none was
+    measured."""
     runs = [(m, group[0]) for m, group in context.methods.items() if MEASURE in group[0].measures]
     if not runs:
         return None
@@ -20,10 +21,12 @@ def build(context: Context) -> Section | None:
     for method, run in runs:
         held, classes = run.measures[MEASURE], run.federation.get("classes", [])
         tables = [("all test samples", held["all"]), *zip(held["names"], held["sites"])]
-        pictures += [(f"{method}: {where}", figure(partial(confusion, t, classes, where))) for where, t in tables]
+        pictures += [
+            (f"{method}: {where}", figure(partial(confusion, t, classes, where))) for where, t in tables
+        ]
     html = render("confusion.html.j2", pictures=[(title, picture) for title, picture in pictures if picture])
     note = (
-        "Shares of a class's samples in %, after the last round, as the global model answers at the client. At most twelve "
-        "clients are shown, those with the most test samples."
+        "Shares of a class's samples in %, after the last round, as the global model answers at the client."
+        " At most twelve clients are shown, those with the most test samples."
     )
     return Section("Which class is taken for which", MEASURE, html, note=note, link="Confusion")

@@ -27,8 +27,14 @@ def build(context: Context) -> Section | None:
     if not against_bytes:
         return None
     until = figure(partial(_until_target, context))
-    heading = Markup("<h3>Bytes until {}</h3>").format(with_unit(context.target, context.metric)) if until else Markup()
-    lead = "Bytes are everything that clients send and receive: weights and shares, of all clients, both ways."
+    heading = (
+        Markup("<h3>Bytes until {}</h3>").format(with_unit(context.target, context.metric))
+        if until
+        else Markup()
+    )
+    lead = (
+        "Bytes are everything that clients send and receive: weights and shares, of all clients, both ways."
+    )
     title = f"{capitalise(context.score)} against bytes sent"
     return Section(title, "bytes", against_bytes + heading + until, lead=lead, link="Bytes")
 

@@ -15,11 +15,10 @@ from unskew.round.run import REFERENCES
 
 ORDER = 50
 LEAD = Markup(
-    "Taken from the ledger of each method’s first seed. If the server needs “their sum”, secure aggregation can hide what "
-    "each client sends; if it needs “each one”, nothing can. “Only the sum of n or more” is said where secure aggregation "
-    "was on: nobody saw a client’s own. “Samples” are "
-    "those behind each number. Guarantee: <em>dp</em> is proven, <em>empirical</em> was "
-    "measured, <em>none</em> is neither."
+    "Taken from the ledger of each method’s first seed. If the server needs “their sum”, secure aggregation"
+    " can hide what each client sends; if it needs “each one”, nothing can. “Only the sum of n or more” is"
+    " said where secure aggregation was on: nobody saw a client’s own. “Samples” are those behind each"
+    " number. Guarantee: <em>dp</em> is proven, <em>empirical</em> was measured, <em>none</em> is neither."
 )
 READS = {"each": "each one", "sum": "their sum"}
 SAMPLES = {"class": "all of a class", "client": "all"}
@@ -54,7 +53,8 @@ def build(context: Context) -> Section:
 
 
 def items(run: RunData) -> list[Item]:
-    """What a run's clients send and receive, weights first; nothing for a reference, which has no federation."""
+    """What a run's clients send and receive, weights first; nothing for a reference, which has no
+    federation."""
     if run.is_reference:
         return []
     ordered = sorted(run.traffic, key=lambda s: (s.way != "up", s.share != "w", s.share))
@@ -95,7 +95,11 @@ def _why_nothing(run: RunData) -> str:
 def _privacy(context: Context) -> Sequence[tuple[str, str, list[tuple[str, str]]]]:
     """(method, release, [(epsilon, under which reading it holds)]) of each noisy release."""
     return [
-        (method, account["release"], [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        (
+            method,
+            account["release"],
+            [(epsilon_text(e["epsilon"]), e["reading"]) for e in account["epsilons"]],
+        )
         for method, group in context.methods.items()
         for account in group[0].privacy.values()
     ]

@@ -1,4 +1,5 @@
-"""What the simulation is estimated to have drawn, where a run was told to measure it (`track: codecarbon`)."""
+"""What the simulation is estimated to have drawn, where a run was told to measure it (`track:
+codecarbon`)."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from unskew.scores import significant
 
 ORDER = 45
 NOTE = (
-    "Estimated by codecarbon, from counters of the hardware or from the processor's model. It is what the processes that "
-    "simulated all clients drew, evaluation included, and not what real sites would use."
+    "Estimated by codecarbon, from counters of the hardware or from the processor's model. It is what the"
+    " processes that simulated all clients drew, evaluation included, and not what real sites would use."
 )
 
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Of one run, all of its processes together. rounds: how many were measured; a round that was done again counts twice.
+    """Of one run, all of its processes together. rounds: how many were measured; a round that was done again
+    counts twice.
     kwh: in kWh. co2: in kg, None where no country was named. countries: their codes."""
 
     rounds: int
@@ -57,7 +59,8 @@ def _row(group: Sequence[RunData], used: Sequence[EnergyUse]) -> tuple[str, str,
 
 
 def energy_use(run: Path) -> EnergyUse | None:
-    """What a run's file says; None without one. Raises StateError (E111) for a file that holds something else."""
+    """What a run's file says; None without one. Raises StateError (E111) for a file that holds something
+    else."""
     path = run / FILE
     rows = read_records(path)
     if not rows:

@@ -68,7 +68,8 @@ def _target(context: Context) -> str:
 
 
 def _extra_columns(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[str]]]:
-    """(heading, each method's value) of the second table; columns that nobody has a value for are left out."""
+    """(heading, each method's value) of the second table; columns that nobody has a value for are left
+    out."""
     columns = [
         (title, [digits(score(s), UNITS.get(title, s.metric)) for s in summaries])
         for title, score in EXTRA_COLUMNS

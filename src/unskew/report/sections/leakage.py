@@ -1,4 +1,5 @@
-"""What could be learned from what left: every payload, who reads it, what protects it, and what attacks measured."""
+"""What could be learned from what left: every payload, who reads it, what protects it, and what attacks
+measured."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ from unskew.scores import significant
 
 ORDER = 52
 LEAD = (
-    "Who reads what, and what could be learned from it? Where the server needs “their sum”, it yet receives what each client "
-    "sends, unless there is secure aggregation. A figure without a command is a proof; one with a command was "
-    "measured by an attack, which bounds from below what can be learned. “Not measured” means that nobody has tried, "
-    "not that nothing can be learned."
+    "Who reads what, and what could be learned from it? Where the server needs “their sum”, it yet receives"
+    " what each client sends, unless there is secure aggregation. A figure without a command is a proof; one"
+    " with a command was measured by an attack, which bounds from below what can be learned. “Not measured”"
+    " means that nobody has tried, not that nothing can be learned."
 )
 
 NOTE = (
-    "Attacks on single clients read each client’s own payload, as the server does here also where it needs the sum alone. "
-    "A better attack may find more than these did."
+    "Attacks on single clients read each client’s own payload, as the server does here also where it needs"
+    " the sum alone. A better attack may find more than these did."
 )
 
 
@@ -54,7 +55,11 @@ class Payload:
 
 def build(context: Context) -> Section | None:
     """The table for the first seed of each method that sends anything, and the pictures of its attacks."""
-    methods = [(m, group[0]) for m, group in context.methods.items() if not group[0].is_reference and group[0].traffic]
+    methods = [
+        (m, group[0])
+        for m, group in context.methods.items()
+        if not group[0].is_reference and group[0].traffic
+    ]
     if not methods:
         return None
     html = render(
@@ -65,7 +70,12 @@ def build(context: Context) -> Section | None:
     )
     measured = any(run.attacks for _, run in methods)
     return Section(
-        "What could be learned", "learned", html, lead=LEAD, note=NOTE if measured else "", link="What could be learned"
+        "What could be learned",
+        "learned",
+        html,
+        lead=LEAD,
+        note=NOTE if measured else "",
+        link="What could be learned",
     )
 
 
@@ -98,7 +108,8 @@ def _payload(traffic: Traffic, run: RunData) -> Payload:
 
 
 def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
-    """What a guarantee of this payload amounts to, in all its readings; of other noise of the Part the least favourable one."""
+    """What a guarantee of this payload amounts to, in all its readings; of other noise of the Part the least
+    favourable one."""
     part = traffic.share.partition("/")[0]
     released = {t.share for t in run.traffic if t.way == "down" and t.guarantee == "dp"}
     proven = traffic.guarantee == "dp" or bool(released & {part, traffic.share})
@@ -151,7 +162,10 @@ def _attack_scores(share: str, run: RunData) -> list[tuple[str, str]]:
 def score_text(score: Mapping[str, Any]) -> str:
     """`AUC 0.62 [0.51, 0.70] (0.5 without the payload), update of client-0, lira`."""
     between = f" [{_number(score['low'])}, {_number(score['high'])}]"
-    return f"{score['metric']} {_number(score['value'])}{between} ({_number(score['floor'])} without the payload), {score['of']}"
+    return (
+        f"{score['metric']} {_number(score['value'])}{between} ({_number(score['floor'])} without the"
+        f" payload), {score['of']}"
+    )
 
 
 def _number(value: float | None) -> str:
@@ -161,10 +175,18 @@ def _number(value: float | None) -> str:
 def _rows(finding: Mapping[str, Any]) -> list[list[str]]:
     """The cells of an attack's own table."""
     return [
-        [str(s["payload"]), str(s["of"]), str(s["metric"]), _number(s["value"]), f"{_number(s['low'])} to {_number(s['high'])}",
-         _number(s["floor"]), _number(s["ceiling"]), str(s["n"])]
+        [
+            str(s["payload"]),
+            str(s["of"]),
+            str(s["metric"]),
+            _number(s["value"]),
+            f"{_number(s['low'])} to {_number(s['high'])}",
+            _number(s["floor"]),
+            _number(s["ceiling"]),
+            str(s["n"]),
+        ]
         for s in finding["scores"]
-    ]  # fmt: skip
+    ]
 
 
 def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
@@ -178,9 +200,17 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
             drawn.append((f"{method}: {title}", figure(partial(reconstructions, sheet))))
         if plot := shown.get("lines"):
             lines = [_line(i, c) for i, c in enumerate(plot["lines"])]
-            drawn.append((f"{method}: {plot['y']}", figure(partial(series, lines, plot["y"], x_label=plot["x"]))))
+            drawn.append(
+                (f"{method}: {plot['y']}", figure(partial(series, lines, plot["y"], x_label=plot["x"])))
+            )
     return [(title, picture) for title, picture in drawn if picture]
 
 
 def _line(i: int, c: Mapping[str, Any]) -> Line:
-    return Line(str(c["name"]), f"m{i % HUES}", np.array(c["x"], float), np.array(c["y"], float), np.zeros(len(c["x"])))
+    return Line(
+        str(c["name"]),
+        f"m{i % HUES}",
+        np.array(c["x"], float),
+        np.array(c["y"], float),
+        np.zeros(len(c["x"])),
+    )

@@ -32,7 +32,9 @@ TITLES = {
     "histogram_mixed": "Class shares of what training sees, distance from those of all clients",
     "received_likeness": "Received inputs whose nearest test row has their class, share",
     "received_likeness_of_real": "The same for the test rows themselves, share",
-    "received_nearness": "Received inputs, distance to the nearest training sample, relative to that of test rows",
+    "received_nearness": (
+        "Received inputs, distance to the nearest training sample, relative to that of test rows"
+    ),
     "cross_site": "Local models at other sites, mean score",
     "calibration_ece": "Expected calibration error of the global model",
     "calibration_overconfidence": "Mean confidence of the global model less its accuracy",
@@ -43,14 +45,19 @@ TITLES = {
 PICTURES: tuple[tuple[str, str, Callable[..., Callable[..., str]]], ...] = (
     ("cross_site", "Local models at other sites, %", lambda m, run: partial(cross_site, m)),
     ("exposure", "Who has received something from whom", lambda m, run: partial(exposure, m, run.planned)),
-    ("received", "Inputs that clients receive from others", lambda m, run: partial(received_inputs, m, _classes(run))),
+    (
+        "received",
+        "Inputs that clients receive from others",
+        lambda m, run: partial(received_inputs, m, _classes(run)),
+    ),
     ("tsne", "Test features in the plane (t-SNE)", lambda m, run: partial(tsne, m)),
 )
 """(measure, title, its picture from what measures.json holds and from the run)."""
 
 
 def build(context: Context) -> Section | None:
-    """A table of last values, a picture of each series, and each method's matrices; None if nothing was measured."""
+    """A table of last values, a picture of each series, and each method's matrices; None if nothing was
+    measured."""
     metrics = _metrics(context)
     if not metrics:
         return None
@@ -62,15 +69,18 @@ def build(context: Context) -> Section | None:
     )
     seeds = ", mean ± standard deviation over seeds" if context.seeds > 1 else ""
     lead = (
-        f"Values after the last round{seeds}. Separation is the Davies-Bouldin index, which is small if groups lie far "
-        "apart. A larger value of a measure is not better by itself."
+        f"Values after the last round{seeds}. Separation is the Davies-Bouldin index, which is small if"
+        " groups lie far apart. A larger value of a measure is not better by itself."
     )
     return Section("Measured", "measured", html, lead=lead, link="Measured")
 
 
 def _metrics(context: Context) -> list[tuple[str, str, list[Score]]]:
-    """(metric, title, each method's last value) of everything that was measured. Pairs of sites are left to their picture."""
-    names = {metric for r in context.runs for scope, metric in r.metrics if scope == SCOPE and "/" not in metric}
+    """(metric, title, each method's last value) of everything that was measured. Pairs of sites are left to
+    their picture."""
+    names = {
+        metric for r in context.runs for scope, metric in r.metrics if scope == SCOPE and "/" not in metric
+    }
     ordered = [*(m for m in TITLES if m in names), *sorted(names - TITLES.keys())]
     return [(m, TITLES.get(m, m.replace("_", " ").capitalize()), _last_values(context, m)) for m in ordered]
 
@@ -80,10 +90,12 @@ def _last_values(context: Context, metric: str) -> list[Score]:
 
 
 def _last_value(run: RunData, metric: str) -> float:
-    """The value of the last round in which anything was measured or scored; NaN where it was undefined then: an earlier
-    round's is not its result."""
+    """The value of the last round in which anything was measured or scored; NaN where it was undefined then:
+    an earlier round's is not its result."""
     rounds, values = run.series(SCOPE, metric)
-    last = max((int(t[-1]) for (scope, _), (t, _) in run.metrics.items() if scope in (SCOPE, *EVALUATED)), default=0)
+    last = max(
+        (int(t[-1]) for (scope, _), (t, _) in run.metrics.items() if scope in (SCOPE, *EVALUATED)), default=0
+    )
     return float(values[-1]) if len(rounds) and rounds[-1] == last else NAN
 
 

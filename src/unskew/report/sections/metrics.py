@@ -1,4 +1,5 @@
-"""The metrics that were asked for beside the main score (`metrics: auroc`), by scope, and of what they were computed."""
+"""The metrics that were asked for beside the main score (`metrics: auroc`), by scope, and of what they were
+computed."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from unskew.scores import kind
 
 ORDER = 12
 LEAD = (
-    "global: computed once over all test rows together. At clients: computed on each client's own test rows, and then the mean "
-    "over those clients where it is defined; k/n says how many of those with test rows they were in the last round."
+    "global: computed once over all test rows together. At clients: computed on each client's own test rows,"
+    " and then the mean over those clients where it is defined; k/n says how many of those with test rows"
+    " they were in the last round."
 )
 NOT_POOLED = (
-    "No global value where nobody has all answers in one place: over a network without a test set at the server, and where "
-    "clients keep weights of their own. A mean over sites would be another quantity."
+    "No global value where nobody has all answers in one place: over a network without a test set at the"
+    " server, and where clients keep weights of their own. A mean over sites would be another quantity."
 )
 
 
@@ -39,10 +41,16 @@ def build(context: Context) -> Section | None:
     lacking = any(cells[0] == MISSING and cells[1] != MISSING for *_, cells in table)
     over = "of the last round" if ranks_by_last_round(context.runs) else "means over the last ten rounds"
     note = (
-        f"All scores are {over}. A metric that is undefined, such as AUROC with one class alone, is left out, never 0."
+        f"All scores are {over}. A metric that is undefined, such as AUROC with one class alone, is left out,"
+        " never 0."
     )
     return Section(
-        "Further metrics", "metrics", html, lead=LEAD, note=f"{note} {NOT_POOLED}" if lacking else note, link="Metrics"
+        "Further metrics",
+        "metrics",
+        html,
+        lead=LEAD,
+        note=f"{note} {NOT_POOLED}" if lacking else note,
+        link="Metrics",
     )
 
 

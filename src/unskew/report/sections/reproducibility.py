@@ -17,7 +17,8 @@ from unskew.round.run import REFERENCES
 
 ORDER = 100
 NO_OPTIONS = {"method", "seed", "set", "workers", "lanes", "device"}
-"""Settings that a comparison's command does not repeat: they are arguments of another kind, or change no result."""
+"""Settings that a comparison's command does not repeat: they are arguments of another kind, or change no
+result."""
 ORDER_FILE = "deploy.json"
 """In the folder of a run over a network: what was ordered, and of which federation."""
 MOST_EVENTS = 200
@@ -45,7 +46,9 @@ def settings(context: Context) -> tuple[dict[str, Any], list[tuple[str, list[str
     """(what all runs share, what differs: a setting's name, and its value for each method)."""
     runs = context.runs
     keys = list(dict.fromkeys(k for r in runs for k in r.config))
-    shared = {k: runs[0].config.get(k) for k in keys if all(r.config.get(k) == runs[0].config.get(k) for r in runs)}
+    shared = {
+        k: runs[0].config.get(k) for k in keys if all(r.config.get(k) == runs[0].config.get(k) for r in runs)
+    }
     differing = []
     for key in keys:
         values = [_values(group, key) for group in context.methods.values()]
@@ -60,7 +63,8 @@ def _values(group: Sequence[RunData], key: str) -> str:
 
 
 def command(context: Context) -> str:
-    """What to type to repeat the runs: one command for a comparison with the seeds 0, 1, and so on, else one per run."""
+    """What to type to repeat the runs: one command for a comparison with the seeds 0, 1, and so on, else one
+    per run."""
     runs = context.runs
     from_0 = {r.seed for r in runs} == set(range(context.seeds))  # `--seeds N` names no others
     if len(runs) == 1 or not from_0 or not (runs[0].path.parent / "compare.yaml").is_file():
@@ -71,7 +75,9 @@ def command(context: Context) -> str:
     tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
     options = [
         f"--{k.replace('_', '-')}" + (f" {shlex.quote(str(v))}" if v is not True else "")
-        for k, v in (context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})).items()
+        for k, v in (
+            context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})
+        ).items()
         if k not in NO_OPTIONS and v is not None and v != (FIELDS[k].default if k in FIELDS else None)
     ]
     for part, values in (shared.get("set") or {}).items():
@@ -87,7 +93,8 @@ def command(context: Context) -> str:
 
 
 def _run_command(run: RunData) -> str:
-    """A run over a network needs its federation; samples that a program gave are known to that program alone."""
+    """A run over a network needs its federation; samples that a program gave are known to that program
+    alone."""
     path = str(Path(run.path.parent.name, run.name, "config.yaml"))
     federation = read_json(run.path / ORDER_FILE).get("federation")
     if str(run.config.get("data", "")).startswith("(") and not federation:

@@ -24,7 +24,9 @@ def build(context: Context) -> Section:
     note = f"Lines are means over {seeds} seeds, bands one standard deviation." if seeds > 1 else "One seed."
     if any(len({r.rounds for r in group}) > 1 for group in context.methods.values()):
         note += " Where a method's seeds ended in different rounds, its line ends with the first of them."
-    return Section(title, "rounds", render("tabs.html.j2", group="scope", panels=panels), note=note, link="Rounds")
+    return Section(
+        title, "rounds", render("tabs.html.j2", group="scope", panels=panels), note=note, link="Rounds"
+    )
 
 
 def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:

@@ -1,4 +1,5 @@
-"""Whether federating is worth it for each site: the method that serves clients best beside what the site reaches alone.
+"""Whether federating is worth it for each site: the method that serves clients best beside what the site
+reaches alone.
 
 Letters: n test samples of a site; p, q its accuracy with the federated model and alone.
 """
@@ -32,8 +33,8 @@ class Site:
 
     @property
     def verdict(self) -> str:
-        """Whether the gain is clear, by the interval of Agresti and Caffo (2000): with one success and one failure added to
-        each, p - q lies beyond 1.96 sqrt((p(1-p) + q(1-q)) / (n+2))."""
+        """Whether the gain is clear, by the interval of Agresti and Caffo (2000): with one success and one
+        failure added to each, p - q lies beyond 1.96 sqrt((p(1-p) + q(1-q)) / (n+2))."""
         p, q = ((share * self.n + 1) / (self.n + 2) for share in (self.federated, self.alone))
         if abs(p - q) <= SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (self.n + 2)):
             return "unclear"
@@ -51,22 +52,31 @@ def build(context: Context) -> Section | None:
     if not 2 <= len(sites) <= MOST_SITES:
         return None
     rows = [
-        (s.name, f"{s.n:,}", *(f"{100 * v:.1f}" for v in (s.alone, s.federated)), f"{100 * (s.federated - s.alone):+.1f}", s.verdict)
+        (
+            s.name,
+            f"{s.n:,}",
+            *(f"{100 * v:.1f}" for v in (s.alone, s.federated)),
+            f"{100 * (s.federated - s.alone):+.1f}",
+            s.verdict,
+        )
         for s in sites
-    ]  # fmt: skip
+    ]
     count = {verdict: sum(s.verdict == verdict for s in sites) for verdict in VERDICTS}
     lead = (
-        f"With {method}, the best of these methods at the clients, federating is clearly better than training alone at {count['yes']} of "
-        f"{len(sites)} sites and clearly worse at {count['no']}; at {count['unclear']} the test samples are too few to say."
+        f"With {method}, the best of these methods at the clients, federating is clearly better than training"
+        f" alone at {count['yes']} of {len(sites)} sites and clearly worse at {count['no']}; at"
+        f" {count['unclear']} the test samples are too few to say."
     )
     seed = f" Seed {context.first.seed}." if context.seeds > 1 else ""
     note = (
-        "Accuracy in % on the site's own test samples after the last round, with the model that the site would use. Clear is "
-        f"a difference whose 95 % interval (Agresti and Caffo, 2000) leaves out 0.{seed} Among many sites one in twenty may "
-        "be called clear by chance."
+        "Accuracy in % on the site's own test samples after the last round, with the model that the site"
+        f" would use. Clear is a difference whose 95 % interval (Agresti and Caffo, 2000) leaves out 0.{seed}"
+        " Among many sites one in twenty may be called clear by chance."
     )
     html = render("site_benefit.html.j2", method=method, rows=rows)
-    return Section("Is federating worth it for my site?", "worth", html, lead=lead, note=note, link="Worth it")
+    return Section(
+        "Is federating worth it for my site?", "worth", html, lead=lead, note=note, link="Worth it"
+    )
 
 
 def sites_of(run: RunData, alone: RunData) -> list[Site]:

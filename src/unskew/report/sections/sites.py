@@ -17,11 +17,14 @@ MOST_NAMES = 10
 
 
 def build(context: Context) -> Section | None:
-    """A row per client and a column per method, of the first seed; None without scores of named clients, or where nobody wrote down on how many samples."""
+    """A row per client and a column per method, of the first seed; None without scores of named clients, or
+    where nobody wrote down on how many samples."""
     sizes = context.first.federation.get("sizes", {}).get("test", [])
     names = context.first.federation.get("names", [])
     methods = {
-        method: run for method, group in context.methods.items() if (run := run_with_same_clients(context, group))
+        method: run
+        for method, group in context.methods.items()
+        if (run := run_with_same_clients(context, group))
     }
     scores = {method: client_scores(run) for method, run in methods.items()}
     if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()) or not any(sizes):
@@ -30,7 +33,10 @@ def build(context: Context) -> Section | None:
         (
             name,
             f"{size:,}",
-            [with_unit(scores[method].get(k, math.nan), context.metric).removesuffix(" %") for method in scores],
+            [
+                with_unit(scores[method].get(k, math.nan), context.metric).removesuffix(" %")
+                for method in scores
+            ],
         )
         for k, (name, size) in enumerate(zip(names, sizes))
         if size
@@ -38,8 +44,8 @@ def build(context: Context) -> Section | None:
     html = render("sites.html.j2", methods=list(scores), rows=rows, score=context.score)
     seed = f" Seed {context.first.seed}." if context.seeds > 1 else ""
     note = (
-        f"{_measured(context)} on the client's own test samples after the last round, with the model that the "
-        f"client would use.{seed} A score on few samples is uncertain{_example(context)}."
+        f"{_measured(context)} on the client's own test samples after the last round, with the model that the"
+        f" client would use.{seed} A score on few samples is uncertain{_example(context)}."
     )
     return Section("Client by client", "sites", html, note=note + _absent(names, sizes), link="By name")
 
@@ -51,7 +57,8 @@ def _absent(names: Sequence[str], sizes: Sequence[int]) -> str:
         return ""
     have = "has" if len(absent) == 1 else "have"
     return (
-        f" {len(absent)} of {len(names)} clients {have} no test samples and no row: {abbreviate(absent, MOST_NAMES)}."
+        f" {len(absent)} of {len(names)} clients {have} no test samples and no row:"
+        f" {abbreviate(absent, MOST_NAMES)}."
     )
 
 

@@ -1,4 +1,5 @@
-"""What privacy costs: the score of each method against what attacks learn from it, and against its epsilon."""
+"""What privacy costs: the score of each method against what attacks learn from it, and against its
+epsilon."""
 
 from __future__ import annotations
 
@@ -18,14 +19,18 @@ from unskew.scores import kind
 
 ORDER = 54
 LEAD = (
-    "How much does a method tell for its score? Leakage is how far the attack that got furthest goes from what needs no "
-    "payload (0 %) to what the raw samples would give (100 %). Methods are only comparable where the same attack got furthest."
+    "How much does a method tell for its score? Leakage is how far the attack that got furthest goes from"
+    " what needs no payload (0 %) to what the raw samples would give (100 %). Methods are only comparable"
+    " where the same attack got furthest."
 )
 NOTE = (
-    "Of several scores of one attack the table has the one that reaches furthest. Intervals are of 95 %: over samples with one "
-    "seed, over seeds with several. Attacks bound leakage from below, an epsilon bounds it from above."
+    "Of several scores of one attack the table has the one that reaches furthest. Intervals are of 95 %: over"
+    " samples with one seed, over seeds with several. Attacks bound leakage from below, an epsilon bounds it"
+    " from above."
 )
-GUARANTEED = "Epsilon is that of every model of the run, against whoever gets it; the table says what it covers."
+GUARANTEED = (
+    "Epsilon is that of every model of the run, against whoever gets it; the table says what it covers."
+)
 
 
 def build(context: Context) -> Section | None:
@@ -40,7 +45,9 @@ def build(context: Context) -> Section | None:
         points = [_point(context, row, _of(row, attack)) for row in rows]
         if sum(not math.isnan(p.x) for p in points) > 1:
             pictures.append((f"The same, {attack} alone", figure(partial(_against_leakage, context, points))))
-    pictures.append((f"{capitalise(context.score)} against epsilon", figure(partial(_against_epsilon, context, rows))))
+    pictures.append(
+        (f"{capitalise(context.score)} against epsilon", figure(partial(_against_epsilon, context, rows)))
+    )
     html = render(
         "tradeoff.html.j2",
         pictures=[(title, picture) for title, picture in pictures if picture],
@@ -48,7 +55,9 @@ def build(context: Context) -> Section | None:
         noun=context.score,
         guaranteed=GUARANTEED,
     )
-    return Section("What privacy costs", "tradeoff", Markup(html), lead=LEAD, note=NOTE, link="What privacy costs")
+    return Section(
+        "What privacy costs", "tradeoff", Markup(html), lead=LEAD, note=NOTE, link="What privacy costs"
+    )
 
 
 def _score(row: Leakage) -> str:
@@ -58,7 +67,9 @@ def _score(row: Leakage) -> str:
 
 
 def _of(row: Leakage, attack: str) -> Leak | None:
-    return max((leak for leak in row.leaks if leak.attack == attack), key=lambda leak: leak.reach.mean, default=None)
+    return max(
+        (leak for leak in row.leaks if leak.attack == attack), key=lambda leak: leak.reach.mean, default=None
+    )
 
 
 def _point(context: Context, row: Leakage, leak: Leak | None) -> Point:
@@ -77,9 +88,17 @@ def _against_leakage(context: Context, points: Sequence[Point], *, width: int) -
 
 def _against_epsilon(context: Context, rows: Sequence[Leakage], *, width: int) -> str:
     points = [
-        Point(row.method, context.colours[row.method], row.epsilon, row.epsilon, row.epsilon, row.score.mean, row.score.std)
+        Point(
+            row.method,
+            context.colours[row.method],
+            row.epsilon,
+            row.epsilon,
+            row.epsilon,
+            row.score.mean,
+            row.score.std,
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     main = kind(context.metric)
     axis = Axis("epsilon (log scale)", lambda v: f"{v:.3g}", True, "none", main.share)
     return scatter(points, axis, main.of(f"global {context.score}"), width=width)

@@ -1,4 +1,5 @@
-"""How the methods of a comparison were tuned: how many trials each got, where they searched, what they found."""
+"""How the methods of a comparison were tuned: how many trials each got, where they searched, what they
+found."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from unskew.scores import Kind, kind
 
 ORDER = 56
 NOTE = (
-    "The scores of trials are those of held-out training samples and of another seed than the runs', so they are not those "
-    "of the table above. A trial that was ended early is never the best."
+    "The scores of trials are those of held-out training samples and of another seed than the runs', so they"
+    " are not those of the table above. A trial that was ended early is never the best."
 )
 
 
@@ -53,11 +54,12 @@ def build(context: Context) -> Section | None:
 
 def _lead(facts: dict[str, Any]) -> str:
     return (
-        f"Every method was given {facts['trials']} trials of {facts['rounds']} rounds with seed {facts['seed']}, scored on "
-        f"{facts['validation']:.0%} of the training samples, which were held out; no trial saw a test sample. The first is the "
-        "settings as they were given; Optuna's tree-structured Parzen estimator chose the others. From round "
-        f"{facts['warmup']} on, and once {facts['startup']} trials were complete, a trial worse than the median of those was ended "
-        "early. All seeds above were run with the best settings."
+        f"Every method was given {facts['trials']} trials of {facts['rounds']} rounds with seed"
+        f" {facts['seed']}, scored on {facts['validation']:.0%} of the training samples, which were held out;"
+        " no trial saw a test sample. The first is the settings as they were given; Optuna's tree-structured"
+        f" Parzen estimator chose the others. From round {facts['warmup']} on, and once {facts['startup']}"
+        " trials were complete, a trial worse than the median of those was ended early. All seeds above were"
+        " run with the best settings."
     )
 
 
@@ -73,19 +75,27 @@ def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line |
     if not x:
         return None
     dashed = context.methods[method][0].is_reference
-    return Line(method, context.colours[method], np.array(x), np.array(y), np.zeros(len(x)), dashed, which.share)
+    return Line(
+        method, context.colours[method], np.array(x), np.array(y), np.zeros(len(x)), dashed, which.share
+    )
 
 
 def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
     """What the template reads of a method."""
     which = kind(entry["metric"])
-    best = next(i for i, trial in enumerate(entry["trials"]) if trial["point"] == entry["best"] and not trial["pruned"])
+    best = next(
+        i
+        for i, trial in enumerate(entry["trials"])
+        if trial["point"] == entry["best"] and not trial["pruned"]
+    )
     return {
         "name": method,
         "space": [(name, _range(axis), f"{entry['best'][name]:g}") for name, axis in entry["space"].items()],
         "left_out": list(entry["left_out"].items()),
         "pruned": sum(trial["pruned"] for trial in entry["trials"]),
-        "trials": [_row(i, trial, list(entry["space"]), which, best) for i, trial in enumerate(entry["trials"])],
+        "trials": [
+            _row(i, trial, list(entry["space"]), which, best) for i, trial in enumerate(entry["trials"])
+        ],
         "scored": "clients' own models" if entry["own"] else "the global model",
     }
 

@@ -1,4 +1,5 @@
-"""What an exported model takes, and samples to try it on; several inputs by their names, or one after another.
+"""What an exported model takes, and samples to try it on; several inputs by their names, or one after
+another.
 
 Letters: N samples, D numbers of a row.
 """
@@ -61,7 +62,9 @@ def input_type(each: Input) -> torch.dtype:
     return IMAGE_TYPES[each.divided_by] if each.divided_by > 1 else INPUT_TYPES[each.kind]
 
 
-def example_of_several(layout: Layout, entries: int, scale: InputScaling | None, count: int) -> dict[str, Tensor]:
+def example_of_several(
+    layout: Layout, entries: int, scale: InputScaling | None, count: int
+) -> dict[str, Tensor]:
     """Inputs [count, ...] by name as they would be given; the same every time.
 
     entries: from 0 to one less are whole numbers. scale: of rows, which says where floats lie.
@@ -119,14 +122,16 @@ ExportSamples: TypeAlias = Tensor | dict[str, Tensor]
 """Samples [N, ...], or several inputs by the names of a graph's."""
 
 TRIED_SAMPLES = 3
-"""Samples that an exported model and ours both answer before the export is written. Not 2: a graph is made with 2."""
+"""Samples that an exported model and ours both answer before the export is written. Not 2: a graph is made
+with 2."""
 WHOLE_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16}
 
 
 def sample_type(dtype: str, whole: ExportedModel) -> str:
     """The type of the numbers that an exported model takes, from that of the training samples.
 
-    Bytes and 16-bit numbers stay what they are where they are divided; whole numbers that are looked up are int64.
+    Bytes and 16-bit numbers stay what they are where they are divided; whole numbers that are looked up are
+    int64.
     """
     if whole.inputs is None:
         return "int64"
@@ -134,9 +139,11 @@ def sample_type(dtype: str, whole: ExportedModel) -> str:
 
 
 def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, count: int) -> ExportSamples:
-    """Samples [count, *shape] of this type, spread over the range of the training samples; the same every time."""
+    """Samples [count, *shape] of this type, spread over the range of the training samples; the same every
+    time."""
     entries = min(
-        (m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)), default=2
+        (m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)),
+        default=2,
     )
     if whole.layout:
         return example_of_several(whole.layout, entries, whole.inputs, count)

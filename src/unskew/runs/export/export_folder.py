@@ -3,8 +3,8 @@
 model.safetensors | model.pt2 | model.onnx    model.json    model.md    load.py
 model.safetensors    config.json    README.md                                     of the format hub
 
-model.json holds what a program needs to use the model without unskew, and says in words how files became samples: those of a
-folder of images are numbers in [0, 1] already, so that `divided_by` is 1.
+model.json holds what a program needs to use the model without unskew, and says in words how files became
+samples: those of a folder of images are numbers in [0, 1] already, so that `divided_by` is 1.
 """
 
 from __future__ import annotations
@@ -66,25 +66,42 @@ def _image_text(form: Mapping[str, Any]) -> str:
     fitted = FIT_WORDS[form["fit"]].format(size=form["size"])
     scaled = f"8 bits divided by 255, more by {(1 << int(form['bits'])) - 1:,}, floats as they are"
     how = "in red, green and blue, greys as three equal ones, without alpha, and not turned as EXIF says"
-    return f"the first image of a file, {how}; {fitted} (bicubic, as Pillow's resize does); {scaled}; [3, H, W]"
+    return (
+        f"the first image of a file, {how}; {fitted} (bicubic, as Pillow's resize does); {scaled}; [3, H, W]"
+    )
 
 
 def _sound_text(form: Mapping[str, Any]) -> str:
     sound = Sound(int(form["rate"]), float(form["seconds"]), int(form["window"]))
     wave = f"the mean of the channels, from -1 to 1, at {sound.rate:,} Hz (scipy.signal.resample_poly)"
     cut = f"its first {waveform_length(sound):,} samples, shorter ones with zeros behind"
-    power = f"|STFT|^2 with a periodic Hann window of {sound.window}, as large a hop, centred, the ends mirrored (torch.stft)"
-    bands = (
-        f"{MELS} triangles of height 1, equally far apart in 2595 log10(1 + f / 700) from 0 to {sound.rate / 2:,g} Hz"
+    power = (
+        f"|STFT|^2 with a periodic Hann window of {sound.window}, as large a hop, centred, the ends mirrored"
+        " (torch.stft)"
     )
-    loud = f"10 log10 of it, less what is {RANGE_DB:g} below the loudest value, and 0 where that is negative or all is silent"
+    bands = (
+        f"{MELS} triangles of height 1, equally far apart in 2595 log10(1 + f / 700) from 0 to"
+        f" {sound.rate / 2:,g} Hz"
+    )
+    loud = (
+        f"10 log10 of it, less what is {RANGE_DB:g} below the loudest value, and 0 where that is negative or"
+        " all is silent"
+    )
     return f"{wave}; {cut}; {power}; {bands}; {loud}; [1, bands, frames], low bands first"
 
 
 def _volume_text(form: Mapping[str, Any]) -> str:
-    cut = f"turned to RAS and cut into {form['axis']} slices, rows from the front or the head, columns to the patient's right or the front"
-    scaled = f"scaled in millimetres, each pixel the mean over its area, until the longer side is {form['size']}"
-    return f"a volume's values as its header scales them; {cut}; {scaled}; the rest of the square is the volume's least value"
+    cut = (
+        f"turned to RAS and cut into {form['axis']} slices, rows from the front or the head, columns to the"
+        " patient's right or the front"
+    )
+    scaled = (
+        f"scaled in millimetres, each pixel the mean over its area, until the longer side is {form['size']}"
+    )
+    return (
+        f"a volume's values as its header scales them; {cut}; {scaled}; the rest of the square is the"
+        " volume's least value"
+    )
 
 
 def _row_text(form: Mapping[str, Any]) -> str:
@@ -98,14 +115,19 @@ def _column_text(column: str, words: Sequence[str]) -> str:
     if len(words) == 2:
         return f"'{column}', 0 for {words[0]!r} and 1 for {words[1]!r}"
     return (
-        f"'{column}', a number for each of {', '.join(map(repr, words))}, which is 1 for the one that is there, else 0"
+        f"'{column}', a number for each of {', '.join(map(repr, words))}, which is 1 for the one that is"
+        " there, else 0"
     )
 
 
 SCALED_OUTSIDE = "by whoever calls the model: (x / divided_by - mean) / std"
 LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
-TOKENS = "logits; their softmax over axis 2 are the probabilities of the classes at every token, in this order"
-SEVERAL = "logits; the logistic function of each is the probability that the sample has this label, in this order"
+TOKENS = (
+    "logits; their softmax over axis 2 are the probabilities of the classes at every token, in this order"
+)
+SEVERAL = (
+    "logits; the logistic function of each is the probability that the sample has this label, in this order"
+)
 
 
 def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str) -> dict[str, Any]:
@@ -137,7 +159,8 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str
 
 
 def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scaled: str) -> dict[str, Any]:
-    """What the model takes: one array, or of samples with several inputs a list of them and how they are passed."""
+    """What the model takes: one array, or of samples with several inputs a list of them and how they are
+    passed."""
     constants, form = whole.inputs, predictions.input_facts(federation).get("form")
     if whole.layout:
         passed = "by name" if whole.layout.named else "one after another"
@@ -192,7 +215,8 @@ FORMATS: Mapping[str, ModuleType] = {
 }
 SNIPPETS = Path(__file__).parent / "snippets"
 LOGIT_TOLERANCE = 1e-4
-"""How far logits of the exported model may be from ours, relative to the largest: graphs add up in another order."""
+"""How far logits of the exported model may be from ours, relative to the largest: graphs add up in another
+order."""
 
 
 def write_export(
@@ -205,17 +229,22 @@ def write_export(
 ) -> list[Path]:
     """Write a run's model into the new folder `out`; returns its files.
 
-    client: by name or number, whose own model is written; default: the global one. license: SPDX's name, of the format hub.
-    Raises UsageError: E109 for an unknown format, client or licence, E131 where that model is not here, E160 for one that cannot be
-    written so, E161 where `out` exists or cannot be made, E162 without what ONNX needs.
+    client: by name or number, whose own model is written; default: the global one. license: SPDX's name, of
+    the format hub.
+    Raises UsageError: E109 for an unknown format, client or licence, E131 where that model is not here, E160
+    for one that cannot be written so, E161 where `out` exists or cannot be made, E162 without what ONNX
+    needs.
     """
     if kind not in FORMATS:
         raise UsageError(
             "E109",
-            f"there is no format {excerpt(kind)}; there is {', '.join(FORMATS)}.{suggestion(str(kind), FORMATS)}",
+            f"there is no format {excerpt(kind)}; there is"
+            f" {', '.join(FORMATS)}.{suggestion(str(kind), FORMATS)}",
         )
     if license and kind != "hub":
-        raise UsageError("E109", "license (--license) is written into the card of the format hub alone; leave it out.")
+        raise UsageError(
+            "E109", "license (--license) is written into the card of the format hub alone; leave it out."
+        )
     _check_name(out)
     licensed = hub_format.hub_license(license)
     form, whole = FORMATS[kind], export_model(trained, client)
@@ -242,14 +271,19 @@ def write_export(
             if kind == "hub":
                 hub_format.check_opened(folder, x, trained)
     except OSError as error:
-        raise UsageError("E161", f"{out} cannot be written: {error.strerror or error}. Choose another.") from error
+        raise UsageError(
+            "E161", f"{out} cannot be written: {error.strerror or error}. Choose another."
+        ) from error
     return [out / name for name in files]
 
 
 def _check_name(out: Path) -> None:
     """Raises UsageError (E161) for a folder that exists, and for the name of a file."""
     if out.suffix in {Path(form.FILE).suffix for form in FORMATS.values()}:
-        text = f"an export is a folder with the model, what explains it and how to load it, and {out} is a file's name"
+        text = (
+            f"an export is a folder with the model, what explains it and how to load it, and {out} is a"
+            " file's name"
+        )
         raise UsageError("E161", f"{text}; leave {out.suffix} out and say --format.")
     if out.exists():
         raise UsageError("E161", f"{out} exists, and nothing is overwritten; name a new folder.")

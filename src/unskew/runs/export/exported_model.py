@@ -1,7 +1,9 @@
 """A run's model with everything between a sample as it was given and the model's output, as one module.
 
-Inputs are scaled by one pair of numbers for each channel, from settings and Parts together. An exported model carries these
-two rows in place of their sources: FedRDN's table holds the statistics of every site, and its global model needs their mean
+Inputs are scaled by one pair of numbers for each channel, from settings and Parts together. An exported model
+carries these
+two rows in place of their sources: FedRDN's table holds the statistics of every site, and its global model
+needs their mean
 alone. Letters: N samples, C classes, channels or columns of a table.
 """
 
@@ -52,7 +54,9 @@ class InputScaling:
         return (x.to(torch.float32) / self.divided_by - mean) / std
 
 
-def input_scaling(prepare: Callable[[Tensor], Tensor], shape: tuple[int, ...], divided_by: float) -> InputScaling:
+def input_scaling(
+    prepare: Callable[[Tensor], Tensor], shape: tuple[int, ...], divided_by: float
+) -> InputScaling:
     """The constants of a function of samples [1, *shape] in natural units.
 
     Raises UsageError (E160) for a function that does anything but shift and scale each channel.
@@ -65,7 +69,9 @@ def input_scaling(prepare: Callable[[Tensor], Tensor], shape: tuple[int, ...], d
     shift_CP, scale_CP = shift.reshape(shape[0], -1), scale.reshape(shape[0], -1)
     alike = bool((shift_CP == shift_CP[:, :1]).all() and (scale_CP == scale_CP[:, :1]).all())
     if not straight or not alike or not bool((scale_CP[:, 0] != 0).all()):
-        text = "this method does more to its inputs than to shift and scale each channel, which no export holds"
+        text = (
+            "this method does more to its inputs than to shift and scale each channel, which no export holds"
+        )
         raise UsageError("E160", f"{text}; predict with unskew (unskew.load, unskew predict).")
     return InputScaling(divided_by, -shift_CP[:, 0] / scale_CP[:, 0], 1 / scale_CP[:, 0])
 
@@ -79,11 +85,13 @@ class OutputPart:
 
 
 class ExportedModel(nn.Module):
-    """Samples [N, *shape], as they were given for training, in; what predictions are read from, [N, C, ...], out.
+    """Samples [N, *shape], as they were given for training, in; what predictions are read from, [N, C, ...],
+    out.
 
     Of samples with several inputs it takes rows [N, D]; `SeveralInputs` takes them as they were given.
 
-    model: an ordinary module with the weights. weights: the same by the run's names. inputs: how samples are scaled, None where the model looks them up.
+    model: an ordinary module with the weights. weights: the same by the run's names. inputs: how samples are
+    scaled, None where the model looks them up.
     answers: Parts that change the logits. client: whose own model this is, "" for the global one.
     """
 
@@ -118,7 +126,8 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
     """The model that answers, on the CPU and in evaluation mode.
 
     client: by name or number, whose own model this is; default: the global one.
-    Raises UsageError: E131 where no such model is here, E109 for an unknown client, E160 for a model that cannot leave.
+    Raises UsageError: E131 where no such model is here, E109 for an unknown client, E160 for a model that
+    cannot leave.
     """
     federation = trained.run.federation
     k = predictions.client_number(federation, client)
@@ -136,14 +145,19 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
             start = replace(trained.end, weights=w, down=_on_cpu(trained.end.down))
             seen = _client_on_cpu(trainer, k, start, w, _on_cpu(private))
             answers = tuple(
-                OutputPart(p, replace_fields(seen, down=start.down.get(p.name, {}))) for p in trainer.hooks["scores"]
+                OutputPart(p, replace_fields(seen, down=start.down.get(p.name, {})))
+                for p in trainer.hooks["scores"]
             )
-            return ExportedModel(trainer.net, w, _scaling_of(trained, trainer, seen, start), answers, name).eval()
+            return ExportedModel(
+                trainer.net, w, _scaling_of(trained, trainer, seen, start), answers, name
+            ).eval()
     finally:
         trainer.close()
 
 
-def _client_on_cpu(trainer: Trainer, k: int, start: Broadcast, w: Weights, private: Mapping[str, Any]) -> Client:
+def _client_on_cpu(
+    trainer: Trainer, k: int, start: Broadcast, w: Weights, private: Mapping[str, Any]
+) -> Client:
     """Client k, or nobody (-1), with its tensors on the CPU."""
     c = trainer.client(k, start, "", w, private)
     return replace_fields(c, counts=c.counts.cpu())
@@ -167,9 +181,13 @@ def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broa
 
 
 def _check_weights_only(w: Weights, trainer: Trainer, name: str) -> None:
-    """Raises UsageError (E160) where the client's own model holds more than weights, such as features of its samples."""
+    """Raises UsageError (E160) where the client's own model holds more than weights, such as features of its
+    samples."""
     if beside := sorted(w.keys() - trainer.net.initial.keys()):
-        text = f"the own model of {name} holds '{beside[0]}', which is made of its training samples and is no weight"
+        text = (
+            f"the own model of {name} holds '{beside[0]}', which is made of its training samples and is no"
+            " weight"
+        )
         raise UsageError("E160", f"{text}; it stays where the samples are: use Result.predict there.")
 
 

@@ -1,10 +1,11 @@
 """The format hub: a folder for the Hugging Face Hub, from which unskew makes the model again elsewhere.
 
-README.md (facts that the hub's pages read, and the model card)    config.json (how the network is made, what a sample is)
-model.safetensors
+README.md (facts that the hub's pages read, and the model card)    config.json (how the network is made, what
+a sample is) model.safetensors
 
-A folder may come from anybody, and nothing in it is run: its files are found by these three names and by no name that is
-written in one of them, the network is one of ours, and the network is built only after its weights were found to fit it.
+A folder may come from anybody, and nothing in it is run: its files are found by these three names and by no
+name that is written in one of them, the network is one of ours, and the network is built only after its
+weights were found to fit it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ LICENSES = (
 
 
 def hub_license(license: str) -> str:
-    """The hub's name of a licence, "unknown" where none is given. Raises UsageError (E109) for one that it does not know."""
+    """The hub's name of a licence, "unknown" where none is given. Raises UsageError (E109) for one that it
+    does not know."""
     name = re.sub(r"-(only|or-later)$", "", license.strip().lower()) or UNKNOWN
     if name not in LICENSES:
         text = f"the hub knows no licence {excerpt(license)}.{suggestion(name, LICENSES)}"
@@ -68,27 +70,34 @@ def hub_card(trained: TrainedRun, record: Record, now: State, license: str) -> s
     front = documents.dump(_card_facts(trained, record, now, license))
     body = model_card.card_text(run, record, now).replace(
         "How to use it: `unskew.load(RUN)`, `unskew predict RUN INPUT`.",
-        "How to use it, with unskew installed: download this folder, then `unskew.load(FOLDER).predict(x)` or "
-        "`unskew predict FOLDER INPUT`.",
+        "How to use it, with unskew installed: download this folder, then `unskew.load(FOLDER).predict(x)` or"
+        " `unskew predict FOLDER INPUT`.",
     )
     if license == UNKNOWN:
-        body += "\n## Licence\n\nWhoever exported this model has not said under which licence it may be used.\n"
+        body += (
+            "\n## Licence\n\nWhoever exported this model has not said under which licence it may be used.\n"
+        )
     return f"---\n{front}---\n\n{body}"
 
 
 def _card_facts(trained: TrainedRun, record: Record, now: State, license: str) -> dict[str, Any]:
-    """The facts in front. Data sets are named in the model-index alone: the hub would take a name in `datasets` for a
-    link to whichever set there has it."""
+    """The facts in front. Data sets are named in the model-index alone: the hub would take a name in
+    `datasets` for a link to whichever set there has it."""
     run, federation = trained.run, trained.run.federation
     task = _hub_task(run.task.name, len(federation.shape))
     held = "validation" if run.settings.validation else "test"
-    data = {"name": federation.name, "type": re.sub(r"[^a-z0-9._-]+", "-", federation.name.lower()).strip("-") or "own"}
+    data = {
+        "name": federation.name,
+        "type": re.sub(r"[^a-z0-9._-]+", "-", federation.name.lower()).strip("-") or "own",
+    }
     metrics = [
         _metric(run.task.main_score, scope, metric, value)
         for scope, metric, value in model_card.last_scores(record, now.t)
         if metric != "std"  # which says how far scores lie apart, and is none
     ]
-    results = [{"task": {"type": task}, "dataset": {**data, "split": held}, "metrics": metrics}] if metrics else []
+    results = (
+        [{"task": {"type": task}, "dataset": {**data, "split": held}, "metrics": metrics}] if metrics else []
+    )
     name = f"{specs.without_folders(str(run.method))} on {federation.name}"
     return {
         "license": license,
@@ -130,7 +139,8 @@ LONGEST_TEXT = 200
 def hub_config(trained: TrainedRun, whole: ExportedModel, content: bytes) -> dict[str, Any]:
     """What config.json holds. content: of model.safetensors.
 
-    Raises UsageError (E160) for a model that is code or a file of the user's own, and for a client's own model.
+    Raises UsageError (E160) for a model that is code or a file of the user's own, and for a client's own
+    model.
     """
     run, federation = trained.run, trained.run.federation
     pixels = tuple(run.task.pixels(federation.shape))
@@ -160,7 +170,8 @@ def hub_config(trained: TrainedRun, whole: ExportedModel, content: bytes) -> dic
 
 
 def check_opened(path: Path, x: Any, trained: TrainedRun) -> None:
-    """Raises UsageError (E160) where the folder, opened, answers with other bits than the run's model. x: samples."""
+    """Raises UsageError (E160) where the folder, opened, answers with other bits than the run's model. x:
+    samples."""
     ours, theirs = trained.outputs(x), open_hub(path).outputs(x)
     if not torch.equal(ours, theirs):
         why = f"'{trained.run.method}' changes inputs or answers, or adds layers, which {CONFIG} does not say"
@@ -175,8 +186,8 @@ def is_hub(path: Path) -> bool:
 def open_hub(path: Path) -> TrainedRun:
     """What predicts, from a folder of this format.
 
-    Raises StateError: E111 for a config.json that is none of ours, E156 for weights that do not fit it, E201 for damaged
-    weights.
+    Raises StateError: E111 for a config.json that is none of ours, E156 for weights that do not fit it, E201
+    for damaged weights.
     """
     try:
         with open(path / CONFIG, "rb") as file:
@@ -188,7 +199,16 @@ def open_hub(path: Path) -> TrainedRun:
         federation = _federation(facts)
         _check_agrees(facts, federation)
         content = (path / FILE).read_bytes()
-    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError, DataError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        UsageError,
+        DataError,
+    ) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
         text = f"{path / CONFIG} describes no model that unskew exported ({excerpt(why, 200)})"
         raise StateError("E111", f"{text}; download the folder again, or ask whoever made it.") from None
@@ -229,7 +249,8 @@ def _check_config(facts: Any) -> None:
 
 
 def _check_agrees(facts: dict[str, Any], federation: RemoteFederation) -> None:
-    """Raises ValueError, KeyError or TypeError where config.json says what nobody would read, or does not say it as `hub_config`
+    """Raises ValueError, KeyError or TypeError where config.json says what nobody would read, or does not say
+    it as `hub_config`
     would: it would be wrong unnoticed."""
     if predictions.input_facts(federation) != facts["inputs"]:
         raise ValueError("what it says of its inputs does not agree with itself")
@@ -253,15 +274,34 @@ def _is_row(values: Any, channels: int) -> bool:
 def _federation(facts: dict[str, Any]) -> RemoteFederation:
     """Nobody's samples, of the shape and the classes that config.json says."""
     inputs = facts["inputs"]
-    nobody = {"name": "unknown", "classes": inputs["classes"], "clients": 1, "names": ["nobody"], "skew": "unknown"}
-    counted = {"sizes": {"train": [1], "test": [0]}, "labels": [], "unit": facts["unit"], "task": facts["task"]}
+    nobody = {
+        "name": "unknown",
+        "classes": inputs["classes"],
+        "clients": 1,
+        "names": ["nobody"],
+        "skew": "unknown",
+    }
+    counted = {
+        "sizes": {"train": [1], "test": [0]},
+        "labels": [],
+        "unit": facts["unit"],
+        "task": facts["task"],
+    }
     return RemoteFederation.from_facts(inputs, {**nobody, **counted})
 
 
 def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation) -> TrainedRun:
-    """The network with the weights of the file. Raises StateError: E156 where they do not fit, E201 where unreadable."""
+    """The network with the weights of the file. Raises StateError: E156 where they do not fit, E201 where
+    unreadable."""
     settings = config.build(
-        {"model": facts["architecture"], "clients": 1, "device": "cpu", "workers": 1, "lanes": "1", "normalise": "none"}
+        {
+            "model": facts["architecture"],
+            "clients": 1,
+            "device": "cpu",
+            "workers": 1,
+            "lanes": "1",
+            "normalise": "none",
+        }
     )
     try:
         with safe_open(str(path / FILE), "pt") as file:
@@ -272,19 +312,28 @@ def _trained_run(path: Path, facts: dict[str, Any], federation: RemoteFederation
         raise StateError("E201", f"{path / FILE} cannot be read ({type(error).__name__}).") from error
     run = resolve.run_on(federation, settings, Method())
     named = run.fed.net.weights()
-    return TrainedRun(run, Broadcast(0, settings.lr, {n: w[n].to(t.dtype) for n, t in named.items()}, {}), None)
+    return TrainedRun(
+        run, Broadcast(0, settings.lr, {n: w[n].to(t.dtype) for n, t in named.items()}, {}), None
+    )
 
 
-def _check_fits(path: Path, settings: config.Settings, federation: RemoteFederation, kept: dict[str, str]) -> None:
-    """Raises StateError (E156) where the file's tensors are not those of the network, which takes no memory here."""
+def _check_fits(
+    path: Path, settings: config.Settings, federation: RemoteFederation, kept: dict[str, str]
+) -> None:
+    """Raises StateError (E156) where the file's tensors are not those of the network, which takes no memory
+    here."""
     task = _task_of(federation)
     with torch.device("meta"):
-        net = models.build(settings.model, federation.shape, federation.n_classes, tuple(task.pixels(federation.shape)))
+        net = models.build(
+            settings.model, federation.shape, federation.n_classes, tuple(task.pixels(federation.shape))
+        )
     expected = {n: f"{list(t.shape)} {DTYPES.get(t.dtype, t.dtype)}" for n, t in net.state_dict().items()}
     for name in (*expected, *kept):
         if expected.get(name) != kept.get(name):
             what, has = (s.get(name, "missing") for s in (expected, kept))
-            text = f"{path / FILE} does not fit its {CONFIG}: {excerpt(name)} is {what}, and {has} in the file"
+            text = (
+                f"{path / FILE} does not fit its {CONFIG}: {excerpt(name)} is {what}, and {has} in the file"
+            )
             raise StateError("E156", f"{text}; download the folder again.")
 
 

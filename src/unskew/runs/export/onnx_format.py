@@ -21,7 +21,8 @@ LARGEST = 2_000_000_000
 def write(whole: ExportedModel, x: ExportSamples, _run: Run) -> bytes:
     """The file's content.
 
-    Raises UsageError: E162 where the extra is not installed, E160 for a model that torch cannot export or that is too large.
+    Raises UsageError: E162 where the extra is not installed, E160 for a model that torch cannot export or
+    that is too large.
     """
     package("onnx"), package("onnxscript"), package("onnxruntime")
     size = sum(t.numel() * t.element_size() for t in whole.model.state_dict().values())
@@ -47,7 +48,9 @@ def answer(content: bytes, _whole: ExportedModel, x: ExportSamples) -> Any:
     """What ONNX Runtime says of samples with the graph of the file."""
     runtime = package("onnxruntime")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return torch.as_tensor(session.run(None, {name: values.numpy() for name, values in _graph_inputs(x).items()})[0])
+    return torch.as_tensor(
+        session.run(None, {name: values.numpy() for name, values in _graph_inputs(x).items()})[0]
+    )
 
 
 def _graph_inputs(x: ExportSamples) -> dict[str, torch.Tensor]:
@@ -61,4 +64,6 @@ def package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         text = f"the format onnx needs {name}: pip install 'unskew[export]'"
-        raise UsageError("E162", f"{text}; --format safetensors and torch-export need nothing more.") from error
+        raise UsageError(
+            "E162", f"{text}; --format safetensors and torch-export need nothing more."
+        ) from error

@@ -49,11 +49,14 @@ def program_of(whole: ExportedModel, x: ExportSamples) -> ExportedProgram:
     except Exception as error:  # torch raises many kinds, for models that it cannot trace
         reason = str(error).partition("\n")[0]
         text = (
-            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}: {reason[:200]})"
+            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}:"
+            f" {reason[:200]})"
         )
         raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
     for weight in program.parameters():
-        weight.requires_grad_(False)  # so that answers are plain tensors, without a graph of gradients behind them
+        weight.requires_grad_(
+            False
+        )  # so that answers are plain tensors, without a graph of gradients behind them
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program

@@ -19,7 +19,8 @@ FILE = "model.safetensors"
 def write(whole: ExportedModel, _x: ExportSamples, run: Run) -> bytes:
     """The file's content.
 
-    Raises UsageError (E160) where weights do not say enough: a Part answers in the head's place, or adds layers.
+    Raises UsageError (E160) where weights do not say enough: a Part answers in the head's place, or adds
+    layers.
     """
     for part in (a.part for a in whole.answers):
         raise _refused(f"'{part.name}' answers in place of the model's head")
@@ -39,7 +40,9 @@ def answer(content: bytes, whole: ExportedModel, x: ExportSamples) -> Any:
         return whole.model(whole.inputs.apply(x) if whole.inputs else x)
     assert whole.layout is not None
     rows = example_inputs.pack_inputs(whole.layout, list(x.values()))
-    return example_inputs.call_trained(whole.model, whole.layout, whole.inputs.apply(rows) if whole.inputs else rows)
+    return example_inputs.call_trained(
+        whole.model, whole.layout, whole.inputs.apply(rows) if whole.inputs else rows
+    )
 
 
 def _refused(why: str) -> UsageError:

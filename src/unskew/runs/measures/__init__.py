@@ -1,6 +1,7 @@
 """The probes: each applies pure measures to what a round left. docs/measures.md is about them.
 
-A probe is one file with one class. Its attributes `name` and `summary` are all that has to be written down about it.
+A probe is one file with one class. Its attributes `name` and `summary` are all that has to be written down
+about it.
 """
 
 from __future__ import annotations

@@ -12,10 +12,13 @@ from unskew.tasks.metrics.reliability import Reliability, reliability
 
 
 class Calibration(Probe):
-    """Expected calibration error and overconfidence of the global model; after the last round by bin and by client."""
+    """Expected calibration error and overconfidence of the global model; after the last round by bin and by
+    client."""
 
     name: ClassVar[str] = "calibration"
-    summary: ClassVar[str] = "whether the global model is right as often as it is sure: expected calibration error"
+    summary: ClassVar[str] = (
+        "whether the global model is right as often as it is sure: expected calibration error"
+    )
 
     def refuse(self) -> str | None:
         return self.lens.no_global_answers()

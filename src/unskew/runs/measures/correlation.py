@@ -1,9 +1,10 @@
-"""Distance correlation (Szekely, Rizzo and Bakirov, 2007) of inputs and shared features, as FLea measures its privacy.
+"""Distance correlation (Szekely, Rizzo and Bakirov, 2007) of inputs and shared features, as FLea measures its
+privacy.
 
 E = Euclidean distances of all pairs of a batch;   A = C E_x C,  B = C E_f C,   C = I - J/n
 R^2 = mean(A B) / sqrt(mean(A A) mean(B B))                          (FLea, Eq. 8; its code logs the root, R)
-Few samples of many dimensions look dependent: for independent normal vectors of 50 dimensions R is 0.98 at n = 8, 0.93
-at n = 32 and 0.66 at n = 256. Compare values of one batch size and one cut only.
+Few samples of many dimensions look dependent: for independent normal vectors of 50 dimensions R is 0.98 at n
+= 8, 0.93 at n = 32 and 0.66 at n = 256. Compare values of one batch size and one cut only.
 Letters: B batch, D values of a sample.
 """
 
@@ -22,8 +23,10 @@ from unskew.round.probes import Measurement, Probe, RoundEnd, mean
 
 
 def distance_correlation(x: Tensor, f: Tensor, kinds: bool = False) -> tuple[float, float]:
-    """(R, R^2) of a batch's inputs x [B, ...] and features f [B, ...]; NaN with fewer than three samples or where x or f
-    does not vary. kinds: x holds whole numbers that stand for kinds, of which two are as far apart as any two others.
+    """(R, R^2) of a batch's inputs x [B, ...] and features f [B, ...]; NaN with fewer than three samples or
+    where x or f
+    does not vary. kinds: x holds whole numbers that stand for kinds, of which two are as far apart as any two
+    others.
     """
     if len(x) < 3:
         return math.nan, math.nan
@@ -52,13 +55,16 @@ def _centred(E_BB: Tensor) -> Tensor:
 
 
 class Correlation(Probe):
-    """R and R^2 of a batch of each client's inputs and the activations shared of them, under the model that gives them.
+    """R and R^2 of a batch of each client's inputs and the activations shared of them, under the model that
+    gives them.
 
     Of samples with several inputs the mean over the inputs, as FLea's loss has it.
     """
 
     name: ClassVar[str] = "correlation"
-    summary: ClassVar[str] = "distance correlation of inputs and shared features, R and R squared (FLea, Fig. 9b)"
+    summary: ClassVar[str] = (
+        "distance correlation of inputs and shared features, R and R squared (FLea, Fig. 9b)"
+    )
 
     def refuse(self) -> str | None:
         return None if self._sharing() else "it shares no features; FLea does"
@@ -84,5 +90,8 @@ class Correlation(Probe):
             return mean([r for r, _ in by_input]), mean([r2 for _, r2 in by_input])
 
         pairs = self.lens.each(of_client, end.some_replies)
-        values = {"correlation": mean([r for r, _ in pairs]), "correlation_squared": mean([r2 for _, r2 in pairs])}
+        values = {
+            "correlation": mean([r for r, _ in pairs]),
+            "correlation_squared": mean([r2 for _, r2 in pairs]),
+        }
         return Measurement(values)

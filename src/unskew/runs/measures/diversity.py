@@ -1,4 +1,5 @@
-"""Weight diversity (ReBaFL, Xu et al., arXiv 2303.06314, Eq. 24): how far the clients' trained weights lie apart.
+"""Weight diversity (ReBaFL, Xu et al., arXiv 2303.06314, Eq. 24): how far the clients' trained weights lie
+apart.
 
 1/|S| sum_{k in S} || theta_k - mean_{j in S} theta_j ||^2        S: the clients of a round, weighted equally
 Differs from the paper: nothing. theta are the trained weights that leave a client, not running statistics.

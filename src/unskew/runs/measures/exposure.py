@@ -2,8 +2,8 @@
 
 xi_ij(t) = 1 once client j was sent something that client i shared, in any round up to t
 eps(t)   = sum_ij xi_ij(t) / K^2                directed pairs, the diagonal included
-Where each client takes part with probability p, independently in every round, and a round's shares reach the clients
-of the next one only, E eps(t) = 1 - (1 - p^2)^(t - 1).
+Where each client takes part with probability p, independently in every round, and a round's shares reach the
+clients of the next one only, E eps(t) = 1 - (1 - p^2)^(t - 1).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ MOST, SHOWN = 2000, 200
 
 
 class Exposed(Probe):
-    """The share of exposed pairs, read from the record: whose shares came up, and who was sent them afterwards."""
+    """The share of exposed pairs, read from the record: whose shares came up, and who was sent them
+    afterwards."""
 
     name: ClassVar[str] = "exposure"
     summary: ClassVar[str] = (
@@ -68,7 +69,11 @@ class Exposed(Probe):
     def refuse(self) -> str | None:
         if self.fed.clients > MOST:
             return f"a matrix of {self.fed.clients:,} clients is too large; at most {MOST:,}"
-        return None if self.exchanges else "no client is sent what another one shared; FLea, FedMix or FedData do that"
+        return (
+            None
+            if self.exchanges
+            else "no client is sent what another one shared; FLea, FedMix or FedData do that"
+        )
 
     def _exchanges(self) -> list[tuple[Part, Trip]]:
         """Trips whose shares the server reads one by one, and that a later round can send on."""
@@ -89,7 +94,9 @@ class Exposed(Probe):
         for event in self._new_rows("events"):
             if event["code"] == "round":
                 for part, trip in self.exchanges:
-                    self.exposure.sent(event["t"], self._owners(part, trip, event["t"]), clients_in(event["asked"]))
+                    self.exposure.sent(
+                        event["t"], self._owners(part, trip, event["t"]), clients_in(event["asked"])
+                    )
         share = self.exposure.share
         return Measurement({"exposure": share}, self._picture(share) if end.last else {})
 
@@ -105,4 +112,8 @@ class Exposed(Probe):
 
     def _picture(self, share: float) -> dict[str, Any]:
         since_KK = self.exposure.since_KK[:SHOWN, :SHOWN]
-        return {"share": round(share, 6), "since": since_KK.tolist(), "names": list(self.lens.client_names[:SHOWN])}
+        return {
+            "share": round(share, 6),
+            "since": since_KK.tolist(),
+            "names": list(self.lens.client_names[:SHOWN]),
+        }

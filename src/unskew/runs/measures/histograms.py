@@ -1,4 +1,5 @@
-"""Class shares of the shared pool, of clients' own data and of training, compared with the federation's own (FLea, Fig. 7).
+"""Class shares of the shared pool, of clients' own data and of training, compared with the federation's own
+(FLea, Fig. 7).
 
 distance = 1/2 sum_c |p_c - q_c|        total variation: 0 for equal shares, 1 for no class in common
 Letters: C classes.
@@ -23,7 +24,8 @@ from unskew.round.schedule import work_of
 
 
 def class_shares(y: Tensor, classes: int) -> Tensor:
-    """[C] from labels [N], from class distributions [N, C], or from counts [1, C]; zeros where there is nothing."""
+    """[C] from labels [N], from class distributions [N, C], or from counts [1, C]; zeros where there is
+    nothing."""
     counts_C = torch.bincount(y, minlength=classes) if y.dim() == 1 else y.sum(0)
     counts_C = counts_C.to(torch.float64)
     return counts_C / counts_C.sum().clamp(min=1e-12)
@@ -39,7 +41,8 @@ SHOWN = 3
 
 
 class Histograms(Probe):
-    """How far the pool, the clients' own classes and what training sees are from the federation's class shares."""
+    """How far the pool, the clients' own classes and what training sees are from the federation's class
+    shares."""
 
     name: ClassVar[str] = "histograms"
     summary: ClassVar[str] = (
@@ -51,7 +54,9 @@ class Histograms(Probe):
         self.pools = self._pools()
 
     def refuse(self) -> str | None:
-        return None if self.pools else "its clients are sent no labelled pool; FLea, FedMix or FedData have one"
+        return (
+            None if self.pools else "its clients are sent no labelled pool; FLea, FedMix or FedData have one"
+        )
 
     def _pools(self) -> dict[Part, str]:
         """Parts that broadcast labels or label distributions, and the leaf that holds them."""
@@ -67,7 +72,9 @@ class Histograms(Probe):
         pools = [class_shares(end.sent.down[p.name][leaf].cpu(), C) for p, leaf in self.pools.items()]
         pool_C = torch.stack(pools).mean(0)
         local = [class_shares(counts_KC[r.client][None], C) for r in end.some_replies]
-        mixed = self.lens.each(lambda r: class_shares(self._as_trained(r, end.sent)[None], C), end.some_replies)
+        mixed = self.lens.each(
+            lambda r: class_shares(self._as_trained(r, end.sent)[None], C), end.some_replies
+        )
         everybody_C = class_shares(counts_KC, C)
         values = {
             "histogram_pool": distance(pool_C, everybody_C) if float(pool_C.sum()) else float("nan"),
@@ -87,7 +94,8 @@ class Histograms(Probe):
         }
 
     def _as_trained(self, reply: Reply, sent: Broadcast) -> Tensor:
-        """[C], the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs in."""
+        """[C], the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs
+        in."""
         trainer, k, fed = self.trainer, reply.client, self.fed
         recipe = trainer.training.recipe_in(sent.t)
         work, order = work_of(k, int(fed.sizes[k]), recipe), trainer.orders(k, sent.t)[0]
@@ -96,9 +104,15 @@ class Histograms(Probe):
         noise = {p: self._noise(p, k, work.steps(recipe.epochs), sent) for p in self.pools}
         total_C = torch.zeros(fed.classes)
         for s in range(work.steps(1)):
-            rows = order[s * recipe.batch : s * recipe.batch + (recipe.batch if s < work.full else work.short)]
+            rows = order[
+                s * recipe.batch : s * recipe.batch + (recipe.batch if s < work.full else work.short)
+            ]
             index = torch.as_tensor(rows, device=trainer.device)
-            b = Batch(trainer.samples.x[index], trainer.samples.y[index], torch.ones(len(rows), device=trainer.device))
+            b = Batch(
+                trainer.samples.x[index],
+                trainer.samples.y[index],
+                torch.ones(len(rows), device=trainer.device),
+            )
             now = {
                 p: {
                     n: (drawn[s][: len(rows)] if per_sample else drawn[s]).to(trainer.device)

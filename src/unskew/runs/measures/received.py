@@ -2,8 +2,8 @@
 
 likeness = share of received inputs whose nearest test row is of their class
 nearness = median_i min_n |r_i - x_n| / median_j min_n |t_j - x_n|
-r: received inputs, x: training rows of all clients, t: test rows. A nearness of 0 means copies of training samples, 1 means
-inputs that are as far from them as unseen real ones.
+r: received inputs, x: training rows of all clients, t: test rows. A nearness of 0 means copies of training
+samples, 1 means inputs that are as far from them as unseen real ones.
 Letters: C channels, D values of an input, H, W, N and M rows or images.
 """
 
@@ -49,7 +49,9 @@ def nearest(a_ND: Tensor, b_MD: Tensor, others: bool = False) -> tuple[Tensor, T
     index = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(b_MD.cpu().numpy())
     neighbours = index.kneighbors(None if others else a_ND.cpu().numpy(), return_distance=False)[:, 0]
     rows_N = torch.as_tensor(neighbours, device=a_ND.device)
-    return (a_ND - b_MD[rows_N]).pow(2).sum(1).sqrt(), rows_N  # from the rows themselves: a copy is at exactly 0
+    return (a_ND - b_MD[rows_N]).pow(2).sum(
+        1
+    ).sqrt(), rows_N  # from the rows themselves: a copy is at exactly 0
 
 
 def likeness(a_ND: Tensor, y_N: Tensor, test_MD: Tensor, test_y_M: Tensor) -> float:
@@ -70,7 +72,8 @@ def likeness_of_real(test_MD: Tensor, test_y_M: Tensor) -> float:
 
 
 def nearness(a_ND: Tensor, train_ND: Tensor, test_MD: Tensor) -> float:
-    """The median distance of inputs a_ND to the nearest training row, in units of that of test rows: 0 means copies.
+    """The median distance of inputs a_ND to the nearest training row, in units of that of test rows: 0 means
+    copies.
 
     NaN where test rows are copies of training rows themselves, and without rows.
     """
@@ -87,11 +90,13 @@ SHOWN, SIDE = 10, 128
 
 
 class Received(Probe):
-    """After the last round: how like their class and how near to training samples they are, and a picture of some."""
+    """After the last round: how like their class and how near to training samples they are, and a picture of
+    some."""
 
     name: ClassVar[str] = "received"
     summary: ClassVar[str] = (
-        "inputs that clients receive of others: how like their class, how near to a training sample, and a picture"
+        "inputs that clients receive of others: how like their class, how near to a training sample, and a"
+        " picture"
     )
 
     def __init__(self, lens: RunInspector):
@@ -100,7 +105,9 @@ class Received(Probe):
 
     def refuse(self) -> str | None:
         if not self.parts:
-            return "its clients receive nothing that looks like an input; FedDPMS, FedMix and FedData send such"
+            return (
+                "its clients receive nothing that looks like an input; FedDPMS, FedMix and FedData send such"
+            )
         return None if self.fed.task.name == "classification" else "it needs one label of each input"
 
     def measure(self, end: RoundEnd) -> Measurement:
@@ -121,7 +128,8 @@ class Received(Probe):
         return Measurement(values, self._picture(x.cpu(), y.cpu()))
 
     def _inputs(self, end: RoundEnd) -> tuple[Tensor, Tensor]:
-        """(inputs, their labels) that the next round's clients would be sent, of every Part that sends such."""
+        """(inputs, their labels) that the next round's clients would be sent, of every Part that sends
+        such."""
 
         def decoded(_: None) -> list[tuple[Tensor, Tensor] | None]:
             return [p.received(end.after.down[p.name], self.fed) for p in self.parts]

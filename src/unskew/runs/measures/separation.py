@@ -1,4 +1,5 @@
-"""How well classes are told apart in the features: the Davies-Bouldin index (Davies and Bouldin, 1979); 0 is best.
+"""How well classes are told apart in the features: the Davies-Bouldin index (Davies and Bouldin, 1979); 0 is
+best.
 
 s_i = mean over group i of |x - m_i|,   m_i its mean,   d_ij = |m_i - m_j|
 DB  = mean_i max_{j != i} (s_i + s_j) / d_ij
@@ -42,7 +43,8 @@ def davies_bouldin(x_ND: Tensor, group_N: Tensor) -> float:
 
 
 class Separation(Probe):
-    """Four indices: training and test rows, under local models (mean over clients) and under the global one."""
+    """Four indices: training and test rows, under local models (mean over clients) and under the global
+    one."""
 
     name: ClassVar[str] = "separation"
     summary: ClassVar[str] = (

@@ -1,7 +1,9 @@
-"""t-SNE (van der Maaten and Hinton, JMLR 2008) of clients' test features, under local and global models, by scikit-learn.
+"""t-SNE (van der Maaten and Hinton, JMLR 2008) of clients' test features, under local and global models, by
+scikit-learn.
 
-Features are reduced to their first 50 principal components, and the embedding begins at the first two. Distances between
-far groups, and the sizes of groups, mean little in such a picture. Letters: N points or rows, D features.
+Features are reduced to their first 50 principal components, and the embedding begins at the first two.
+Distances between far groups, and the sizes of groups, mean little in such a picture. Letters: N points or
+rows, D features.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
         x_ND = PCA(kept, svd_solver="full").fit_transform(x_ND)
         begin = "pca" if kept > 1 else "random"
         perplexity = min(PERPLEXITY, (N - 1) / 3)
-        embedding = TSNE(2, perplexity=perplexity, init=begin, learning_rate="auto", random_state=seed, n_jobs=1)
+        embedding = TSNE(
+            2, perplexity=perplexity, init=begin, learning_rate="auto", random_state=seed, n_jobs=1
+        )
         return embedding.fit_transform(x_ND.astype(np.float32)).astype(np.float64)
 
 
@@ -59,10 +63,13 @@ class Points:
 
 
 class TSNE(Probe):
-    """After the last round: points of clients' test rows, and how well the *clients* are told apart by their features."""
+    """After the last round: points of clients' test rows, and how well the *clients* are told apart by their
+    features."""
 
     name: ClassVar[str] = "tsne"
-    summary: ClassVar[str] = "test features of clients in the plane, under local and global models (FedRDN, Fig. 3)"
+    summary: ClassVar[str] = (
+        "test features of clients in the plane, under local and global models (FedRDN, Fig. 3)"
+    )
 
     def refuse(self) -> str | None:
         if self.fed.task.name != "classification":
@@ -81,7 +88,11 @@ class TSNE(Probe):
         for kind, p in points.items():
             xy_N2 = plane(p.x_ND.cpu().numpy(), self.fed.seed)
             labels = self.lens.scoring.y[p.rows_N].tolist()
-            picture[kind] = {"client": p.client_N.tolist(), "label": labels, "xy": np.round(xy_N2, 2).tolist()}
+            picture[kind] = {
+                "client": p.client_N.tolist(),
+                "label": labels,
+                "xy": np.round(xy_N2, 2).tolist(),
+            }
         return picture
 
     def _points(self, end: RoundEnd) -> dict[str, Points]:

@@ -1,1 +1,2 @@
-"""Callbacks that hand every score of a run on to a tracker: one file each, named as the setting `track` names it."""
+"""Callbacks that hand every score of a run on to a tracker: one file each, named as the setting `track` names
+it."""

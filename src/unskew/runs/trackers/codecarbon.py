@@ -1,7 +1,8 @@
-"""codecarbon: what the processes that train are estimated to draw, a row for each of them in `RUN/energy.jsonl`.
+"""codecarbon: what the processes that train are estimated to draw, a row for each of them in
+`RUN/energy.jsonl`.
 
-Nothing is asked of a network. The country whose electricity it is, CODECARBON_COUNTRY_ISO_CODE, decides about CO2; without it
-there is energy alone.
+Nothing is asked of a network. The country whose electricity it is, CODECARBON_COUNTRY_ISO_CODE, decides about
+CO2; without it there is energy alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ ANY_COUNTRY = "SWE"
 
 
 class Tracker(Callback):
-    """Estimates this process alone: others on the machine, such as the other runs of a comparison, count their own."""
+    """Estimates this process alone: others on the machine, such as the other runs of a comparison, count
+    their own."""
 
     name = "codecarbon"
 

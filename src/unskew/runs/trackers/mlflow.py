@@ -1,7 +1,8 @@
 """MLflow: a store beside the run's folder, `runs/mlruns`, or the server that MLFLOW_TRACKING_URI names.
 
-`mlflow ui --backend-store-uri runs/mlruns` shows all runs. A run that is resumed goes on in its entry, whose number is in
-mlflow.json. MLflow's names know no '@', so the scope `global@client` is called `global.client` there.
+`mlflow ui --backend-store-uri runs/mlruns` shows all runs. A run that is resumed goes on in its entry, whose
+number is in mlflow.json. MLflow's names know no '@', so the scope `global@client` is called `global.client`
+there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Tracker(Callback):
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
         self._entry.begin(self._client.create_run(number, run_name=name).info.run_id)
-        params = [self._mlflow.entities.Param(name, value[:MOST_SIGNS]) for name, value in settings_text(run).items()]
+        params = [
+            self._mlflow.entities.Param(name, value[:MOST_SIGNS])
+            for name, value in settings_text(run).items()
+        ]
         for first in range(0, len(params), MOST_PARAMS):
             self._client.log_batch(self._entry.number, params=params[first : first + MOST_PARAMS])
 

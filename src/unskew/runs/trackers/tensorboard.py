@@ -1,4 +1,5 @@
-"""TensorBoard: an event file in the run's folder, `RUN/tensorboard`. `tensorboard --logdir runs` shows all runs."""
+"""TensorBoard: an event file in the run's folder, `RUN/tensorboard`. `tensorboard --logdir runs` shows all
+runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What trackers have in common: the names of scores, the place where they write, and a run's entry in a store.
+"""What trackers have in common: the names of scores, the place where they write, and a run's entry in a
+store.
 
-A round whose rows were handed over and whose checkpoint was not written is done again after a resumption, to the same rows;
-and a store may have lost rows, or come into use in the middle of a run. So rows are counted: each is handed over once.
+A round whose rows were handed over and whose checkpoint was not written is done again after a resumption, to
+the same rows; and a store may have lost rows, or come into use in the middle of a run. So rows are counted:
+each is handed over once.
 """
 
 from __future__ import annotations
@@ -23,14 +25,20 @@ Scalar = tuple[str, float, int]
 
 
 def scalars(rows: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """Every row of metrics.jsonl: `global/accuracy`, and `global@client/accuracy/client-3` of a single client."""
+    """Every row of metrics.jsonl: `global/accuracy`, and `global@client/accuracy/client-3` of a single
+    client."""
     for row in rows:
         name = f"{row['scope']}/{row['metric']}"
-        yield name if row["client"] is None else f"{name}/client-{row['client']}", float(row["value"]), int(row["t"])
+        yield (
+            name if row["client"] is None else f"{name}/client-{row['client']}",
+            float(row["value"]),
+            int(row["t"]),
+        )
 
 
 def package(name: str, install: str) -> Any:
-    """A tracker's own package. Raises UsageError (E158) where it is not installed. install: what to install."""
+    """A tracker's own package. Raises UsageError (E158) where it is not installed. install: what to
+    install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -46,7 +54,9 @@ def is_saved(run: Progress) -> bool:
 def folder_of(run: Progress) -> Path:
     """The run's folder. Raises UsageError (E116) for a run in memory."""
     if run.folder is None:
-        raise UsageError("E116", "track writes files; give run(..., name='my-run') to have a folder for them.")
+        raise UsageError(
+            "E116", "track writes files; give run(..., name='my-run') to have a folder for them."
+        )
     return run.folder
 
 
@@ -61,7 +71,8 @@ Row = Mapping[str, Any]
 
 
 class StoreEntry:
-    """A run's entry in a store, noted in a file of the run's folder, whose record is as it was at the checkpoint."""
+    """A run's entry in a store, noted in a file of the run's folder, whose record is as it was at the
+    checkpoint."""
 
     def __init__(self, folder: Path, name: str, store: str):
         """name: of the file. store: where the entry is; that of another store counts for nothing."""

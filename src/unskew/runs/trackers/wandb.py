@@ -1,9 +1,10 @@
-"""Weights & Biases: a file in the run's folder, `RUN/wandb`, which `wandb sync` can send. Offline unless WANDB_MODE says
+"""Weights & Biases: a file in the run's folder, `RUN/wandb`, which `wandb sync` can send. Offline unless
+WANDB_MODE says
 otherwise: nothing leaves this machine by itself.
 
-A run that is resumed goes on in its entry, whose number is in wandb.json. Offline each process writes a file of its own, of
-which `wandb sync` makes one entry; it keeps much in memory until it is closed, so that a process that is killed leaves little of it,
-and the next one writes these rows again.
+A run that is resumed goes on in its entry, whose number is in wandb.json. Offline each process writes a file
+of its own, of which `wandb sync` makes one entry; it keeps much in memory until it is closed, so that a
+process that is killed leaves little of it, and the next one writes these rows again.
 """
 
 from __future__ import annotations

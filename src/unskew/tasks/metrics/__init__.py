@@ -1,7 +1,8 @@
 """Scores that the setting `metrics` asks for beside the main one, in every scope.
 
-Each is computed from all rows of a scope at once, never from other scores: the mean of clients' AUROCs is no AUROC. Where it
-is undefined (one class only, say) there is no value, in place of a 0 that would pass for a bad score.
+Each is computed from all rows of a scope at once, never from other scores: the mean of clients' AUROCs is no
+AUROC. Where it is undefined (one class only, say) there is no value, in place of a 0 that would pass for a
+bad score.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score beside the main one. key: its name in metrics.jsonl. compute: from true labels and what it reads.
+    """A score beside the main one. key: its name in metrics.jsonl. compute: from true labels and what it
+    reads.
 
-    reads_probabilities: whether that is probabilities, float32 [N, C] (of tokens: each label's own, [N, T]), and not
-    predictions.
+    reads_probabilities: whether that is probabilities, float32 [N, C] (of tokens: each label's own, [N, T]),
+    and not predictions.
     """
 
     key: str
@@ -67,7 +69,8 @@ def as_text(asked: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]
 
 
 def metrics_of(text: str, task: str, functions: Functions | None = None) -> tuple[Metric, ...]:
-    """The scores beside the task's own, those that the setting `metrics` names among them, every one of which exists. task: its name. functions: given in Python.
+    """The scores beside the task's own, those that the setting `metrics` names among them, every one of which
+    exists. task: its name. functions: given in Python.
 
     Raises UsageError (E135) for a score that does not fit the task, E111 for a file.
     """
@@ -83,7 +86,9 @@ def _metric(name: str, task: str, functions: Functions) -> Metric:
     file, _, called = name.rpartition(":")
     if file:
         function = (
-            user_metric.given_function(called, functions) if file == GIVEN_OBJECT else user_metric.from_file(name)
+            user_metric.given_function(called, functions)
+            if file == GIVEN_OBJECT
+            else user_metric.from_file(name)
         )
         return Metric(
             user_metric.record_key(called, function),

@@ -2,15 +2,17 @@
 
 How well scores rank positives above negatives:
     AUROC   P(s_i > s_j) + P(s_i = s_j) / 2 of a positive i and a negative j drawn at random
-    AP      sum_n (R_n - R_(n-1)) P_n over the distinct scores from high to low, R recall and P precision at a score
+    AP      sum_n (R_n - R_(n-1)) P_n over the distinct scores from high to low, R recall and P precision at a
+    score
 
 One class a sample, beside accuracy:
-    auroc, map          of each class against the others, the mean over classes; of two classes that of the second one
-    macro_f1            mean over classes of 2 TP / (2 TP + FP + FN)
+    auroc, map          of each class against the others, the mean over classes; of two classes that of the
+    second one macro_f1            mean over classes of 2 TP / (2 TP + FP + FN)
     balanced_accuracy   mean over classes of recall
-    ece                 sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of confidence (Guo et al., ICML 2017)
-    perplexity          exp of the mean over samples of -log p_y; of the next word among C, C by guessing and 1 at best
-    brier               mean over samples of sum_c (p_c - y_c)^2, in [0, 2] (Brier, Monthly Weather Review 1950)
+    ece                 sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of confidence (Guo et al., ICML
+    2017) perplexity          exp of the mean over samples of -log p_y; of the next word among C, C by
+    guessing and 1 at best brier               mean over samples of sum_c (p_c - y_c)^2, in [0, 2] (Brier,
+    Monthly Weather Review 1950)
 Means over classes are over those that the test samples have; for AUROC a class must also lack some of them.
 
 Several labels a sample, predicted where the probability is above a half:
@@ -24,7 +26,8 @@ Numbers, beside RMSE and MAE:
     median_error   median |g - y|, in the target's own unit: a few wild answers do not change it
 
 A class for every token, beside token accuracy:
-    perplexity   exp of the mean over all labelled places of -log p_y; of the next word among C, C by guessing and 1 at best
+    perplexity   exp of the mean over all labelled places of -log p_y; of the next word among C, C by guessing
+    and 1 at best
 
 Letters: N samples, C classes, L labels, T tokens, y targets, g predictions.
 """
@@ -85,13 +88,15 @@ def brier(y_N: np.ndarray, p_NC: np.ndarray) -> float:
 
 
 def class_perplexity(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """At least 1. A probability that float32 rounds to 0 counts as the smallest one that it writes in full."""
+    """At least 1. A probability that float32 rounds to 0 counts as the smallest one that it writes in
+    full."""
     p_N = p_NC[np.arange(len(y_N)), y_N].astype(np.float64)
     return float(np.exp(-np.log(np.maximum(p_N, np.finfo(np.float32).tiny)).mean()))
 
 
 def class_macro_f1(y_N: np.ndarray, guess_N: np.ndarray) -> float:
-    """In [0, 1], over the classes that are present: the `macro_f1` of the whole test set, which is always recorded."""
+    """In [0, 1], over the classes that are present: the `macro_f1` of the whole test set, which is always
+    recorded."""
     classes = np.unique(y_N)
     both = [int(((y_N == c) & (guess_N == c)).sum()) for c in classes]
     either = [int((y_N == c).sum() + (guess_N == c).sum()) for c in classes]
@@ -114,8 +119,12 @@ def _over_classes(
 
 
 CLASS_PROBABILITY_METRICS = {
-    "auroc": class_auroc, "map": class_average_precision, "ece": ece, "brier": brier, "perplexity": class_perplexity,
-}  # fmt: skip
+    "auroc": class_auroc,
+    "map": class_average_precision,
+    "ece": ece,
+    "brier": brier,
+    "perplexity": class_perplexity,
+}
 CLASS_METRICS = {"macro_f1": class_macro_f1, "balanced_accuracy": balanced_accuracy}
 
 

@@ -16,7 +16,8 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Reliability:
-    """By bin of confidence, [B]: how many samples, the sum of their confidences, and how many were predicted rightly."""
+    """By bin of confidence, [B]: how many samples, the sum of their confidences, and how many were predicted
+    rightly."""
 
     count: Tensor
     confidence: Tensor
@@ -34,7 +35,8 @@ class Reliability:
 
 
 def reliability(z_NC: Tensor, y_N: Tensor, bins: int = BINS) -> Reliability:
-    """The bins of the likeliest classes' probabilities. z_NC: logits; y_N: true classes. A bin (a, b] includes its end."""
+    """The bins of the likeliest classes' probabilities. z_NC: logits; y_N: true classes. A bin (a, b]
+    includes its end."""
     p_N, guess_N = z_NC.double().softmax(1).max(1)
     return of_confidences(p_N, guess_N == y_N, bins)
 

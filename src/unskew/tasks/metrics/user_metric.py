@@ -1,4 +1,5 @@
-"""A user's own score: a function of true labels and answers that returns one number, or None where it is undefined."""
+"""A user's own score: a function of true labels and answers that returns one number, or None where it is
+undefined."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Function = Callable[..., Any]
 
 
 def from_file(text: str) -> Function:
-    """The function that `path/to/file.py:function` names. Raises UsageError: E111 for the file, E135 for the function."""
+    """The function that `path/to/file.py:function` names. Raises UsageError: E111 for the file, E135 for the
+    function."""
     file, _, name = text.rpartition(":")
     module = python_files.import_file(file)
     function = getattr(module, name, None)
@@ -36,16 +38,20 @@ def given_function(name: str, functions: Mapping[str, Function]) -> Function:
 
 
 def name_of(function: object) -> str:
-    """What a function is called. Raises UsageError (E135) for what cannot be called, or has no name, as a lambda has none."""
+    """What a function is called. Raises UsageError (E135) for what cannot be called, or has no name, as a
+    lambda has none."""
     name = getattr(function, "__name__", "")
     if not callable(function) or not name.isidentifier():
         what = "is no function" if not callable(function) else "has no name"
-        raise UsageError("E135", f"metrics are names and functions written with def; {excerpt(function)} {what}.")
+        raise UsageError(
+            "E135", f"metrics are names and functions written with def; {excerpt(function)} {what}."
+        )
     return name
 
 
 def record_key(name: str, function: Function) -> str:
-    """The score's name in metrics.jsonl. Of a function with `lower_is_better = True` lower values are the better ones."""
+    """The score's name in metrics.jsonl. Of a function with `lower_is_better = True` lower values are the
+    better ones."""
     return f"{OWN_LOWER if getattr(function, 'lower_is_better', False) else OWN}:{name}"
 
 
@@ -60,7 +66,9 @@ def checked_function(name: str, function: Function) -> Callable[[np.ndarray, np.
             result = function(y.copy(), answers.copy())
         except Exception as error:
             text = f"the metric '{name}' failed with {python_files.one_line(error)}"
-            remedy = "return None where it is undefined, such as where a client's test samples have one class only"
+            remedy = (
+                "return None where it is undefined, such as where a client's test samples have one class only"
+            )
             raise UsageError(
                 "E135", f"{text}; it is given y {list(y.shape)} and answers {list(answers.shape)}: {remedy}."
             ) from error
@@ -71,7 +79,10 @@ def checked_function(name: str, function: Function) -> Callable[[np.ndarray, np.
 
 def _number(name: str, result: Any) -> float | None:
     """One number; None for one that is not finite."""
-    size, expected = math.prod(getattr(result, "shape", ())), "it must return one number, or None where it is undefined"
+    size, expected = (
+        math.prod(getattr(result, "shape", ())),
+        "it must return one number, or None where it is undefined",
+    )
     if size != 1:
         raise UsageError("E135", f"the metric '{name}' returned {size} numbers; {expected}.")
     number = result.item() if hasattr(result, "item") else result

@@ -36,9 +36,13 @@ def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
     except DataError as error:
         raise DataError(error.code, f"{place}: {error.text}") from error
     except Exception as error:  # a damaged pickle can raise anything
-        raise DataError("E401", f"{place} is no whole pickle: {excerpt(str(error))}. Download it again.") from error
+        raise DataError(
+            "E401", f"{place} is no whole pickle: {excerpt(str(error))}. Download it again."
+        ) from error
     if not isinstance(value, dict):
-        raise DataError("E401", f"{place} holds a {type(value).__name__}, not a dictionary. Download it again.")
+        raise DataError(
+            "E401", f"{place} holds a {type(value).__name__}, not a dictionary. Download it again."
+        )
     return {key: v.values if isinstance(v, _Array) else v for key, v in value.items()}
 
 
@@ -107,7 +111,9 @@ _PICKLE_NAMES = {"_reconstruct": _Name(_Array), "ndarray": _Name(_array_class), 
 
 
 def _refusal(why: str) -> DataError:
-    return DataError("E411", f"this pickle is refused: {why}; only arrays of numbers are read. Download it again.")
+    return DataError(
+        "E411", f"this pickle is refused: {why}; only arrays of numbers are read. Download it again."
+    )
 
 
 PIXELS = 3 * 32 * 32
@@ -120,7 +126,9 @@ def cifar10(origin: OriginalFiles) -> OriginalSamples:
     """50,000 and 10,000 images of ten classes."""
     files = origin.files
     if files.named("test_batch.bin"):
-        train, test = (_binary_part(files, names, 1) for names in ([f"{b}.bin" for b in BATCHES], ["test_batch.bin"]))
+        train, test = (
+            _binary_part(files, names, 1) for names in ([f"{b}.bin" for b in BATCHES], ["test_batch.bin"])
+        )
         return _cifar_samples(train, test, _text_lines(files, "batches.meta.txt"))
     train, test = (_python_part(files, names, b"labels") for names in (BATCHES, ["test_batch"]))
     return _cifar_samples(train, test, _class_words(files, "batches.meta", b"label_names"))
@@ -142,23 +150,35 @@ def _python_part(files: Files, names: list[str] | tuple[str, ...], labels: bytes
     parts = [(name, read_pickle(files.read(name), f"{files.place}: {name}")) for name in names]
     x = [_check_part(batch.get(b"data"), f"{files.place}: {name}") for name, batch in parts]
     y = [
-        _label_numbers(batch.get(labels), len(rows), f"{files.place}: {name}") for (name, batch), rows in zip(parts, x)
+        _label_numbers(batch.get(labels), len(rows), f"{files.place}: {name}")
+        for (name, batch), rows in zip(parts, x)
     ]
     if labels == b"labels":
         return np.concatenate(x), np.concatenate(y), None
-    coarse = [_label_numbers(b.get(b"coarse_labels"), len(r), f"{files.place}: {n}") for (n, b), r in zip(parts, x)]
+    coarse = [
+        _label_numbers(b.get(b"coarse_labels"), len(r), f"{files.place}: {n}") for (n, b), r in zip(parts, x)
+    ]
     return np.concatenate(x), np.concatenate(y), np.concatenate(coarse)
 
 
 def _check_part(data: object, place: str) -> np.ndarray:
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        raise DataError("E411", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again.")
+    if (
+        not isinstance(data, np.ndarray)
+        or data.dtype != np.uint8
+        or data.ndim != 2
+        or data.shape[1] != PIXELS
+    ):
+        raise DataError(
+            "E411", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again."
+        )
     return data.reshape(-1, 3, 32, 32)
 
 
 def _label_numbers(labels: object, count: int, place: str) -> np.ndarray:
     if not isinstance(labels, list) or len(labels) != count or not all(type(v) is int for v in labels):
-        raise DataError("E411", f"{place} does not hold one label for each of its {count:,} images. Download it again.")
+        raise DataError(
+            "E411", f"{place} does not hold one label for each of its {count:,} images. Download it again."
+        )
     return np.array(labels, np.int64)
 
 
@@ -168,7 +188,10 @@ def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
     for name in names:
         content = files.read(name)
         if not content or len(content) % (PIXELS + labels):
-            text = f"{files.place}: {name} has {len(content):,} bytes, which are no records of {PIXELS + labels:,}"
+            text = (
+                f"{files.place}: {name} has {len(content):,} bytes, which are no records of"
+                f" {PIXELS + labels:,}"
+            )
             raise DataError("E411", f"{text}. Download it again.")
         whole.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
     rows = np.concatenate(whole)
@@ -193,7 +216,9 @@ def _cifar_samples(
     columns = {}
     if train[2] is not None and test[2] is not None:
         if max(train[2].max(), test[2].max()) >= len(coarse):
-            raise DataError("E411", f"a superclass has a number above {len(coarse) - 1}. Download the archive again.")
+            raise DataError(
+                "E411", f"a superclass has a number above {len(coarse) - 1}. Download the archive again."
+            )
         names = np.array(coarse)
         columns = {"superclass": (names[train[2]], names[test[2]])}
     return OriginalSamples(train[0], train[1], test[0], test[1], classes, columns)
@@ -202,15 +227,21 @@ def _cifar_samples(
 _ABOUT = ("www.cs.toronto.edu/~kriz/cifar.html", "")
 SETS = {
     "cifar10": Recipe(
-        "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)", *_ABOUT,
-        "cifar-10-python.tar.gz or cifar-10-binary.tar.gz, or the folder it unpacks to", cifar10, (50_000, 10_000),
+        "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)",
+        *_ABOUT,
+        "cifar-10-python.tar.gz or cifar-10-binary.tar.gz, or the folder it unpacks to",
+        cifar10,
+        (50_000, 10_000),
         {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
         hub=Hub("uoft-cs/cifar10", "img"),
     ),
     "cifar100": Recipe(
-        "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)", *_ABOUT,
-        "cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder it unpacks to", cifar100, (50_000, 10_000),
+        "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)",
+        *_ABOUT,
+        "cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder it unpacks to",
+        cifar100,
+        (50_000, 10_000),
         {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
         hub=Hub("uoft-cs/cifar100", "img", "fine_label"),
     ),
-}  # fmt: skip
+}

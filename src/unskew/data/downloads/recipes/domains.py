@@ -16,17 +16,26 @@ LARGEST_SET = 4 << 30
 
 
 def domains(origin: OriginalFiles) -> OriginalSamples:
-    """Images squashed to squares, uint8 [N, 3, size, size]; the column `domain`. Files in test/ folders are the test part."""
+    """Images squashed to squares, uint8 [N, 3, size, size]; the column `domain`. Files in test/ folders are
+    the test part."""
     if not origin.path.is_dir():
-        text = f"{origin.path} is no folder; unpack the archive, and give the folder with one folder for each domain"
+        text = (
+            f"{origin.path} is no folder; unpack the archive, and give the folder with one folder for each"
+            " domain"
+        )
         raise DataError("E411" if origin.path.exists() else "E402", f"{text}.")
     tree = read_tree(origin.path)
     ordered = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
     if ordered.sites is None:
-        raise DataError("E411", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/.")
+        raise DataError(
+            "E411", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/."
+        )
     paths = [f.path for f in ordered.files]
     if (size := 3 * origin.size**2 * len(paths)) > LARGEST_SET:
-        text = f"{len(paths):,} images of {origin.size} x {origin.size} take {size:,} bytes, and one file holds {LARGEST_SET:,}"
+        text = (
+            f"{len(paths):,} images of {origin.size} x {origin.size} take {size:,} bytes, and one file holds"
+            f" {LARGEST_SET:,}"
+        )
         raise DataError(
             "E411", f"{text}; take a smaller --size, or train from the folder itself: --data {origin.path}."
         )
@@ -34,7 +43,11 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
     def pixels(i: int) -> np.ndarray:
         return np.rint(read_image(paths[i], origin.size, "squash")[0].clip(0, 1) * 255).astype(np.uint8)
 
-    x, y, domain = np.stack(read_each(paths, pixels)), np.array(ordered.labels, np.int64), np.array(ordered.sites)
+    x, y, domain = (
+        np.stack(read_each(paths, pixels)),
+        np.array(ordered.labels, np.int64),
+        np.array(ordered.sites),
+    )
     test = np.array([f.part == "test" for f in ordered.files])
     if not test.any() or test.all():
         return OriginalSamples(x, y, None, None, ordered.classes, {"domain": (domain, None)})
@@ -48,9 +61,24 @@ _EXPECTS = "a folder with one folder for each domain, and in it one for each cla
 SETS = {
     name: Recipe(what, source, licence, _EXPECTS, domains, takes_size=True, hub=HUBS.get(name))
     for name, what, source, licence in (
-        ("office_caltech10", "photographs of ten objects in four domains (Gong et al., 2012)", "github.com/redhat12345/OfficeCaltechDomainAdaptation", ""),
-        ("pacs", "9,991 images of seven classes in four styles (Li et al., 2017)", "domaingeneralization.github.io", ""),
+        (
+            "office_caltech10",
+            "photographs of ten objects in four domains (Gong et al., 2012)",
+            "github.com/redhat12345/OfficeCaltechDomainAdaptation",
+            "",
+        ),
+        (
+            "pacs",
+            "9,991 images of seven classes in four styles (Li et al., 2017)",
+            "domaingeneralization.github.io",
+            "",
+        ),
         ("domainnet", "images of 345 classes in six styles (Peng et al., 2019)", "ai.bu.edu/M3SDA", ""),
-        ("digits5", "digits of five sources: MNIST, MNIST-M, SVHN, SynthDigits and USPS", "ai.bu.edu/M3SDA", ""),
+        (
+            "digits5",
+            "digits of five sources: MNIST, MNIST-M, SVHN, SynthDigits and USPS",
+            "ai.bu.edu/M3SDA",
+            "",
+        ),
     )
-}  # fmt: skip
+}

@@ -1,6 +1,7 @@
 """MNIST, Fashion-MNIST and EMNIST in the IDX format.
 
-A file: two zero bytes, 8 for bytes, the number of axes; the length of each axis as a big-endian 32-bit number; the bytes.
+A file: two zero bytes, 8 for bytes, the number of axes; the length of each axis as a big-endian 32-bit
+number; the bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ UNSIGNED_BYTES = 8
 FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-EMNIST = {"balanced": (112_800, 18_800), "letters": (124_800, 20_800), "digits": (240_000, 40_000), "byclass": (697_932, 116_323)}  # fmt: skip
+EMNIST = {
+    "balanced": (112_800, 18_800),
+    "letters": (124_800, 20_800),
+    "digits": (240_000, 40_000),
+    "byclass": (697_932, 116_323),
+}
 """Published numbers of training and test samples, by split."""
 
 
 def idx(content: bytes, axes: int, place: str) -> np.ndarray:
-    """The bytes of an IDX file, uint8, with so many axes. Raises DataError (E411) for another kind or length of file."""
+    """The bytes of an IDX file, uint8, with so many axes. Raises DataError (E411) for another kind or length
+    of file."""
     header = 4 + 4 * axes
     if len(content) < header or content[:4] != bytes((0, 0, UNSIGNED_BYTES, axes)):
         raise DataError("E411", f"{place} is no IDX file of bytes with {axes} axes. Download it again.")
@@ -36,7 +43,8 @@ def idx(content: bytes, axes: int, place: str) -> np.ndarray:
 
 
 def _pair(files: Files, begins: str) -> tuple[np.ndarray, np.ndarray]:
-    """(images [n, rows, columns], labels) of the two files whose names begin so; some copies have a dot for a hyphen."""
+    """(images [n, rows, columns], labels) of the two files whose names begin so; some copies have a dot for a
+    hyphen."""
     read = []
     for kind, axes in (("images", 3), ("labels", 1)):
         names = (f"{begins}-{kind}-idx{axes}-ubyte", f"{begins}-{kind}.idx{axes}-ubyte")
@@ -63,7 +71,9 @@ def emnist(origin: OriginalFiles) -> OriginalSamples:
     numbers, classes = _mapping(files, f"emnist-{split}-mapping.txt")
     for labels in (y, y_test):
         if unknown := sorted(set(np.unique(labels).tolist()) - set(numbers)):
-            raise DataError("E411", f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt.")
+            raise DataError(
+                "E411", f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt."
+            )
     place = np.zeros(max(numbers) + 1, np.int64)
     place[numbers] = np.arange(len(numbers))
     x, x_test = (np.ascontiguousarray(part.transpose(0, 2, 1))[:, None] for part in (x, x_test))
@@ -71,50 +81,89 @@ def emnist(origin: OriginalFiles) -> OriginalSamples:
 
 
 def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
-    """(the numbers of the labels, the characters they stand for), of lines such as `10 65`, or `1 65 97` for either case."""
+    """(the numbers of the labels, the characters they stand for), of lines such as `10 65`, or `1 65 97` for
+    either case."""
     try:
         lines = [
-            [int(v) for v in line.split()] for line in files.read(name).decode("ascii").splitlines() if line.strip()
+            [int(v) for v in line.split()]
+            for line in files.read(name).decode("ascii").splitlines()
+            if line.strip()
         ]
         numbers, classes = [line[0] for line in lines], tuple("/".join(map(chr, line[1:])) for line in lines)
     except (ValueError, IndexError, OverflowError) as error:
-        raise DataError("E411", f"{files.place}: {name} is no table of labels and characters ({error}).") from error
-    if not lines or min(numbers) < 0 or max(numbers) > 255 or len(set(numbers)) < len(numbers) or not all(classes):
-        raise DataError("E411", f"{files.place}: {name} is no table of labels and characters. Download it again.")
+        raise DataError(
+            "E411", f"{files.place}: {name} is no table of labels and characters ({error})."
+        ) from error
+    if (
+        not lines
+        or min(numbers) < 0
+        or max(numbers) > 255
+        or len(set(numbers)) < len(numbers)
+        or not all(classes)
+    ):
+        raise DataError(
+            "E411", f"{files.place}: {name} is no table of labels and characters. Download it again."
+        )
     return numbers, classes
 
 
-_FOUR = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")  # fmt: skip
+_FOUR = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
 _IDX = "the folder with train-images-idx3-ubyte.gz and the three files beside it"
 SETS = {
     "mnist": Recipe(
-        "70,000 handwritten digits, 28x28 (LeCun et al., 1998)", "yann.lecun.com/exdb/mnist", "", _IDX, mnist,
+        "70,000 handwritten digits, 28x28 (LeCun et al., 1998)",
+        "yann.lecun.com/exdb/mnist",
+        "",
+        _IDX,
+        mnist,
         (60_000, 10_000),
-        dict(zip(_FOUR, (
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        ))),
+        dict(
+            zip(
+                _FOUR,
+                (
+                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                ),
+            )
+        ),
         hub=Hub("ylecun/mnist"),
     ),
     "fashion_mnist": Recipe(
-        "70,000 grey images of clothing, 28x28 (Xiao et al., 2017)", "github.com/zalandoresearch/fashion-mnist", "MIT",
-        _IDX, mnist, (60_000, 10_000),
-        dict(zip(_FOUR, (
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        ))),
+        "70,000 grey images of clothing, 28x28 (Xiao et al., 2017)",
+        "github.com/zalandoresearch/fashion-mnist",
+        "MIT",
+        _IDX,
+        mnist,
+        (60_000, 10_000),
+        dict(
+            zip(
+                _FOUR,
+                (
+                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                ),
+            )
+        ),
         hub=Hub("zalando-datasets/fashion_mnist"),
     ),
     **{
         f"emnist_{split}": Recipe(
             f"handwritten characters, 28x28, the split {split} (EMNIST, Cohen et al., 2017)",
-            "www.nist.gov/itl/products-and-services/emnist-dataset", "",
-            "gzip.zip, or the folder it unpacks to", emnist, sizes,
+            "www.nist.gov/itl/products-and-services/emnist-dataset",
+            "",
+            "gzip.zip, or the folder it unpacks to",
+            emnist,
+            sizes,
         )
         for split, sizes in EMNIST.items()
     },
-}  # fmt: skip
+}

@@ -1,4 +1,5 @@
-"""LEAF's JSON files, `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`: FEMNIST by writer, Shakespeare by role.
+"""LEAF's JSON files, `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`: FEMNIST by writer,
+Shakespeare by role.
 
 Shakespeare is also read from a plain text in which a line `ROLE:` comes before what that role says.
 """
@@ -41,7 +42,8 @@ def femnist(origin: OriginalFiles) -> OriginalSamples:
 
 
 def shakespeare(origin: OriginalFiles) -> OriginalSamples:
-    """Codes of 80 characters, uint8 [N, 80], and the one after them; classes are the characters; the column `role`."""
+    """Codes of 80 characters, uint8 [N, 80], and the one after them; classes are the characters; the column
+    `role`."""
     files = origin.files
     jsons = [name for name in files.reading if name.endswith(".json")]
     if jsons:
@@ -52,10 +54,14 @@ def shakespeare(origin: OriginalFiles) -> OriginalSamples:
         texts = _windows(files)
     known = sorted({c for part in texts.values() for _, x, y in part for text in (*x, *y) for c in str(text)})
     if len(known) > 256:
-        raise DataError("E411", f"{files.place} holds {len(known)} different characters; is it the right text?")
+        raise DataError(
+            "E411", f"{files.place} holds {len(known)} different characters; is it the right text?"
+        )
     number = {c: i for i, c in enumerate(known)}
     parts = {
-        part: [(who, np.array([[number[c] for c in str(t)] for t in x], np.uint8), y) for who, x, y in clients]
+        part: [
+            (who, np.array([[number[c] for c in str(t)] for t in x], np.uint8), y) for who, x, y in clients
+        ]
         for part, clients in texts.items()
     }
     return _samples(parts, tuple(known), lambda label: number[label], "role")
@@ -66,7 +72,8 @@ def _format_error(text: Any) -> Any:
 
 
 def _parts(files: Files, read: Callable[[Any], Any]) -> dict[str, list[Client]]:
-    """The clients of "train" and "test" where the files lie in folders of these names, else all in "train"."""
+    """The clients of "train" and "test" where the files lie in folders of these names, else all in
+    "train"."""
     names = sorted(name for name in files.reading if name.endswith(".json"))
     if not names:
         raise DataError("E411", f"{files.place} holds no .json file; LEAF's preprocess.sh makes them.")
@@ -106,7 +113,8 @@ def _windows(files: Files) -> dict[str, list[Client]]:
                 parts[part].append((role, x, [piece[i + WINDOW] for i in starts]))
     if not parts["train"]:
         raise DataError(
-            "E411", f"{files.place}: {name} holds no role with more than {WINDOW} characters, as 'ROLE:' lines."
+            "E411",
+            f"{files.place}: {name} holds no role with more than {WINDOW} characters, as 'ROLE:' lines.",
         )
     return parts
 
@@ -130,13 +138,19 @@ def _samples(
 
 SETS = {
     "femnist": Recipe(
-        "handwritten characters of 62 classes, 28x28, with the writer of each (LEAF, Caldas et al., 2018; EMNIST)",
-        "github.com/TalwalkarLab/leaf", "", "the folder data/ that LEAF's preprocess.sh has made (JSON)", femnist,
+        "handwritten characters of 62 classes, 28x28, with the writer of each"
+        " (LEAF, Caldas et al., 2018; EMNIST)",
+        "github.com/TalwalkarLab/leaf",
+        "",
+        "the folder data/ that LEAF's preprocess.sh has made (JSON)",
+        femnist,
         hub=Hub("flwrlabs/femnist", label="character", columns={"writer_id": "writer"}),
     ),
     "shakespeare": Recipe(
         "lines of Shakespeare's roles, to predict the next character (McMahan et al., 2017; LEAF)",
-        "github.com/TalwalkarLab/leaf, or github.com/karpathy/char-rnn (input.txt)", "the text is in the public domain",
-        "the folder data/ that LEAF's preprocess.sh has made (JSON), or a text with lines ROLE:", shakespeare,
+        "github.com/TalwalkarLab/leaf, or github.com/karpathy/char-rnn (input.txt)",
+        "the text is in the public domain",
+        "the folder data/ that LEAF's preprocess.sh has made (JSON), or a text with lines ROLE:",
+        shakespeare,
     ),
-}  # fmt: skip
+}

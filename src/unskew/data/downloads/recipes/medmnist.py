@@ -10,9 +10,18 @@ from unskew.data.files.archives import read_archive
 from unskew.errors import DataError
 
 NAMES = (
-    "pathmnist", "dermamnist", "octmnist", "pneumoniamnist", "retinamnist", "breastmnist", "bloodmnist", "tissuemnist",
-    "organamnist", "organcmnist", "organsmnist",
-)  # fmt: skip
+    "pathmnist",
+    "dermamnist",
+    "octmnist",
+    "pneumoniamnist",
+    "retinamnist",
+    "breastmnist",
+    "bloodmnist",
+    "tissuemnist",
+    "organamnist",
+    "organcmnist",
+    "organsmnist",
+)
 
 
 def medmnist(origin: OriginalFiles) -> OriginalSamples:
@@ -37,11 +46,13 @@ def medmnist(origin: OriginalFiles) -> OriginalSamples:
 def _part(x: np.ndarray, y: np.ndarray, place: str) -> tuple[np.ndarray, np.ndarray]:
     if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or not len(x):
         raise DataError(
-            "E411", f"{place}: images are {x.dtype} {list(x.shape)}; expected uint8 [N, H, W] or [N, H, W, 3]."
+            "E411",
+            f"{place}: images are {x.dtype} {list(x.shape)}; expected uint8 [N, H, W] or [N, H, W, 3].",
         )
     if y.dtype.kind not in "ui" or y.size != len(x) or y.ndim > 2:
         raise DataError(
-            "E411", f"{place}: labels are {y.dtype} {list(y.shape)}; expected one whole number for each image."
+            "E411",
+            f"{place}: labels are {y.dtype} {list(y.shape)}; expected one whole number for each image.",
         )
     images = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     return images, y.reshape(-1).astype(np.int64)
@@ -49,8 +60,11 @@ def _part(x: np.ndarray, y: np.ndarray, place: str) -> tuple[np.ndarray, np.ndar
 
 SETS = {
     name: Recipe(
-        f"medical images of MedMNIST, the set {name} (Yang et al., 2023)", "medmnist.com",
-        "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0", f"{name}.npz, or the folder that holds it", medmnist,
+        f"medical images of MedMNIST, the set {name} (Yang et al., 2023)",
+        "medmnist.com",
+        "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0",
+        f"{name}.npz, or the folder that holds it",
+        medmnist,
     )
     for name in NAMES
-}  # fmt: skip
+}

@@ -35,7 +35,9 @@ def _part(files: Files, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     signals = [_numbers(files, f"Inertial Signals/{name}_{part}.txt", 128) for name in SIGNALS]
     y, subject = (_numbers(files, f"{kind}_{part}.txt", 1)[:, 0] for kind in ("y", "subject"))
     if len({len(rows) for rows in (*signals, y, subject)}) > 1:
-        raise DataError("E411", f"{files.place}: the files of the part '{part}' differ in length. Download it again.")
+        raise DataError(
+            "E411", f"{files.place}: the files of the part '{part}' differ in length. Download it again."
+        )
     return np.stack(signals, -1)[:, None], y.astype(np.int64) - 1, subject.astype(np.int64)
 
 
@@ -45,19 +47,27 @@ def _numbers(files: Files, name: str, columns: int) -> np.ndarray:
     try:
         rows = np.loadtxt(io.BytesIO(text), dtype=np.float32, ndmin=2, comments=None)
     except ValueError as error:
-        raise DataError("E411", f"{files.place}: {name} is no table of numbers: {error}. Download it again.") from error
+        raise DataError(
+            "E411", f"{files.place}: {name} is no table of numbers: {error}. Download it again."
+        ) from error
     if rows.shape[1:] != (columns,) or not np.isfinite(rows).all():
-        raise DataError("E411", f"{files.place}: {name} has not {columns} numbers in each line. Download it again.")
+        raise DataError(
+            "E411", f"{files.place}: {name} has not {columns} numbers in each line. Download it again."
+        )
     return rows
 
 
 SETS = {
     "uci_har": Recipe(
         "10,299 windows of a smartphone's nine signals, with the subject of each (Anguita et al., 2013)",
-        "archive.ics.uci.edu/dataset/240", "", "the zip archive, or the folder it unpacks to", uci_har, (7_352, 2_947),
+        "archive.ics.uci.edu/dataset/240",
+        "",
+        "the zip archive, or the folder it unpacks to",
+        uci_har,
+        (7_352, 2_947),
         {
             "UCI HAR Dataset.zip": "2045e435c955214b38145fb5fa00776c72814f01b203fec405152dac7d5bfeb0",
-            "human+activity+recognition+using+smartphones.zip": "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+            "human+activity+recognition+using+smartphones.zip": "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",  # noqa: E501
         },
     )
-}  # fmt: skip
+}

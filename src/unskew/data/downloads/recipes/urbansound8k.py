@@ -20,10 +20,13 @@ FORMAT = SoundFormat(22_050, 4.0, 1024)
 
 
 def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
-    """uint8 [N, 1, 64, 87], in decibels from 0 to 80; fold 10 is the test part; the columns `fold` and `recording`."""
+    """uint8 [N, 1, 64, 87], in decibels from 0 to 80; fold 10 is the test part; the columns `fold` and
+    `recording`."""
     table = origin.path / TABLE
     if not table.is_file():
-        raise DataError("E411", f"there is no {table}; unpack UrbanSound8K.tar.gz, and give the folder UrbanSound8K.")
+        raise DataError(
+            "E411", f"there is no {table}; unpack UrbanSound8K.tar.gz, and give the folder UrbanSound8K."
+        )
     try:
         with open(table, newline="", encoding="utf-8") as file:
             rows = [
@@ -31,7 +34,9 @@ def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
                 for r in csv.DictReader(file)
             ]
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise DataError("E411", f"{table} is not the table of UrbanSound8K ({error}). Download it again.") from error
+        raise DataError(
+            "E411", f"{table} is not the table of UrbanSound8K ({error}). Download it again."
+        ) from error
     if not rows or any("/" in name or "\\" in name for name, *_ in rows):
         raise DataError("E411", f"{table} names no files, or files elsewhere. Download it again.")
     paths = [origin.path / "audio" / f"fold{fold}" / name for name, fold, *_ in rows]
@@ -46,7 +51,8 @@ def urbansound8k(origin: OriginalFiles) -> OriginalSamples:
         )
     test = fold == TEST_FOLD
     columns = {
-        name: (v[~test], v[test] if test.any() else None) for name, v in (("fold", fold), ("recording", recording))
+        name: (v[~test], v[test] if test.any() else None)
+        for name, v in (("fold", fold), ("recording", recording))
     }
     parts = (x[test], y[test]) if test.any() else (None, None)
     return OriginalSamples(x[~test], y[~test], *parts, tuple(named[i] for i in range(len(named))), columns)
