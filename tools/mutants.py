@@ -114,7 +114,7 @@ def tests_of(mutant: Mutant, covered: CoverageData, rng: random.Random) -> list[
     """The tests that execute the mutant's line, or where only imports do, those that execute its file."""
     lines = covered.contexts_by_lineno(str(ROOT / mutant.path))
     names = set(lines.get(mutant.line, [])) - {""} or {name for tests in lines.values() for name in tests}
-    tests = sorted({name.split("|")[0] for name in names} - {""})
+    tests = sorted({name.rpartition("|")[0] for name in names} - {""})
     return tests if len(tests) <= MOST_TESTS else rng.sample(tests, MOST_TESTS)
 
 
@@ -122,9 +122,7 @@ def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
     """Whether one of these tests fails in a copy of the checkout with the mutant in it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
-        ignored = shutil.ignore_patterns(
-            ".git", ".venv*", "__pycache__", "runs", ".mutants", "site", ".mypy_cache"
-        )
+        ignored = shutil.ignore_patterns(".*", "__pycache__", "site")
         shutil.copytree(ROOT, copy, ignore=ignored)
         source = (ROOT / mutant.path).read_bytes()
         (copy / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
@@ -136,7 +134,9 @@ def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
             )
         except subprocess.TimeoutExpired:
             return True
-        return done.returncode in (1, 2)
+        if done.returncode > 2:  # pytest could not run these tests
+            raise RuntimeError(done.stderr.decode()[-2000:])
+        return done.returncode > 0
 
 
 def cover(folder: Path, words: list[str]) -> None:
