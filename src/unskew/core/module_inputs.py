@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unskew.data.samples.input_layout import Input, Layout
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Input, Layout
 
 ROWS_AT_ONCE = 10_000
 """Samples whose tokens are checked at once."""

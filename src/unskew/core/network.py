@@ -25,8 +25,8 @@ from unskew.core.modules import (
 )
 from unskew.core.passes import Around, CutPasses, HookedPasses, SequentialPasses, Tap
 from unskew.core.trees import Weights
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError, suggestion
+from unskew.formats.input_layout import Layout
 
 
 class Network:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core.modules import children, head_of
-from unskew.data.samples.input_layout import Layout
 from unskew.errors import UsageError
+from unskew.formats.input_layout import Layout
 
 Tap: TypeAlias = Callable[[str, Tensor], Tensor]
 """Called with a cut's name and the activation there; returns what the pass goes on with."""
