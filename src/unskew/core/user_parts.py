@@ -53,7 +53,7 @@ TRIP_ARGUMENTS = {
 }
 """The functions of a trip, with what they are called with."""
 _PLAIN_TYPES = (bool, int, float, str, tuple, dict)
-_BASE_CLASSES = ("Part", "Declared", "Configured", "object")
+_BASE_MODULES = ("unskew.core.part", "unskew.core.special_hooks", "unskew.core.description", "builtins")
 
 
 def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) -> None:
@@ -115,7 +115,7 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
     if not NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
         text = f"class {kind.__name__} is called {name!r}" if name else f"class {kind.__name__} has no name"
         raise UsageError("E121", f"{text}; give it one of letters, digits and '_', like name = 'mine'.")
-    mine = [k for k in kind.__mro__ if k.__name__ not in _BASE_CLASSES]
+    mine = [k for k in kind.__mro__ if k.__module__ not in _BASE_MODULES]
     for hook, switch in SWITCHES.items():
         if hook in overridden and not getattr(part, switch) and not any(switch in vars(k) for k in mine):
             raise UsageError(
