@@ -42,7 +42,7 @@ class Exchange(Protocol):
     where it is kept on this side; over a network it stays at the sites. sent, kept: names of weights that
     leave a client, and that stay on it; hooks: the Parts that say something at each hook. chance: where noise
     comes from that protects. remarks: what a user should know of how clients train, known after the first
-    round. resized: from here on fewer clients train side by side, after the device's memory was full; returns
+    round. reduce_lanes: lets fewer clients train side by side, after the device's memory was full; returns
     how many, 0 where there can be no fewer.
     """
 
@@ -60,7 +60,7 @@ class Exchange(Protocol):
 
     def remarks(self) -> list[tuple[str, str]]: ...
 
-    def resized(self) -> int: ...
+    def reduce_lanes(self) -> int: ...
 
     def close(self) -> None: ...
 
@@ -97,7 +97,7 @@ class LaneRetry:
                     raise
                 why = one_line(error)
             # not before here, where the error has gone and with it what its frames held in the GPU's memory
-            fewer = self.trainer.resized() if self.is_auto and start.t == 1 else 0
+            fewer = self.trainer.reduce_lanes() if self.is_auto and start.t == 1 else 0
             if not fewer:
                 raise StateError("E142", self._advice(start.t, why))
             text = (
@@ -143,8 +143,8 @@ class SecureSums:
     def remarks(self) -> list[tuple[str, str]]:
         return self.inner.remarks()
 
-    def resized(self) -> int:
-        return self.inner.resized()
+    def reduce_lanes(self) -> int:
+        return self.inner.reduce_lanes()
 
     def close(self) -> None:
         self.inner.close()

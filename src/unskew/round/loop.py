@@ -90,7 +90,7 @@ class Loop:
         self.affordable = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
         self.last = self.affordable
         self.ends: int | None = None
-        self.fitted = LaneRetry(trainer, run.lanes, run.settings.lanes == "auto", self._event)
+        self.lane_retry = LaneRetry(trainer, run.lanes, run.settings.lanes == "auto", self._event)
         self.audience = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else SeededSource(run.settings.seed)
@@ -133,7 +133,7 @@ class Loop:
         self.audience.round_begun(t, asked)
         start = self.down(state, t)
         private = self.store.fetch(answered)
-        replies = self.fitted.train(start, answered, private)
+        replies = self.lane_retry.train(start, answered, private)
         if t == 1:
             for code, text in self.trainer.remarks():
                 self._event(t, code, text)

@@ -73,7 +73,7 @@ def trainer_of(run: Run) -> Trainer:
         settings.workers or hardware.core_count(),
     )
     others = hardware.other_gpus(run.device)
-    trainer.elsewhere = run.elsewhere or (SeveralGpus(trainer, others) if others else None)
+    trainer.remote = run.remote or (SeveralGpus(trainer, others) if others else None)
     return trainer
 
 
