@@ -301,7 +301,5 @@ class LaneStep:
                 for t in (group[place] for group in groups if name in stays):
                     stays_G = self.axis.first(stays[name], step.active)
                     broadcastable = [*stays_G.shape, *[1] * (t.dim() - stays_G.dim())]
-                    tensors.append(
-                        (t, t.clone(), lanes.reshape([*lanes.shape, *[1] * (t.dim() - lanes.dim())]))
-                    )
+                    tensors.append((t, t.clone(), stays_G.reshape(broadcastable)))
         return tensors
