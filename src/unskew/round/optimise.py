@@ -6,7 +6,7 @@ or on a GPU a tensor, which recorded steps read. Within a round of S steps, s = 
 
     warm-up    (s + 1) / W                              for s < W = round(warmup S)
     constant   1                                        after it
-    cosine     (1 + cos(pi (s - W) / (S - W))) / 2      after it (Loshchilov and Hutter, ICLR 2017, no restarts)
+    cosine     (1 + cos(pi (s - W) / (S - W))) / 2      after it (Loshchilov and Hutter, ICLR 2017)
 
 Every optimiser here changes the weights in proportion to its learning rate, so the factor is applied to the
 change.
