@@ -353,7 +353,7 @@ class RunFolder:
             "data": self.data,
             "inputs": predictions.input_facts(self.run.federation),
             **({"ends": loop.ends} if loop.ends else {}),
-            **({} if self.run.device == "cpu" else {"lanes": loop.fitted.lanes}),
+            **({} if self.run.device == "cpu" else {"lanes": loop.lane_retry.lanes}),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         checkpoints.write(self.path / checkpoints.LATEST, tree, meta, keep=self.path / checkpoints.PREVIOUS)
