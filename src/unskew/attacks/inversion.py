@@ -18,7 +18,7 @@ from unskew.core import module_inputs
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.core.trees import Weights
-from unskew.data.samples.input_layout import Layout
+from unskew.formats.input_layout import Layout
 from unskew.round.run import Run
 
 Image = tuple[int, int, tuple[int, ...]]

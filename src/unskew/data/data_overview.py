@@ -24,10 +24,11 @@ from unskew.data.data_warnings import (
     target_outliers,
 )
 from unskew.data.samples.dataset import Dataset
-from unskew.data.samples.input_layout import Input
 from unskew.data.samples.intake import abbreviate, quantity
+from unskew.data.samples.packing import input_column
 from unskew.data.storage.sample_rows import Rows
 from unskew.errors import excerpt
+from unskew.formats.input_layout import Input
 from unskew.formats.specs import parse
 
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
@@ -157,7 +158,10 @@ def _input_facts(dataset: Dataset) -> list[dict[str, Any]]:
 def _input_ranges(dataset: Dataset | Federation) -> list[tuple[Input, list[float]]]:
     """Every input of a sample that has several, with its smallest and largest value."""
     assert dataset.layout
-    return [(e, _range_of(dataset.layout.column(dataset.x, i))) for i, e in enumerate(dataset.layout.inputs)]
+    return [
+        (e, _range_of(input_column(dataset.layout, dataset.x, i)))
+        for i, e in enumerate(dataset.layout.inputs)
+    ]
 
 
 def _value_text(dataset: Dataset | Federation) -> str:

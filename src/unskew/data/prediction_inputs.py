@@ -48,21 +48,18 @@ from unskew.data.parquet.table import (
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
 from unskew.data.readers.listing import find_listing
-from unskew.data.samples import input_layout as layouts
 from unskew.data.samples.conversion import map_npy
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
 from unskew.data.volumes.scans import find_series, holds_dicom, is_in_mask_folder, is_mask_name
 from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import Layout
 
 PARQUET_KINDS = ("table", "arrays", "images", "sounds")
 TABLE_KINDS = ("number", "text", "value")
 
 
-def read_parquet(
-    path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None
-) -> tuple[list[str], Any]:
+def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> tuple[list[str], Any]:
     """(where each sample stands, the samples [N, ...], or a dictionary of several inputs).
 
     form: how the training samples were made (`Intake.form`). layout: of samples with several inputs, which

@@ -18,6 +18,7 @@ from unskew.data.data_warnings import column_width
 from unskew.data.samples.conversion import DEPTHS, LARGE
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Note
+from unskew.data.samples.packing import input_column
 from unskew.data.storage.sample_rows import map_samples, moments, select_samples
 from unskew.errors import UsageError, excerpt
 
@@ -133,7 +134,7 @@ def _inputs_to_scale(dataset: Dataset, rows: np.ndarray, but_images: bool) -> It
     for i, each in enumerate(dataset.layout.inputs):
         if each.kind != "float32" or (but_images and each.is_image):
             continue
-        if why := _why(dataset.layout.column(rows[:], i).reshape(-1, *(each.shape or (1,)))):
+        if why := _why(input_column(dataset.layout, rows[:], i).reshape(-1, *(each.shape or (1,)))):
             yield each.name, why
 
 

@@ -32,7 +32,7 @@ from unskew.core.keys import numpy_key
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import strata
-from unskew.data.samples.input_layout import Layout
+from unskew.formats.input_layout import Layout
 
 FEWEST = 5
 """Samples behind a mean that leaves a site."""

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.data.samples.input_layout import Layout
+from unskew.formats.input_layout import Layout
 from unskew.methods.shared.sample_images import per_channel
 
 

@@ -27,9 +27,9 @@ from unskew.data.samples.dataset import (
     tenth_edges,
     tenth_names,
 )
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note
 from unskew.errors import DataError, printable
+from unskew.formats.input_layout import Layout
 
 SUMMARY_CLIENTS = 2000
 """Clients that `summary` lists at most."""

@@ -22,11 +22,11 @@ from unskew.data.kinds.masks import MaskOrigin
 from unskew.data.samples import conversion
 from unskew.data.samples.conversion import LARGE, array_of, bits_of, check_axes, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note, prefix_notes, quantity
-from unskew.data.samples.packing import are_inputs, layout_difference, pack
+from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.storage.duplicates import are_among, first_duplicates
 from unskew.errors import DataError
+from unskew.formats.input_layout import Layout
 
 COMPARED_SCALES, SCALE_RATIO = 1_000, 10.0
 """Samples whose mean sizes are compared, and how many times apart those of training and test samples may
@@ -241,7 +241,7 @@ def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> li
         return _scale_note(x, x_test)
     floats = [i for i, each in enumerate(inputs.inputs) if each.kind == "float32"]
     two = _evenly_spaced(x), _evenly_spaced(x_test)
-    columns = ((inputs.inputs[i].name, *(inputs.column(part, i) for part in two)) for i in floats)
+    columns = ((inputs.inputs[i].name, *(input_column(inputs, part, i) for part in two)) for i in floats)
     return [note for name, *both in columns for note in prefix_notes(f"input {name}", _scale_note(*both))]
 
 
@@ -323,5 +323,5 @@ def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:
     places = y.shape[1] if y.ndim == 2 else 0
     for i, each in enumerate(layout.inputs):
         if each.shape == (places,) and each.kind == "int64":
-            return layout.column(x, i)
+            return input_column(layout, x, i)
     return np.full((len(x), places if places in layout.lengths else 0), np.nan, np.float32)

@@ -24,12 +24,12 @@ from unskew.data.kinds.column_roles import label_column_in
 from unskew.data.kinds.images import channels_first, pixels_of
 from unskew.data.readers.raw_samples import RawSamples, class_names_of, numbering_note
 from unskew.data.samples.conversion import array_of, depth_of
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Note, quantity
 from unskew.data.samples.memory_budget import fits_memory, streaming_note
 from unskew.data.samples.packing import PackedSamples, pack, pack_to_layout
 from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, is_streamed
 from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import Layout
 
 SAMPLES_REREAD = 16
 """Samples, evenly spaced, that are read twice before anything trains."""

@@ -20,12 +20,12 @@ from unskew.data.files.archives import Archive, read_archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note, Topic, abbreviate
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.storage.npy_rows import is_unchanged_file, read_rows, write_rows
 from unskew.data.storage.sample_rows import Rows, is_streamed
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files
 
 FACTS_ARRAY = "unskew_facts"

@@ -18,11 +18,11 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import array_of, bits_of, sample_array, scale_samples
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note, abbreviate
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
 from unskew.data.storage.sample_rows import concatenate_samples
 from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import Layout
 
 ClassNames = tuple[str, ...]
 

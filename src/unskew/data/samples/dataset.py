@@ -21,10 +21,10 @@ from itertools import pairwise
 import numpy as np
 
 from unskew.data.samples import scaling
-from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import Intake, Note
 from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
 from unskew.errors import DataError, UsageError
+from unskew.formats.input_layout import Layout
 
 TENTHS = 10
 LARGEST_TARGET = 1e15

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
-from unskew.data.samples.input_layout import (
+from unskew.data.samples.intake import Note
+from unskew.data.samples.memory_budget import fits_memory, streaming_note
+from unskew.data.storage.npy_rows import npy_source
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, is_streamed, row_blocks, survey_rows
+from unskew.errors import DataError, excerpt
+from unskew.formats.input_layout import (
     KINDS,
     MOST_AXES,
     MOST_INPUTS,
@@ -26,11 +31,6 @@ from unskew.data.samples.input_layout import (
     Layout,
     is_misnamed,
 )
-from unskew.data.samples.intake import Note
-from unskew.data.samples.memory_budget import fits_memory, streaming_note
-from unskew.data.storage.npy_rows import npy_source
-from unskew.data.storage.sample_rows import Rows, Source, as_rows, is_streamed, survey_rows
-from unskew.errors import DataError, excerpt
 
 
 class LazyInputs(Source):
@@ -315,3 +315,11 @@ def archive_inputs_for(layout: Layout, archive: Mapping[str, Any], path: object)
         text = f"{path} holds input '{twice[0]}' twice, as '{twice[0]}' and behind 'x.'"
         raise DataError("E403", f"{text}; keep one of them.")
     return dotted
+
+
+def input_column(layout: Layout, x: np.ndarray, which: int) -> np.ndarray:
+    """One input of packed rows [N, D], as [N, numbers of the input]. Rows that are not in memory are read."""
+    _, start, end = list(layout.places)[which]
+    if not is_streamed(x):
+        return x[:, start:end]
+    return np.concatenate([x[rows][:, start:end] for rows in row_blocks(x.shape)])

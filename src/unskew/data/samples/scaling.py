@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unskew.data.samples.input_layout import Layout
 from unskew.data.storage.sample_rows import moments
+from unskew.formats.input_layout import Layout
 
 Constants: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """(mean, standard deviation) of every channel."""

@@ -322,7 +322,7 @@ class SiteExchange:
         """None: every site trains on a device of its own, and says itself what is to be said."""
         return []
 
-    def resized(self) -> int:
+    def reduce_lanes(self) -> int:
         """0: sites train one client each."""
         return 0
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core.module_inputs import split_inputs
-from unskew.data.samples.input_layout import Input, Layout
+from unskew.formats.input_layout import Input, Layout
 from unskew.runs.export.exported_model import ExportedModel, InputScaling
 
 INPUT_TYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
