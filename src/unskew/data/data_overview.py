@@ -1,5 +1,4 @@
-"""The overview of a data set or federation that a run prints before it trains: samples, values, classes,
-sites, notes.
+"""The overview of a data set or federation that a run prints before it trains.
 
 `table` gives the lines for a person, `facts` the values for a program, and `terminal` the facts of a
 federation with a map of labels: one row for each client, one column for each class.

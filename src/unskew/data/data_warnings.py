@@ -1,10 +1,9 @@
-"""Warnings about a data set that a user should read before training, and the statistics of each site behind
-them.
+"""Warnings about a data set that a user should read before training, and statistics of its sites.
 
 alike       names of classes or sites that differ in capitals or spaces alone, such as `Yes` and `yes`
-leaks       columns of a table that give the label away: one value for each class, or the target in other
-units imbalance   nearly all samples are of one class, so that a model that always answers it has a high
-accuracy outliers    a few targets of a regression make up most of the squared error
+leaks       columns of a table that give the label away: one value for each class, or the target rescaled
+imbalance   nearly all samples are of one class, so that a model that always answers it has a high accuracy
+outliers    a few targets of a regression make up most of the squared error
 sites       two sites whose values lie in very different ranges
 
 A column counts as a leak only if every sample that is examined agrees; a good predictor is none.

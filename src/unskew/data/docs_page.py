@@ -1,6 +1,4 @@
-"""The page docs/data-sets.md: the named sets, and every argument of a user's own data, partitions, feature
-shifts and availabilities.
-"""
+"""The page docs/data-sets.md: named sets, a user's own data, partitions, feature shifts and availabilities."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Samples without labels, read from files in the way the training samples were: the inputs of a model that
-predicts.
+"""Samples without labels, read as the training samples were: the inputs of a model that predicts.
 
 x.npy, or an .npz with x or one array      samples [N, ...] of the kind that the model was trained on
 a table                                    columns found by name, words encoded as in training

@@ -1,5 +1,4 @@
-"""A federation from a data set: training rows go to the clients, then validation rows, test rows and feature
-shifts.
+"""A federation from a data set: training, validation and test rows for every client, and feature shifts.
 
 A text names the skew: `kind:value,option=value+shift:strength`. The kind is a partition (a file of `skews/`),
 a shift changes the features (unskew.data.clients.shifts) and never the rows.

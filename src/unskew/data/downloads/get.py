@@ -1,5 +1,4 @@
-"""The command `unskew data get`: from the files that a user has downloaded to NAME.npz, which is read by its
-name, and NAME.md, its card.
+"""The command `unskew data get`: a user's downloaded files become NAME.npz, and NAME.md, its card.
 
 Letters: N samples, C classes.
 """

@@ -1,5 +1,4 @@
-"""The original files of a data set: those of a folder, a zip or tar archive, or a single file, and images in
-Parquet files.
+"""The original files of a data set: of a folder, a zip or tar archive, a single file, or Parquet files.
 
 Files are read into memory one at a time, and nothing is unpacked to disk. Archives come from elsewhere, so
 links and names that lead out of an archive are refused, and so is content that unpacks to far more than an

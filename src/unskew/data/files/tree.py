@@ -1,5 +1,4 @@
-"""The files of a folder, and what their paths say: the part of the data, the site, the class, and the mask of
-an image.
+"""The files of a folder, and what their paths say: part of the data, site, class, and the mask of an image.
 
 [site/] CLASS/file                        [train|test/] may stand at any depth above the file
 CLASS/site/file                           where the inner names differ from class to class

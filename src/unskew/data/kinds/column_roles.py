@@ -1,5 +1,4 @@
-"""Which column of a table holds the labels, the target, the sites, or the part of the set that a row belongs
-to.
+"""Which column of a table holds the labels, the target or the sites, and which one divides the rows.
 
     labels   the column that is named; else the first one called label, target, class, y ...; else the last
              column, unless it looks like dates, row numbers, or values to be predicted

@@ -1,5 +1,4 @@
-"""Labels in the forms in which people store them, as whole numbers from 0, truth values, or numbers to
-predict.
+"""Labels in the forms in which people store them, as class numbers, truth values or numbers to predict.
 
     words                   numbered in alphabetical order (whole numbers in theirs); they name the classes
     True, False; 0.0, 1.0   as 0 and 1

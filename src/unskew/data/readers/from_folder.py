@@ -1,5 +1,4 @@
-"""A data set from a user's files in folders: images by class, images with masks, sounds by class, or files
-that a CSV lists.
+"""A data set from files in folders: images by class, images with masks, sounds by class, or a CSV's files.
 
 Each file is decoded once. If the samples do not fit into memory they go to a scratch file, or are decoded
 again whenever they are needed.

@@ -1,5 +1,4 @@
-"""A data set from an object that returns one sample at a time: torch's Datasets and DataLoaders, Hugging
-Face's Datasets, and any other with a length and items.
+"""A data set from an object that returns one sample at a time, such as torch's and Hugging Face's Datasets.
 
 Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionary, an image is what Pillow
 makes, and the parts of a DataLoader are recognised by their names. A loader that changes the samples or their

@@ -1,6 +1,4 @@
-"""A data set from a user's medical volumes in folders, as slices: with masks, or with a class for each
-volume.
-"""
+"""A data set from medical volumes in folders, as slices: with masks, or with a class for each volume."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A table next to sounds or images that lists them by file name, with their labels, sites and further
-columns.
+"""A table next to sounds or images that lists them by file name, with labels, sites and further columns.
 
 Letters: N files.
 """

@@ -1,5 +1,4 @@
-"""Samples and labels as they were found, before either is converted: what every source of data gives, one for
-each client.
+"""Samples and labels before any conversion, as every source of data gives them, one set for each client.
 
 Sets may number their classes differently, as folders do if one of them lacks a class. Labels are therefore
 matched by the names of the classes when the sets of several clients become one.

@@ -1,5 +1,4 @@
-"""The volumes of a folder: the patient, site, mask or class of each, and which patients are held out for the
-test.
+"""The volumes of a folder: patient, site, mask or class of each, and which patients are held out.
 
 NIfTI files:
 
