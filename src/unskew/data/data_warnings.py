@@ -25,17 +25,17 @@ from unskew.data.storage.sample_rows import is_streamed, select_samples
 from unskew.errors import excerpt
 
 SITE_SAMPLES = 200
-"""Samples of a site, evenly spaced, of which the range of values is taken."""
+"""Number of evenly spaced samples of a site from which its range of values is computed."""
 RANGE_RATIO = 4.0
 """Ratio of two sites' ranges above which they count as differently scaled."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Training samples of a site. low, high: of their values; spread: the median over samples of the range of
-    one's values.
+    """The training samples of a site.
 
-    shares: of each class among the samples, or among the pixels of masks.
+    low, high: the smallest and largest value. spread: the median over samples of the range of a sample's
+    values. shares: the share of each class among the samples, or among the pixels of masks.
     """
 
     name: str
@@ -47,14 +47,15 @@ class Site:
 
 
 def site_column(dataset: Dataset | Federation) -> str:
-    """The column by which the set was divided, or else that a usual name says holds sites; "" without
+    """The column by which the set was divided, else the first with a usual name for sites; "" without
     either."""
     divided = dataset.intake.divided if dataset.intake else ""
     return divided if divided in dataset.columns else site_column_in(dataset.columns)
 
 
 def sites_of(data: Dataset | Federation) -> list[Site]:
-    """The sites of a set that has a column of them, or of a federation whose clients are sites; else none."""
+    """The sites of a set with a column of sites, or of a federation with clients that are sites; else
+    none."""
     if isinstance(data, Federation):
         return (
             [_site_of(data, data.name_of(k), rows) for k, rows in enumerate(data.train)]
@@ -89,13 +90,13 @@ def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
 
 
 def different_ranges(sites: list[Site]) -> tuple[Site, Site] | None:
-    """The sites of the smallest and the largest range of values if these differ more than fourfold."""
+    """The sites of the smallest and the largest range of values, if these differ more than fourfold."""
     varied = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
     return (varied[0], varied[-1]) if varied and varied[-1].spread > RANGE_RATIO * varied[0].spread else None
 
 
 def similar_names(dataset: Dataset | Federation) -> list[str]:
-    """A warning for the classes and for the sites of which some differ in capitals and spaces alone."""
+    """Warnings about classes or sites with names that differ only in capitals and spaces."""
     names: dict[str, Sequence[str]] = {} if dataset.target else {"classes": dataset.classes}
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         names["sites"] = dataset.labels.get(column, ())
@@ -109,7 +110,7 @@ def similar_names(dataset: Dataset | Federation) -> list[str]:
 
 
 def _first_similar(names: Sequence[str]) -> list[str]:
-    """The first names that are one without their capitals and spaces; none if all differ."""
+    """The first names that are equal without capitals and spaces; none if all differ."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault("".join(str(name).casefold().split()), []).append(str(name))
@@ -123,11 +124,11 @@ LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
 by chance."""
 PLURALS = {"has": "have", "is": "are", "tells": "tell"}
 LINE_TOLERANCE = 1e-5
-"""How far from a line numbers may lie, as a share of their range; float32 keeps seven digits."""
+"""Distance from a line that still counts as linear, as a share of the range; float32 has seven digits."""
 
 
 def leaks(dataset: Dataset | Federation) -> str:
-    """What to say of columns that tell the label, "" where none does, or where samples are not rows of
+    """The warning about columns that give the label away; "" if none does, or if samples are not rows of
     numbers."""
     if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
         return ""
@@ -160,7 +161,7 @@ def _leak_samples(x: np.ndarray) -> np.ndarray:
 
 
 def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
-    """(what a column is called, where its numbers begin in a sample, where they end)."""
+    """(name of a column, first and last position of its numbers in a sample)."""
     form = dataset.intake.form if dataset.intake else {}
     if dataset.layout:
         yield from ((f"input {e.name}", start, end) for e, start, end in dataset.layout.places if e.size == 1)
@@ -176,8 +177,8 @@ def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int
 
 
 def column_width(kinds: Sequence[str]) -> int:
-    """How many numbers a column of a table becomes. kinds: its words, none of a column of numbers; two of
-    them make one."""
+    """How many numbers a column of a table becomes. kinds: its words, empty for numbers; two words make
+    one number."""
     return 1 if len(kinds) in (0, 2) else len(kinds)
 
 
@@ -186,12 +187,12 @@ def _column_parts(x: np.ndarray, columns: list[tuple[str, int, int]]) -> Iterato
 
 
 def _column_codes(part: np.ndarray) -> np.ndarray:
-    """One number for each sample: that of a column of numbers, or which of a column's words it has, [n]."""
+    """One number for each sample, [n]: the column's number, or the index of its word."""
     return part[:, 0] if part.shape[1] == 1 else part.argmax(1).astype(np.float32)
 
 
 def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
-    """Which columns tell the labels, bool [D]; of several labels a sample, any one of them."""
+    """Which columns give the labels away, bool [D]; with several labels a sample, any one of the labels."""
     if numbers:
         return _are_linear(x_nD, y)
     tells = np.zeros(x_nD.shape[1], bool)
@@ -201,7 +202,7 @@ def _leaking(x_nD: np.ndarray, y: np.ndarray, numbers: bool) -> np.ndarray:
 
 
 def _one_value_each(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Which columns have the same value in all samples of a class, and another one in each class, bool
+    """Which columns have one value in all samples of a class, and a different value in each class, bool
     [D]."""
     _, first, place, count = np.unique(y, return_index=True, return_inverse=True, return_counts=True)
     if len(count) < 2 or len(y) < LEAK_MINIMUM or len(y) - count.max() < MINORITY_MINIMUM:
@@ -224,12 +225,13 @@ def _are_linear(x_nD: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 MAJORITY_SHARE = 0.9
-"""The share of samples of one class from which on a user is told."""
+"""The share of samples in one class above which a warning is given."""
 IMBALANCE_METRICS = "auroc,balanced_accuracy"
 
 
 def class_imbalance(data: Dataset | Federation) -> str:
-    """What to say of such a set, "" of any other, and where samples have no single class each."""
+    """The warning about a set with one dominant class; "" for any other set, or without a single class a
+    sample."""
     if data.target or data.several or data.masks or not len(data.y):
         return ""
     counts = np.bincount(data.y, minlength=len(data.classes))
@@ -246,16 +248,16 @@ def class_imbalance(data: Dataset | Federation) -> str:
 
 
 OUTLIER_SHARE = 0.01
-"""The share of the values that are held against all others."""
+"""The share of values that are compared with all others."""
 ERROR_SHARE = 0.9
-"""The share of the squared distances from the median from which on a user is told."""
+"""The share of the squared distances from the median above which a warning is given."""
 OUTLIER_MINIMUM = 50
-"""Of fewer values one may well be far from the others."""
+"""With fewer values, a single one may well be far from the others."""
 
 
 def target_outliers(data: Dataset | Federation) -> str:
-    """What to say of a regression whose farthest targets, one in a hundred, are nearly all of the spread; ""
-    of any other."""
+    """The warning about a regression in which the farthest hundredth of targets has nearly all of the
+    spread; "" for any other set."""
     if not data.target or len(data.y) < OUTLIER_MINIMUM:
         return ""
     y = np.asarray(data.y, dtype=np.float64)

@@ -47,10 +47,11 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
     y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a
     DataLoader over one; a list of pairs of a sample and its label, or of dictionaries that name both; a pair
-    (train, test) or a dictionary of train and test; or a list or dictionary of clients, each with any of
-    these, which is then divided as it came, also as (clients, test).
-    label, site: columns of a table. target: the number to predict: a column of a table, or what the labels
-    are called. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
+    (train, test) or a dictionary of train and test. A list or dictionary of these is one set for each client,
+    and so is (clients, test).
+    label, site: columns of a table. target: the number to predict: a column of a table, or a name for the
+    labels.
+    Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
     if isinstance(data, Federation | Dataset):
         return _check_named_columns(data, label or target, site)
@@ -78,7 +79,7 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
 
 
 class LabelSpec(NamedTuple):
-    """What is named: the column of labels, or what is predicted as a number."""
+    """The column of labels or the target that the user names."""
 
     label: str
     target: str
@@ -89,8 +90,8 @@ class LabelSpec(NamedTuple):
 
 
 def _read_sets(named: Sequence[tuple[str, Any]], wish: LabelSpec, beside: int = 0) -> list[RawSamples]:
-    """The samples of sets, each with its name; tables among them are read together. beside: bytes that others
-    take in memory."""
+    """The samples of named sets; tables among them are read together. beside: bytes that other sets take
+    in memory."""
     frames = {name: frame_columns(one, name) for name, one in named if is_frame(one)}
     tables = read_frames(frames, *wish) if frames else {}
     raws, held = list[RawSamples](), beside
@@ -102,7 +103,7 @@ def _read_sets(named: Sequence[tuple[str, Any]], wish: LabelSpec, beside: int = 
 
 
 def _has_columns(data: Any) -> bool:
-    """Whether samples, or those of the training part, have columns by which labels can be named."""
+    """Whether samples, or the training part, have columns in which labels can be named."""
     if isinstance(data, Mapping) and _is_split(data):
         return any(_has_columns(one) for one in data.values())
     if isinstance(data, tuple):
@@ -111,7 +112,7 @@ def _has_columns(data: Any) -> bool:
 
 
 def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
-    """The data. Raises DataError (E403) for a label or site that is named and is no column of theirs."""
+    """The data. Raises DataError (E403) if the label or site is not one of their columns."""
     if label:
         raise DataError(
             "E403",
@@ -130,10 +131,10 @@ def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> D
 def settings_of(
     data: Any, label: str = "", site: str = "", target: str = ""
 ) -> tuple[Dataset | Federation | str, dict[str, str]]:
-    """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew`
-    if divided).
+    """(the data, read unless they are a name or path; the settings that describe them: `data`, and `skew` if
+    the data are divided).
 
-    Raises as `take` does.
+    Raises the errors of `take`.
     """
     if isinstance(data, str | os.PathLike):
         named = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
@@ -147,8 +148,8 @@ def settings_of(
 
 
 def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
-    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is
-    none."""
+    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for
+    anything but a set."""
     data: Any = loader_dataset(given) if is_loader(given) else given
     check_instance(data)
     if isinstance(data, RawSamples):
@@ -175,8 +176,8 @@ def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
 
 
 def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSamples:
-    """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of
-    parts."""
+    """The set (x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number
+    of parts."""
     if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
         return _labelled_tables(data, wish)
     if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
@@ -194,7 +195,7 @@ def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSampl
 
 
 def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
-    """(x, y) or (x, y, x_test, y_test), of which x are DataFrames. Raises DataError (E403) for labels that
+    """The set (x, y) or (x, y, x_test, y_test), where x are DataFrames. Raises DataError (E403) if labels
     are named as well."""
     if wish.label:
         raise DataError(
@@ -212,12 +213,12 @@ def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
 
 
 def _is_labelled(x: Any, y: Any) -> bool:
-    """Whether it is several inputs with their labels, not a training and a test set."""
+    """Whether these are several inputs with their labels, not a training and a test set."""
     return not isinstance(y, tuple | Mapping) and not _is_set(y) and not is_frame(y) and are_inputs(x, y)
 
 
 def _are_clients(data: Any) -> bool:
-    """Whether it is a list or dictionary of sets, not of samples or arrays."""
+    """Whether this is a list or dictionary of sets, not of samples or arrays."""
     ones = data if isinstance(data, list) else list(data.values()) if _names_clients(data) else []
     return bool(ones) and all(_is_set(one) or is_frame(one) or is_pair(one) for one in ones)
 
@@ -227,12 +228,12 @@ def _names_clients(data: Any) -> bool:
 
 
 def _are_samples(data: list[Any]) -> bool:
-    """Whether it is a list of samples, each with its label."""
+    """Whether this is a list of samples, each with its label."""
     return bool(data) and all(map(is_sample, data))
 
 
 def _named_sets(data: Any) -> list[tuple[str, Any]]:
-    """The sets of clients, each with its name."""
+    """The clients' sets, each with its name."""
     if isinstance(data, list):
         return [(f"client-{i}", one) for i, one in enumerate(_numbered_clients(data))]
     names = list(map(str, _read_clients(data)))
@@ -250,7 +251,7 @@ def _memory_of(x: Any) -> int:
 
 
 def _is_set(data: Any) -> bool:
-    """Whether it hands out samples: it has items but is neither an array nor a collection of values."""
+    """Whether an object returns samples: it has items but is neither an array nor a collection of values."""
     if is_loader(data):
         return True
     return (
@@ -263,8 +264,8 @@ def _is_set(data: Any) -> bool:
 
 
 def _is_split(data: Mapping[str, Any]) -> bool:
-    """Whether it is the parts of one set. Raises DataError (E403) for parts of which none is the training
-    part, or two are one."""
+    """Whether this is a dictionary of the parts of one set. Raises DataError (E403) for parts without a
+    training part, or two of one kind."""
     parts = [PART_NAMES.get(str(name).lower(), "") for name in data]
     if parts and all(parts) and "train" not in parts:
         raise DataError(
@@ -281,8 +282,10 @@ def _is_split(data: Mapping[str, Any]) -> bool:
 
 
 def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSamples:
-    """Train and test as one; validation samples are left out and told. Raises DataError (E403) for two kinds
-    of test samples."""
+    """Training and test part as one set; validation samples are left out, with a note.
+
+    Raises DataError (E403) for two kinds of test samples.
+    """
     used = {
         PART_NAMES[str(name).lower()]: one
         for name, one in data.items()
@@ -308,7 +311,7 @@ def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSam
 
 
 def _read_archive(data: Mapping[str, Any]) -> RawSamples:
-    """Arrays by the names that an archive gives them."""
+    """The set from arrays with the names of an archive."""
     if not data:
         raise DataError(
             "E403", "an empty dictionary was given as data; give (x, y), or a set for each client."
@@ -323,7 +326,7 @@ def _read_archive(data: Mapping[str, Any]) -> RawSamples:
 
 
 def _read_clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Clients by name. Raises DataError (E403) for values that are no sets."""
+    """Clients by name. Raises DataError (E403) for values that are not sets."""
     for name, one in data.items():
         if not (
             isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)
@@ -344,7 +347,7 @@ def _numbered_clients(data: list[Any]) -> list[Any]:
 
 
 def is_pair(data: Any) -> bool:
-    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be
+    """Whether this is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be
     several inputs."""
     if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple):
         return len(getattr(data[1], "shape", ())) > 0 and are_inputs(*data)
@@ -357,7 +360,8 @@ def is_pair(data: Any) -> bool:
 
 
 def is_sample(data: Any) -> bool:
-    """Whether it is a sample with its label, one number or word: a pair, or a dictionary that names them."""
+    """Whether this is a sample with its label, one number or word: a pair, or a dictionary that names
+    them."""
     if isinstance(data, Mapping):
         label = data.get(label_column_in(data))
         return len(data) > 1 and label is not None and np.ndim(label) == 0
@@ -367,7 +371,7 @@ def is_sample(data: Any) -> bool:
 
 
 def check_instance(data: Any) -> None:
-    """Raises DataError (E403) for a class where a set of that class is needed."""
+    """Raises DataError (E403) if the object is a class of sets and not a set."""
     if isinstance(data, type):
         raise DataError(
             "E403",

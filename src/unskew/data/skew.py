@@ -54,8 +54,8 @@ class Skew:
 
     @staticmethod
     def parse(text: str) -> Skew:
-        """The skew that a text names. Raises UsageError (E103) for a kind or setting that does not exist or
-        fit."""
+        """The skew that a text names. Raises UsageError (E103) for an unknown kind or setting, or one out
+        of range."""
         dealt, *suffixes = text.split("+")
         spec = specs.parse(dealt.strip(), "skew", "E103")
         partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
@@ -73,12 +73,13 @@ def partition(
 ) -> Index:
     """The rows of every client.
 
-    y: classes [N], of a target the numbers, whose tenths stand for classes, of several labels truth values
-    [N, C], of which a sample's rarest label stands for its class, or masks [N, H, W]. samples: how many each
-    client has on average; clients * samples rows are drawn first, by class. With `domain` and `column`, which
-    have their own number of clients, it is the most a client keeps; with `pathological:C`, how many it has.
-    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for what cannot be dealt out,
-    E407 for a column that does not exist.
+    y: classes [N]; or targets, dealt by tenth; or several labels a sample, bool [N, C], dealt by the rarest
+    label; or masks [N, H, W].
+    samples: the mean number of samples of a client; clients * samples rows are drawn first, by class. With
+    `domain` and `column`, which define the number of clients, it is the most that a client keeps; with
+    `pathological:C`, the number of each client.
+    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for an infeasible request, E407
+    for a column that does not exist.
     """
     kind = Skew.parse(text).partition
     if not len(y):
@@ -119,7 +120,7 @@ def deal_tests(y_test: np.ndarray, counts_KC: np.ndarray, rng: np.random.Generat
 def largest_remainder_exact(n: int, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Whole numbers that add up to n, in proportion to whole weights above 0, computed exactly in integers.
 
-    What is missing after rounding down goes to the largest remainders, one each, ties at random.
+    The units missing after rounding down go to the largest remainders, one each, ties at random.
     """
     whole, rest = np.divmod(n * weights, weights.sum())
     missing = n - int(whole.sum())
@@ -144,11 +145,11 @@ def build(
 ) -> Federation:
     """A set dealt out to clients.
 
-    The test set is dealt to the clients in proportion to their training samples of each class, or tenth of a
-    target; where the skew makes clients of a column, by that column.
+    The test set is dealt in proportion to each client's training samples of each class, or tenth of a target.
+    If the clients are the values of a column, test samples are dealt by that column.
     skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back,
-    rounded down, so that a client with few samples trains on all of them. reserve: samples of each class that
-    the server keeps for itself, taken out first.
+    rounded down, so that a client with few samples trains on all of them. reserve: number of samples of each
+    class that the server keeps; they are taken out first.
     Raises UsageError (E103, E109) and DataError (E406, E407) as `partition` does.
     """
     if not 0 <= validation < 1:
@@ -179,7 +180,8 @@ def build(
 
 
 def _group_counts(federation: Federation) -> np.ndarray:
-    """Training samples of every client and group by which test samples are dealt, int64 [K, groups]."""
+    """Training samples of every client and group, int64 [K, groups]; test samples are dealt by these
+    groups."""
     if federation.masks:
         return federation.sizes[:, None]
     if not federation.several:
@@ -228,15 +230,15 @@ def _reserve_rows(dataset: Dataset, each: int, rng: np.random.Generator) -> np.n
 
 
 def _client_names(dataset: Dataset, by_column: Column) -> tuple[str, ...]:
-    """The clients' names: those of the column's values, or `column-value`."""
+    """The clients' names: the names of the column's values, or `column-value`."""
     names = dataset.labels.get(by_column.column)
     values = by_column.values(dataset.columns)
     return tuple(names[int(v)] if names else f"{by_column.column}-{v}" for v in values)
 
 
 def _tests_by_column(dataset: Dataset, by_column: Column) -> Index | None:
-    """Test rows by client; values that only the test set has belong to no client. None if no row belongs to
-    any."""
+    """Test rows by client. Values that only the test set has belong to no client; None if no row belongs
+    to one."""
     column = dataset.test_columns.get(by_column.column)
     if column is None:
         return None
@@ -247,7 +249,7 @@ def _tests_by_column(dataset: Dataset, by_column: Column) -> Index | None:
 
 
 def _split_validation(index: Index, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """(the rows that are left, a random share of each client's rows)."""
+    """(the remaining rows, a random share of each client's rows)."""
     order = np.lexsort((rng.random(len(index.rows)), index.owner))
     place = np.arange(len(order)) - index.offsets[:-1][index.owner]
     held = np.zeros(len(order), dtype=bool)

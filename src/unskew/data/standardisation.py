@@ -22,27 +22,26 @@ from unskew.data.storage.sample_rows import map_samples, moments, select_samples
 from unskew.errors import UsageError, excerpt
 
 UNSCALED_ABOVE = 5.0
-"""A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie
-below."""
+"""A channel with a mean or standard deviation above this counts as unscaled; images and standardised
+columns lie below."""
 UNSCALED_BELOW = 0.02
-"""Standard deviation below which all channels count as unscaled, such as 12-bit images in files of 16
-bits."""
+"""If all standard deviations are below this, the channels count as unscaled, such as 12-bit images in
+16-bit files."""
 SCALE_RATIO = 30.0
-"""How many times the smallest standard deviation of columns the largest may be, for the columns to count as
-scaled."""
+"""Largest ratio of the columns' standard deviations at which the columns count as scaled."""
 SCALE_SAMPLES = 5_000
-"""Samples by which it is judged whether all need standardising."""
+"""Number of samples from which the need of standardising is judged."""
 
 
 def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dataset:
-    """The set scaled by its constants. always: also where it has none, or where its samples seem to be
-    scaled.
-    but_images: images among several inputs stay as they are.
+    """The set scaled by its constants.
 
-    Of several inputs each is scaled by its own channels, and whether it needs that is judged of each by
-    itself: a channel of one says nothing of another. Whole numbers and truth values stay as they are.
-    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be
-    scaled, or none of its several inputs are floats.
+    always: also scale a set without constants, or one that seems to be scaled. but_images: leave images among
+    several inputs as they are.
+    Several inputs are scaled separately, channel by channel, and each only if it needs scaling. Whole numbers
+    and truth values stay as they are.
+    Raises UsageError (E109) if constants are asked for and the set is a mapped file too large to be scaled,
+    or none of its several inputs are floats.
     """
     if dataset.layout and dataset.mean is None:
         return _standardise_inputs(dataset, always, but_images)
@@ -66,8 +65,8 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
 
 
 def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
-    """A set of several inputs, of which all floats are standardised, or those that need it; or none that is
-    an image."""
+    """A set with several inputs, standardised: all floats, or those that need it, images excepted if
+    `but_images`."""
     assert dataset.layout
     floats = [each.name for each in dataset.layout.inputs if each.kind == "float32"]
     if always and not floats:
@@ -92,7 +91,7 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
-    """The set in the whole numbers that it came in, for a model that looks them up: scaling by 255 or 65,535
+    """The set in the whole numbers of its source, for a model that looks them up: scaling by 255 or 65,535
     is undone."""
     intake = dataset.intake
     bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype and dataset.x.ndim > 2 else None
@@ -107,15 +106,15 @@ def undo_scaling(dataset: Dataset) -> Dataset:
 
 
 def _whole_numbers(x: np.ndarray, bits: int) -> np.ndarray:
-    """The whole numbers of so many bits that samples in [0, 1] were made of."""
+    """The whole numbers of this many bits from which samples in [0, 1] were made."""
     return np.rint(x * np.float32((1 << bits) - 1))
 
 
 def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
-    """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked
-    at.
+    """The reason why the samples need standardising, "" if they do not. Large sets are judged by evenly
+    spaced samples.
 
-    but_images: images among several inputs are not judged.
+    but_images: do not judge images among several inputs.
     """
     rows = _scale_samples(dataset)
     if not dataset.layout:
@@ -128,7 +127,7 @@ def _scale_samples(dataset: Dataset) -> np.ndarray:
 
 
 def _inputs_to_scale(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[tuple[str, str]]:
-    """(name, why it needs standardising) of the inputs of floats that do."""
+    """(name, reason) of the float inputs that need standardising."""
     assert dataset.layout
     for i, each in enumerate(dataset.layout.inputs):
         if each.kind != "float32" or (but_images and each.is_image):
@@ -143,8 +142,7 @@ def has_columns(dataset: Dataset | Federation) -> bool:
 
 
 def column_names(dataset: Dataset | Federation) -> list[str]:
-    """What the numbers of a row are called: by the columns of the table that they come from, else by their
-    places."""
+    """The names of the numbers of a row: those of the table's columns, else their positions."""
     form = dataset.intake.form if dataset.intake else {}
     if form.get("kind") != "table":
         return list(map(str, range(dataset.shape[0])))
@@ -152,8 +150,8 @@ def column_names(dataset: Dataset | Federation) -> list[str]:
 
 
 def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
-    """Why these samples [n, channels, ...] need standardising, "" if they do not. columns: what channels are
-    called."""
+    """The reason why these samples [n, channels, ...] need standardising, "" if they do not. columns:
+    names of the channels."""
     word = "channel" if columns is None else "column"
     names = columns or list(map(str, range(rows.shape[1])))
     mean, std = moments(rows)
@@ -177,8 +175,10 @@ def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
 
 
 def _column_scales(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: Sequence[str]) -> str:
-    """Why columns [N, columns] on different scales need standardising; those that are constant, or 0 and 1,
-    do not count."""
+    """The reason why columns [N, columns] on different scales need standardising, "" if they do not.
+
+    Columns that are constant, or 0 and 1, are ignored.
+    """
     varying = np.flatnonzero((std > 1e-6 * np.abs(mean)) & ~((rows == 0) | (rows == 1)).all(0))
     if len(varying) < 2:
         return ""

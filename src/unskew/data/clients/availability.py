@@ -1,7 +1,7 @@
 """Which clients take part in a round, named by one text: `kind:value,option:value`.
 
-A kind says who is asked and who of them answers; options add drops, deadlines, quorums and new draws. Every
-method sees the same absences, and time is virtual.
+A kind decides which clients are asked and which of them answer; options add drops, deadlines, quorums and new
+draws. Every method sees the same absences, and time is virtual.
 Letters: K clients, t the round.
 """
 
@@ -21,13 +21,13 @@ from unskew.errors import DataError, UsageError, excerpt
 from unskew.formats import arguments, specs
 
 Rng = Callable[[int], np.random.Generator]
-"""rng(t) is a new generator for round t, always the same one."""
+"""rng(t) is a new generator for round t, always seeded alike."""
 
 
 @dataclass(frozen=True)
 class PresenceDraw:
-    """Clients asked in a round, ascending. there: whether each answers, bool; seconds: after how long, or
-    None."""
+    """The clients asked in a round, ascending. there: bool, whether each answers. seconds: the time until
+    each answer, or None."""
 
     asked: np.ndarray
     there: np.ndarray
@@ -44,17 +44,17 @@ class Presence:
 
     @property
     def independent(self) -> float | None:
-        """The probability with which a client is asked, independently of all others and of other rounds; None
-        where it is not."""
+        """The probability of being asked, independent of all other clients and rounds; None if clients are
+        not independent."""
         return None
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
-        """Who is there in round t of K clients. generator: round t's, from which later draws follow on."""
+        """The clients of round t, of K. generator: round t's generator, from which later draws continue."""
         raise NotImplementedError
 
     def check(self, K: int, rounds: int) -> None:
-        """Raises DataError (E408) where it speaks of other clients or rounds than a run of K clients and so
-        many rounds has."""
+        """Raises DataError (E408) if the settings name clients or rounds that a run of K clients and
+        `rounds` rounds lacks."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Trace(Presence):
 
     file: Annotated[str, "the path of the file"]
     seconds: dict[int, dict[int, float]] = field(init=False, repr=False, compare=False)
-    """By round and client."""
+    """Seconds until the answer, by round and client."""
     name = "trace"
     value = ("file",)
     example = "trace:FILE.csv"
@@ -180,8 +180,8 @@ class Trace(Presence):
         )
 
     def check(self, K: int, rounds: int) -> None:
-        """A client that is counted from 1 would answer as the next one, and after the last line nobody trains
-        any more."""
+        """Raises DataError (E408) for a trace that does not fit: clients counted from 1 would be shifted
+        by one, and rounds after the last line would have no clients."""
         client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
         if client >= K:
             text = (
@@ -194,8 +194,8 @@ class Trace(Presence):
 
 
 def read_trace(path: Path) -> dict[int, dict[int, float]]:
-    """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it
-    is no trace."""
+    """Seconds by client, by round. Raises UsageError (E111) for a missing file, DataError (E408) if it is
+    no trace."""
     rounds: dict[int, dict[int, float]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -223,7 +223,7 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
 
 
 def draw_distinct(K: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """`size` distinct random numbers below K, ascending; O(size) where size is small beside K."""
+    """`size` distinct random numbers below K, ascending; O(size) if size is small compared with K."""
     if size * 4 > K:
         return np.sort(generator.permutation(K)[:size])
     numbers = np.unique(generator.integers(K, size=size))
@@ -239,12 +239,13 @@ PRESENCE_KINDS: dict[str, type[Presence]] = specs.by_name(
 
 
 REDRAWS = 1000
-"""Draws of a round at most, with `redraw`."""
+"""Maximal number of draws of a round, with `redraw`."""
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """Client ids, ascending, int64: who was asked, who answered in time, who answered too late."""
+    """Client ids, int64, ascending: those asked, those that answered in time, and those that answered too
+    late."""
 
     asked: np.ndarray
     answered: np.ndarray
@@ -253,7 +254,7 @@ class Attendance:
 
 @dataclass(frozen=True)
 class Options:
-    """What may follow every kind, after commas."""
+    """The options that may follow any kind, after commas."""
 
     drop: Annotated[float, Ge(0), Le(1), "probability that a client that was asked fails"] = 0.0
     redraw: Annotated[bool, "draw again until somebody answers"] = False
@@ -275,9 +276,9 @@ class Availability:
 
     @staticmethod
     def parse(text: str) -> Availability:
-        """The availability that a text names; a text of options alone is `full` with these options.
+        """The availability that a text names; a text of options alone means `full` with these options.
 
-        Raises UsageError: E124 for what does not exist or does not fit, E111 for a trace that is not there;
+        Raises UsageError: E124 for an unknown or unfitting kind or option, E111 for a missing trace;
         DataError (E408) for a file that is no trace.
         """
         spec = specs.parse(text, "availability", "E124")
@@ -291,16 +292,16 @@ class Availability:
 
     @property
     def independent(self) -> float | None:
-        """The probability with which a client is asked, whatever others do; None where whether it counts
-        depends on others.
+        """The probability of being asked, independent of all other clients; None if they depend on each
+        other.
 
-        Clients that fail or come too late do so by themselves, so that it is an upper bound for them.
+        Clients that fail or come too late do so independently, so for them the probability is an upper bound.
         """
         tied = self.options.redraw or self.options.quorum > 1
         return None if tied else self.presence.independent
 
     def who(self, t: int, K: int, rng: Rng) -> Attendance:
-        """Who takes part in round t of K clients. O(answers) for `sample`."""
+        """The clients that take part in round t, of K. O(answers) for `sample`."""
         attendance = self._once(t, K, rng)
         for attempt in range(1, REDRAWS if self.options.redraw else 1):
             if len(attendance.answered):
@@ -326,14 +327,14 @@ class Availability:
 
 
 def without_trace(text: str) -> str:
-    """The text, or that of `full` in place of a trace: of a file that somebody else has named, and that
-    nobody here may open.
+    """The text, with `full` in place of a trace: another machine named the file, and no file may be opened
+    for it here.
 
-    Raises UsageError (E124) for a text that cannot be taken apart.
+    Raises UsageError (E124) for a text that cannot be parsed.
     """
     return Full.name if specs.parse(text, "availability", "E124").kind == Trace.name else text
 
 
 def _next_draw(rng: Rng, attempt: int) -> Rng:
-    """Other generators for another draw of the same rounds."""
+    """Different generators for another draw of the rounds."""
     return lambda t: np.random.default_rng([int(rng(t).integers(2**62)), attempt])

@@ -1,4 +1,4 @@
-"""Feature skew without a download: every client sees the data through its own device.
+"""Feature skew without a download: every client sees the data through a device that differs from the others'.
 
 A suffix of the skew, `iid+gamma:0.5`, names the kind and its strength s; several may follow each other.
 Client k has a level u_k in (-1, 1), spread evenly over clients by the golden ratio: u_k = 2 frac((k + 1/2)
@@ -31,7 +31,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Client:
-    """Who looks at the samples. stream: which of the client's independent noises is drawn."""
+    """The client that sees the samples. stream: which of the client's independent noises is drawn."""
 
     id: int
     stream: int = 0
@@ -55,8 +55,8 @@ class Shift:
     def seen(self, x: np.ndarray, client: Client, unit: bool) -> np.ndarray:
         """Samples [n, channels, ...] as this client sees them, float32; x itself is not changed.
 
-        unit: whether values lie in [0, 1], where they are then kept.
-        Raises UsageError (E103) where samples of this shape and range cannot be changed this way.
+        unit: whether values lie in [0, 1]; they are then clipped to that range.
+        Raises UsageError (E103) if the shift does not apply to samples of this shape and range.
         """
         self.check(x.shape[1:], unit)
         shifted = self.apply(x, client)
@@ -65,11 +65,11 @@ class Shift:
         return np.clip(shifted, 0, 1).astype(np.float32) if unit else shifted.astype(np.float32)
 
     def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        """The formula, before values are kept in their range."""
+        """The shifted samples, before they are clipped."""
         raise NotImplementedError
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
-        """Raises UsageError (E103) where samples of this shape and range cannot be changed this way."""
+        """Raises UsageError (E103) if the shift does not apply to samples of this shape and range."""
 
     def require_images(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 3:
@@ -178,7 +178,7 @@ class Rotate90(Shift):
 
 
 def _smooth(x: np.ndarray, bell: np.ndarray, axis: int) -> np.ndarray:
-    """x averaged along one axis with these weights; beyond the border its pixels repeat."""
+    """x averaged along one axis with these weights; the pixels at the border are repeated beyond it."""
     reach, n = len(bell) // 2, x.shape[axis]
     places = np.clip(np.arange(n)[:, None] + np.arange(-reach, reach + 1), 0, n - 1)
     mix = np.zeros((n, n), dtype=np.float32)
@@ -191,19 +191,18 @@ SHIFTS: dict[str, type[Shift]] = specs.by_name([Brightness, Contrast, Gamma, Noi
 
 
 View = Callable[[np.ndarray], np.ndarray]
-"""What gives of samples [n, ...] a part of each as a view, [n, ...]."""
+"""A function from samples [n, ...] to a view of a part of each, [n, ...]."""
 
 
 def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -> Federation:
-    """The federation with every client's training, validation and test samples changed by the shifts, in
-    their order.
+    """The federation with all clients' training, validation and test samples changed by the shifts, in their
+    order.
 
-    Every client then has samples of its own: a row that two clients shared becomes two. What the server holds
-    back stays as it is. Of several inputs images of floats are changed, and others are not: a device of its
-    own sees these alone.
+    Every client then has separate samples: a row that two clients shared becomes two. The server's reserved
+    samples do not change. Of several inputs only images of floats are changed.
     dataset: the set from which the federation was made.
-    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples that a shift cannot change,
-    or without any image among several inputs.
+    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples to which a shift does not
+    apply, or if none of several inputs is an image.
     """
     f = federation
     views = _image_views(f, shifts)
@@ -244,8 +243,10 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
 
 
 def _image_views(f: Federation, shifts: Sequence[Shift]) -> list[View]:
-    """What a device sees of samples: all of them, or of several inputs each image. Raises UsageError (E103)
-    where none is one."""
+    """Views of the parts of a sample that a device sees: all of it, or each image of several inputs.
+
+    Raises UsageError (E103) if no input is an image.
+    """
     if not f.layout:
         return [lambda x: x]
     images = f.layout.images

@@ -26,16 +26,16 @@ from unskew.data.storage.sample_rows import as_rows, is_streamed, moments
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
-"""Bytes of a memory-mapped file above which its rows are read when they are wanted, if not a quarter of the
-memory is less."""
+"""Size in bytes above which a memory-mapped file is read row by row; a quarter of the memory, if that is
+less."""
 DEPTHS = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
-"""Bits of the types that are scaled."""
+"""The number of bits of each type that is scaled."""
 
 
 def array_of(values: Any) -> np.ndarray:
     """An array from an array, a tensor on any device, a column of a table, or a list.
 
-    Raises DataError (E403) for lists of unequal lengths and for what has no values in order.
+    Raises DataError (E403) for lists of unequal lengths and for objects without ordered values.
     """
     if hasattr(values, "detach"):
         if str(values.layout) != "torch.strided":
@@ -88,7 +88,7 @@ def array_of(values: Any) -> np.ndarray:
 
 
 def unequal_shapes(values: Any) -> str:
-    """What to say of samples of unequal shapes."""
+    """A description of samples of unequal shapes, for a message; "" if they are equal."""
     shapes = [np.shape(v) if not isinstance(v, list | tuple) else (len(v),) for v in values]
     other = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
     if not other:
@@ -100,10 +100,10 @@ def unequal_shapes(values: Any) -> str:
 
 
 def sample_array(x: Any, name: str) -> np.ndarray:
-    """Numbers [N, ...] as they are, from an array, a tensor or the path of a .npy file, which stays mapped.
+    """Numbers [N, ...] from an array, a tensor or the path of a .npy file, which stays mapped.
 
-    name: of the set, for the message.
-    Raises DataError: E403 for what is no array of numbers, E401 and E402 for the file.
+    name: name of the set, for the message.
+    Raises DataError: E403 for anything but an array of numbers, E401 and E402 for the file.
     """
     if is_streamed(x):
         return x
@@ -122,12 +122,13 @@ def sample_array(x: Any, name: str) -> np.ndarray:
 
 
 def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
-    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N,
-    columns].
+    """Samples as float32: uint8 / 255, uint16 / 65,535. Other types and columns [N, columns] keep their
+    values.
 
-    Of a large mapped file, rows are read when they are wanted (unskew.data.storage.sample_rows), and scaled
-    then; a smaller one is copied into memory, so that what becomes of the file changes nothing. Raises
-    DataError (E403) for a large mapping that was changed in memory.
+    The rows of a large mapped file are read and scaled when they are needed
+    (unskew.data.storage.sample_rows). A smaller file is copied into memory, so later changes of the file have
+    no effect.
+    Raises DataError (E403) for a large mapping that was changed in memory.
     """
     if is_streamed(x):
         return x
@@ -155,7 +156,7 @@ def is_large(x: np.ndarray) -> bool:
 
 
 def is_mapped(x: Any) -> bool:
-    """Whether an array lies in a file that is mapped into memory, or is a view of one that does."""
+    """Whether an array, or the array that it is a view of, is mapped from a file."""
     while isinstance(x, np.ndarray):
         if isinstance(x, np.memmap):
             return True
@@ -164,14 +165,12 @@ def is_mapped(x: Any) -> bool:
 
 
 def bits_of(x: np.ndarray) -> int | None:
-    """Of samples that are scaled, how many bits their values have; None for others, among them columns of
-    numbers."""
+    """The number of bits of samples that are scaled; None for others, such as columns of numbers."""
     return depth_of(x.dtype) if x.ndim > 2 else None
 
 
 def depth_of(kind: np.dtype[Any]) -> int | None:
-    """How many bits numbers of a type have that is scaled, whichever byte of them comes first; None for
-    others."""
+    """The number of bits of a type that is scaled, in either byte order; None for other types."""
     return DEPTHS.get(kind.newbyteorder("="))
 
 
@@ -204,7 +203,8 @@ CHANNEL_COUNTS = (1, 2, 3, 4)
 
 
 def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
-    """Raises DataError (E403), with the line to write, for [N], for [N, H, W] and for [N, H, W, channels].
+    """Raises DataError (E403) for samples [N], [N, H, W] or [N, H, W, channels]; the message has the line of
+    code that mends it.
 
     masks: whether every pixel has a label, so that [N, H, W] is certainly an image without channels.
     """
@@ -232,17 +232,17 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
 
 
 def _are_sides(shape: tuple[int, ...], ratio: float) -> bool:
-    """Whether two axes may be the sides of an image: neither short, and below this ratio of one to the
-    other."""
+    """Whether two axes may be the sides of an image: neither is short, and their ratio is below `ratio`."""
     return min(shape) >= LEAST_SIDE and max(shape) < ratio * min(shape)
 
 
 ROUNDING_LIMIT = 0.01
-"""How much rounding may move a number, as a part of the column's standard deviation."""
+"""The largest error of rounding that is accepted, as a fraction of the column's standard deviation."""
 
 
 def loses_precision(numbers: np.ndarray) -> bool:
-    """Whether float32 moves some number of this column [N] by more than `MOST` of its standard deviation."""
+    """Whether float32 moves some number of this column [N] by more than `ROUNDING_LIMIT` of its standard
+    deviation."""
     values = numbers.astype(np.float64)
     if not len(values) or not np.isfinite(values).all() or np.abs(values).max() > np.finfo(np.float32).max:
         return False  # told elsewhere
@@ -255,13 +255,13 @@ def loses_precision(numbers: np.ndarray) -> bool:
 
 
 def precision_remark(column: str) -> str:
-    """What to say of such a column."""
+    """The remark on a column that loses precision."""
     text = f"the numbers of column {column} lie closer together than float32 tells apart, so they are rounded"
     return f"{text}: subtract what they have in common, or count in larger units"
 
 
 def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
-    """Remarks on samples as they were given, where these are columns [N, columns] in memory."""
+    """Remarks on columns [N, columns] that lose precision; none for samples of another form, or on disk."""
     columns = {
         c: None
         for x in parts
@@ -273,8 +273,8 @@ def precision_notes(parts: Sequence[np.ndarray]) -> list[Note]:
 
 
 def _imprecise_columns(x: np.ndarray) -> list[int]:
-    """The columns whose numbers are so large beside their deviation that rounding may matter; none of types
-    that float32 holds."""
+    """The columns with numbers so large in comparison with their deviation that rounding may matter. Types
+    that float32 holds exactly have none."""
     if not len(x) or x.dtype.itemsize <= 2 or x.dtype == np.float32:
         return []
     with np.errstate(all="ignore"):  # what is not finite is told elsewhere

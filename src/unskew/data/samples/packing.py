@@ -34,8 +34,8 @@ from unskew.errors import DataError, excerpt
 
 
 class LazyInputs(Source):
-    """The samples [N, D] of these inputs. inputs: [N, ...] each by name, in memory or not, as they were
-    given."""
+    """The samples [N, D] of several inputs that are packed when they are read. inputs: arrays [N, ...] by
+    name, in memory or not."""
 
     def __init__(self, name: str, layout: Layout, inputs: Mapping[str, np.ndarray]):
         self.name, self.layout, self.inputs = name, layout, inputs
@@ -53,8 +53,8 @@ class LazyInputs(Source):
 
 
 def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """So many samples whose inputs [n, ...] are in memory as rows, float32 [n, D]; whole numbers of images
-    are scaled."""
+    """Rows float32 [n, D] of `count` samples with inputs [n, ...] in memory; whole numbers of images are
+    scaled."""
     x = np.empty((count, layout.width), np.float32)
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
         for each, start, end in layout.places:
@@ -64,12 +64,12 @@ def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> n
 
 
 LARGEST_WHOLE = 1 << 24
-"""The largest whole number up to which float32 holds all of them."""
+"""float32 holds every whole number up to this one."""
 
 
 @dataclass(frozen=True)
 class PackedSamples:
-    """x: float32 [N, D], rows that lie as the layout says. notes: what was done to them."""
+    """x: float32 [N, D], rows in the order of the layout. notes: how they were converted."""
 
     x: np.ndarray
     layout: Layout
@@ -83,8 +83,8 @@ def are_inputs(x: Any, y: Any) -> bool:
     """Whether x holds several inputs for the labels y: a dictionary, or a tuple of arrays each with a row for
     every label.
 
-    A tuple of as many arrays as there are labels is a tuple of samples, unless each of them has a row for
-    every label.
+    A tuple with one array for each label is a tuple of samples, unless each of the arrays has a row for every
+    label.
     """
     if isinstance(x, PackedSamples | Mapping):
         return True
@@ -95,11 +95,10 @@ def are_inputs(x: Any, y: Any) -> bool:
 
 
 def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
-    """Samples of several inputs, given as a dictionary or tuple of arrays [N, ...], as rows whose layout
-    follows from them.
+    """A dictionary or tuple of inputs [N, ...] as rows, and the layout that follows from them.
 
-    as_is: also inputs whose shapes look like images with channels last or missing.
-    Raises DataError: E403 for what is no such thing, E405 as `rows_of` does.
+    as_is: accept inputs with shapes that look like images with channels last or missing.
+    Raises DataError: E403 for values that are no inputs, E405 as `pack_to_layout` does.
     """
     if isinstance(x, PackedSamples):
         return x
@@ -130,11 +129,11 @@ def pack(x: Any, name: str, as_is: bool = False) -> PackedSamples:
 
 
 def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
-    """Samples with these inputs, given as a dictionary or tuple of arrays [N, ...], as rows, float32 [N, D],
-    or what stands in for them where they are too many for memory.
+    """A dictionary or tuple of inputs [N, ...] as rows of this layout, float32 [N, D], read lazily if they do
+    not fit into memory.
 
-    name: of what they are, for messages. Raises DataError: E403 for missing and further inputs, other shapes
-    and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
+    name: name of the samples, for messages. Raises DataError: E403 for missing and further inputs, other
+    shapes and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
     """
     given = _input_arrays(x, name)
     _check_names(layout, given, isinstance(x, Mapping), name)
@@ -155,7 +154,7 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
 
 
 def _lazy_rows(layout: Layout, given: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """What stands in for rows that memory does not hold; all of them are looked at here."""
+    """Rows that are packed when they are read; all of them are checked here, once."""
     source = LazyInputs(name, layout, given)
 
     def looked_at(rows: np.ndarray) -> np.ndarray:
@@ -170,7 +169,7 @@ def _lazy_rows(layout: Layout, given: Mapping[str, np.ndarray], name: str) -> np
 
 
 def layout_difference(one: Layout, other: Layout) -> str:
-    """Why samples of these layouts cannot go together, as the end of a sentence."""
+    """Why samples of these layouts cannot be joined, as the end of a sentence."""
     pair = next(((a, b) for a, b in zip(one.inputs, other.inputs) if a != b), None)
     if (
         one.named != other.named
@@ -194,8 +193,7 @@ def _check_names(layout: Layout, given: Mapping[str, Any], named: bool, name: st
 
 
 def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
-    """The arrays as they were given, by name or place; names in alphabetical order, so that no other order
-    matters."""
+    """The arrays by name, in alphabetical order, or by place."""
     if isinstance(x, Mapping):
         for key in x:
             if not isinstance(key, str) or is_misnamed(key):
@@ -214,7 +212,7 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def _input_array(values: Any, label: str) -> np.ndarray:
-    """An input as it was given; of a large mapped file its rows are read when they are wanted."""
+    """An input as an array; the rows of a large mapped file are read when they are needed."""
     array = sample_array(values, label)
     if not isinstance(array, np.memmap) or array.nbytes <= LARGE:
         return array
@@ -225,8 +223,8 @@ def _input_array(values: Any, label: str) -> np.ndarray:
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:
-    """What an input [N, ...] is: images of unsigned whole numbers are divided by the largest, other whole
-    numbers stay."""
+    """The description of an input [N, ...]: images of unsigned whole numbers are divided by the largest
+    value of their type, other whole numbers stay."""
     shape = tuple(values.shape[1:])
     if not math.prod(shape) or len(shape) > MOST_AXES:
         raise DataError(
@@ -238,8 +236,7 @@ def _input_of(key: str, values: np.ndarray, name: str) -> Input:
 
 
 def _check_fits(each: Input, values: np.ndarray, name: str) -> None:
-    """Raises DataError (E403) for another shape, and for numbers of which the model would see something
-    else."""
+    """Raises DataError (E403) for an input of another shape, or of numbers that the model would misread."""
     came = _input_of(each.name, values, name)
     if came.shape != each.shape:
         raise DataError(
@@ -251,9 +248,11 @@ def _check_fits(each: Input, values: np.ndarray, name: str) -> None:
 
 
 def _check_exact(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> None:
-    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or, where they are
-    float32 already, that
-    it may have rounded. begin: the number of the first sample."""
+    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or may have rounded
+    already.
+
+    begin: the number of the first sample.
+    """
     largest = LARGEST_WHOLE if flat.dtype.kind in "iu" else LARGEST_WHOLE - 1
     if each.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
         row, place = np.argwhere(np.abs(flat.astype(np.float64)) > largest)[0].tolist()
@@ -275,7 +274,7 @@ def _check_finite(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> N
 
 
 def _sample_count(given: Mapping[str, np.ndarray], name: str) -> int:
-    """N. Raises DataError (E403) where inputs have unequal numbers of samples."""
+    """N. Raises DataError (E403) if inputs have unequal numbers of samples."""
     first, *others = given.items()
     for key, values in others:
         if len(values) != len(first[1]):
@@ -289,9 +288,10 @@ def _input_name(key: str) -> str:
 
 
 def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[str, Any]:
-    """The inputs that stand under a name, `x`, `x_train` or `x_test`, by their own; {} where none do.
+    """The inputs `x.NAME` of an archive by NAME, with `x`, `x_train` or `x_test` as the prefix; {} without
+    any.
 
-    Raises DataError (E401) where samples stand under the name itself, too: one of both would be left out.
+    Raises DataError (E401) if there is also an array `x`, because one of both would be left out.
     """
     inputs = {
         key.removeprefix(f"{name}."): values for key, values in archive.items() if key.startswith(f"{name}.")
@@ -303,10 +303,11 @@ def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[
 
 
 def archive_inputs_for(layout: Layout, archive: Mapping[str, Any], path: object) -> Mapping[str, Any]:
-    """The inputs of a model that takes them by name: `x.NAME` as in training, or `x_test.NAME`, or the arrays
-    as they are.
+    """The inputs that a model takes by name: arrays `x.NAME` as in training, `x_test.NAME`, or all arrays by
+    their names.
 
-    Raises DataError: E401 as `inputs_in`, E403 for an input that stands there under both of its names.
+    Raises DataError: E401 as `archive_inputs` does, E403 for an input that is present under both of its
+    names.
     """
     dotted = archive_inputs(archive, "x", path) or archive_inputs(archive, "x_test", path)
     if not dotted:
