@@ -33,13 +33,14 @@ TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 CLASSES_SHOWN = 12
 SITES_SHOWN = 8
 COLUMN_PARTITIONS = ("column", "domain")
-"""Partitions that make clients of a column's values."""
+"""The partitions that make clients of a column's values."""
 RANGE_BLOCK = 1 << 24
-"""Values of which the range is taken at once, so that a mapped file is never loaded as a whole."""
+"""Number of values of which the range is computed at a time, so that a mapped file is never loaded as a
+whole."""
 
 
 def table(dataset: Dataset | Federation) -> str:
-    """The table as lines of a topic and what there is to say of it."""
+    """The overview as text, each line a topic and its facts."""
     untested = ", so no test scores: give a test set, or more samples of each class" * (
         not len(dataset.y_test)
     )
@@ -81,7 +82,7 @@ def _warnings(dataset: Dataset | Federation) -> list[str]:
 
 
 def facts(dataset: Dataset) -> dict[str, Any]:
-    """The table as values for programs: samples, shape, range, shares of classes, sites, columns and
+    """The overview as values for programs: samples, shape, range, shares of classes, sites, columns and
     notes."""
     sites, warnings = sites_of(dataset), _warnings(dataset)
     notes = (*(dataset.intake.notes if dataset.intake else ()), *(("warning", text) for text in warnings))
@@ -105,7 +106,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """A row for each site of images or signals, and a warning where two sites are scaled differently."""
+    """A row for each site of images or signals, and a warning if two sites are scaled differently."""
     sites = sites_of(dataset) if len(dataset.shape) > 1 else []
     rows = []
     for site in sites[:SITES_SHOWN]:
@@ -142,7 +143,7 @@ def _sample_text(dataset: Dataset | Federation) -> str:
 
 
 def _input_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """A row for each input: what it is, and its smallest and largest value."""
+    """A row for each input: its description, and its smallest and largest value."""
     lines = (f"{each}, {low:.4g} to {high:.4g}" for each, (low, high) in _input_ranges(dataset))
     return [("inputs" if not i else "", line) for i, line in enumerate(lines)]
 
@@ -175,7 +176,7 @@ def value_range(dataset: Dataset | Federation) -> tuple[float, float]:
 
 
 def _class_counts(dataset: Dataset | Federation) -> np.ndarray:
-    """Training samples of each class, pixels of masks, or samples that have each of several labels."""
+    """Training samples of each class, pixels of masks, or samples with each of several labels."""
     if dataset.several:
         return np.asarray(dataset.y).sum(0)
     labels = np.asarray(dataset.y).reshape(-1)
@@ -194,7 +195,8 @@ def _class_text(dataset: Dataset | Federation) -> str:
 
 
 def _target_text(dataset: Dataset | Federation) -> str:
-    """Range, mean and deviation of the training samples' target, and where R² will be missing."""
+    """Range, mean and deviation of the training samples' target, and the clients for which R² will be
+    missing."""
     y, y_test, target = dataset.y, dataset.y_test, dataset.target
     assert target
     low, high = _range_of(y)
@@ -221,7 +223,7 @@ def _site_text(dataset: Dataset, column: str) -> str:
 
 
 def _mixed_sites_text(federation: Federation, column: str) -> str:
-    """That clients are not the sites that a column tells of; "" where a column makes the clients."""
+    """The remark that clients are not the sites of a column; "" if a column makes the clients."""
     if (
         not federation.intake
         or parse(federation.skew, "skew", "E103").kind.partition("+")[0] in COLUMN_PARTITIONS
@@ -233,23 +235,22 @@ def _mixed_sites_text(federation: Federation, column: str) -> str:
 
 
 def _printable_name(text: str) -> str:
-    """A name from the data, without what could move the cursor."""
+    """A name from the data, without characters that could move the cursor."""
     return excerpt(text, 40)[1:-1] if not text.isprintable() else text[:40]
 
 
 BARS = " ▁▂▃▄▅▆▇█"
 CLIENTS_SHOWN = 8
-"""Clients in the map of labels at most."""
+"""Maximal number of clients in the map of labels."""
 MAP_CLASSES = 40
-"""With more classes, the map would not fit a terminal."""
+"""Maximal number of classes with which the map fits a terminal."""
 
 
 def terminal(federation: Federation) -> str:
-    """What was understood of a user's own data; two lines of facts, then a map of labels: one row per client,
-    one column per class, height for the share.
+    """The overview of a user's data, two lines of facts, and a map of labels: a row per client, a column per
+    class, height for the share.
 
-    Where samples have masks, the row of a client says which share of its pixels each class but the background
-    has.
+    If samples have masks, a client's row shows the share of its pixels in each class but the background.
     """
     f, sizes = federation, federation.sizes
     if f.masks:

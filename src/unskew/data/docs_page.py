@@ -29,7 +29,7 @@ READERS: dict[str, Callable[..., Dataset]] = {
     ".npz": npz,
     ".npy": npy,
 }
-"""What reads data of one's own, by what a path names."""
+"""The readers of a user's data by the kind of data."""
 MEANINGS = {
     "label": "the column of labels",
     "site": "the column that says where rows are from",
@@ -38,7 +38,7 @@ MEANINGS = {
     "center": "what is taken from the target; the training samples' mean if left out",
     "scale": "what the target is divided by; the training samples' deviation if left out",
 }
-"""Of the arguments that a reader takes without a word of its own."""
+"""The meanings of arguments that readers share."""
 
 
 def page() -> str:
@@ -96,7 +96,7 @@ def _set_table() -> str:
 
 
 def _reader_arguments() -> str:
-    """The arguments of data of one's own, each with the kinds of data that take it."""
+    """The arguments of the readers, each with the kinds of data that accept it."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for kind, reader in READERS.items():
         for a in arguments.of(reader):
@@ -114,7 +114,7 @@ def _reader_arguments() -> str:
 
 
 def _partition_rows() -> list[tuple[str, str]]:
-    """The first lines of the files, which say what each partition does; of `domain`, the class's own."""
+    """The first line of each partition's file as its description; for `domain`, that of the class."""
     rows = []
     for kind in partitions().values():
         module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").split("\n")[0]

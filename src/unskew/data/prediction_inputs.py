@@ -62,12 +62,11 @@ TABLE_KINDS = ("number", "text", "value")
 def read_parquet(
     path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None
 ) -> tuple[list[str], Any]:
-    """(where each sample stands, the samples [N, ...], or a dictionary of several inputs).
+    """(place of each sample, the samples [N, ...], or a dictionary of several inputs).
 
-    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs, which
-    columns of
-    their names hold. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing values,
-    E414 for more than memory holds.
+    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; columns
+    with their names hold them. Raises DataError: E401 and E402 for files, E403 for columns, E405 for missing
+    values, E414 for more than memory holds.
     """
     table = read_table(path)
     names, turned = list(RowNames(table)), form.get("layout", "auto")
@@ -118,19 +117,17 @@ def _sample_column(table: ShardTable, trained: str, kind: str) -> str:
 
 
 NamedSamples = tuple[list[str], Any]
-"""(what each sample is called, the samples [N, ...], or a dictionary or tuple of them where each has several
-inputs)."""
+"""(name of each sample, the samples [N, ...], or a dictionary or tuple of them for several inputs)."""
 
 
 def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> NamedSamples:
-    """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of
-    samples with several inputs, which an .npz holds by their names, as `x.NAME` or `NAME`, or in their order
-    as `numpy.savez(file, a, b)` writes them.
+    """The samples in a file or folder.
 
-    An array's samples are called by their numbers from 0, a table's rows by their lines, files by their
-    paths.
-    Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained
-    on, E401 and E405 for what cannot be read.
+    form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; an .npz
+    holds them by name, as `x.NAME` or `NAME`, or in their order as `numpy.savez(file, a, b)` writes them.
+    An array's samples are named by their numbers from 0, a table's rows by their lines, files by their paths.
+    Raises DataError: E402 for a missing file, E403 for another kind of input than the model was trained on,
+    E401 and E405 for a file that cannot be read.
     """
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
@@ -148,7 +145,7 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
 
 
 def _kind_of(path: Path) -> str:
-    """arrays, table, parquet, images or sounds; "" for none of them."""
+    """ "arrays", "table", "parquet", "images" or "sounds"; "" for any other file."""
     if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
         return "parquet"
     if path.is_dir():
@@ -284,8 +281,8 @@ def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[st
 
 
 def _without_masks(tree: FolderTree) -> Sequence[File]:
-    """The files of a folder without masks that lie beside images as in training; all of them where no other
-    is left."""
+    """The files of a folder without the masks next to images as in training; all files if no other is
+    left."""
     beside = has_mask_folders(tree)
     images = [
         file
@@ -304,6 +301,6 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], NamedSamples]] = {
     "sounds": _read_sounds,
     "volumes": _read_volumes,
 }
-"""What reads each kind of input."""
+"""The reader of each kind of input."""
 DECODERS = {"images": _decode_images, "sounds": _decode_sounds}
-"""What makes samples of files."""
+"""The decoder of each kind of file."""

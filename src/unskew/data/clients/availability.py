@@ -90,8 +90,7 @@ class Sample(Presence):
 
 @dataclass(frozen=True)
 class Poisson(Presence):
-    """each client is asked with one probability, whatever becomes of the others: what differential privacy
-    accounts for"""
+    """each client is asked with one probability, independently: what differential privacy accounts for"""
 
     probability: Annotated[float, Gt(0), Le(1), "of each client, in each round"]
     name = "poisson"
@@ -160,7 +159,7 @@ class ClusteredPresence(Presence):
 
 @dataclass(frozen=True)
 class Trace(Presence):
-    """who answers, and after how long, is read from a CSV file with columns round,client[,seconds]"""
+    """a CSV file with columns round,client[,seconds] says who answers, and after how long"""
 
     file: Annotated[str, "the path of the file"]
     seconds: dict[int, dict[int, float]] = field(init=False, repr=False, compare=False)

@@ -49,15 +49,15 @@ from unskew.errors import DataError
 
 S = TypeVar("S")
 Decode = Callable[[Path], tuple[np.ndarray, S]]
-"""What makes a sample of a file, and tells what else was seen of it. Raises DataError for a file that it
-cannot read."""
+"""A function from a file to its sample and what else was noticed about it. Raises DataError for a file
+that it cannot read."""
 Stamp = tuple[int, int]
 """Length of a file and time of its last change, in nanoseconds."""
 
 
 class FileRows(Source):
-    """The samples in files that were all decoded once. decode: what made them. stamps: of the files before
-    that."""
+    """The samples of files that have all been decoded once. decode: makes a sample of a file. stamps: the
+    files' stamps before the first pass."""
 
     def __init__(
         self, name: str, files: Sequence[Path], decode: Decode[object], stamps: list[Stamp], survey: Survey
@@ -74,7 +74,7 @@ class FileRows(Source):
         return x
 
     def _sample(self, file: Path, stamp: Stamp) -> np.ndarray:
-        """The sample in a file. Raises DataError (E413) where the file is not what it was."""
+        """The sample in a file. Raises DataError (E413) if the file has changed."""
         try:
             sample, _ = self.decode(file)
             changed = _file_stamp(file) != stamp
@@ -93,9 +93,10 @@ class FileRows(Source):
 def decode_files(
     name: str, files: Sequence[Path], shape: tuple[int, ...], decode: Decode[S], notes: list[Note]
 ) -> tuple[np.ndarray, list[S]]:
-    """(the samples of files, float32 [N, *shape], or what stands in for them; what else was seen of each).
+    """(the samples of files, float32 [N, *shape], or rows that are read from disk; what else was noticed
+    about each).
 
-    name: of the set. All files are decoded here. Adds to the notes what stands in for samples. Raises the
+    name: name of the set. All files are decoded here, and a note says where the samples are kept. Raises the
     DataError of `decode`, with all files that cannot be read.
     """
     if fits_memory(len(files), shape):
@@ -159,20 +160,18 @@ def folder(
         float | None, "what the target is divided by; the training files' deviation if left out"
     ] = None,
 ) -> Dataset:
-    """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held
-    out.
+    """The set in `path/`, or in its folders train/ and test/; without test/ a fifth is held out.
 
     CLASS/*.png          images in class folders, resized to squares of `size` pixels, 8 and 16 bits in [0, 1]
     CLASS/*.wav          sounds in class folders, as log-mel spectrograms (unskew.data.kinds.sounds)
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
     images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also
-    SITE/images/ ...;
-                         see unskew.data.files.tree for other spellings
-    any folders + *.csv  files that a table lists by name, with their labels: see unskew.data.readers.listing
+                         SITE/images/ ...; see unskew.data.files.tree for other spellings
+    any folders + *.csv  files that a table lists by name, with labels: see unskew.data.readers.listing
 
-    target: as of a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
-    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for
-    what a table lists also E403, E404 and E405 as `table` does.
+    target: as for a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
+    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for a
+    listed table also E403, E404 and E405 as `read_table` does.
     """
     aim = target_of(target, label, center, scale)
     columns = {
@@ -199,7 +198,8 @@ def folder(
 
 
 def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
-    """(the tree, its sounds, or its images where it has none); images beside sounds are left out and told."""
+    """(the tree, its sounds, or its images if it has none); images next to sounds are left out, with a
+    note."""
     sounds = tuple(f for f in tree.files if f.kind in SOUND_ENDINGS)
     if sounds and len(sounds) < len(tree.files):
         rest = quantity(len(tree.files) - len(sounds), "image")
@@ -210,15 +210,15 @@ def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
 
 
 def _check_columns(tree: FolderTree, columns: Mapping[str, str], why: str) -> None:
-    """Raises DataError (E409) where columns are named that are not looked for."""
+    """Raises DataError (E409) if columns are named in a folder that has no table."""
     for setting, name in columns.items():
         raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {why}; leave it out.")
 
 
 def _further_inputs(tree: FolderTree, file: str, x: str) -> tuple[str, ...]:
-    """The columns that are inputs beside the files. file: what these are called among them.
+    """The columns that are inputs next to the files. file: the name of the files among the inputs.
 
-    Raises DataError (E403) unless the file is one of several inputs that are named once each.
+    Raises DataError (E403) unless the file is one of several inputs, each named once.
     """
     names = label_names(x)
     if x and (file not in names or len(names) < 2 or len({*names}) < len(names)):
@@ -243,7 +243,7 @@ def _read_images(tree: FolderTree, ordered: LabelledFiles, size: int, fit: Fit, 
 def _decode_images(
     tree: FolderTree, files: Sequence[Path], size: int, fit: Fit, bits: int, notes: list[Note]
 ) -> tuple[np.ndarray, list[ImageInfo]]:
-    """(image files as samples, what each was)."""
+    """(image files as samples, the format of each)."""
     return decode_files(
         tree.root.name, files, (3, size, size), partial(read_image, size=size, fit=fit, bits=bits), notes
     )
@@ -270,7 +270,7 @@ def _read_sounds(tree: FolderTree, ordered: LabelledFiles) -> Dataset:
 
 
 def _decode_sound(file: Path, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
-    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
+    """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
     pixels, what = read_sound(file, format)
     return pixels[None], what
 
@@ -310,14 +310,14 @@ def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
 
 
 def _with_form(dataset: Dataset, form: Mapping[str, Any], ordered: LabelledFiles) -> Dataset:
-    """The set with how its files, and the columns beside them, became samples."""
+    """The set with a record of how its files, and the columns next to them, became samples."""
     if ordered.used:
         form = {**form, "beside": [[column, kinds] for column, kinds in ordered.used.items()]}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
 def _dataset_of(tree: FolderTree, ordered: LabelledFiles, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
-    """The set of these samples, its test part by the folders, or the table, that name it."""
+    """The set of these samples, with the test part that folders or the table name."""
     test = np.array([f.part == "test" for f in ordered.files], dtype=bool)
     train = ~test
     if not train.any():
@@ -341,7 +341,7 @@ def _dataset_of(tree: FolderTree, ordered: LabelledFiles, x: np.ndarray, notes: 
 
 
 def _select(given: Any, rows: np.ndarray) -> Any:
-    """The samples, of one or of several inputs, where these truth values are true."""
+    """The samples, of one or of several inputs, at these rows, bool [N]."""
     return (
         {name: select_samples(x, rows) for name, x in given.items()}
         if isinstance(given, dict)

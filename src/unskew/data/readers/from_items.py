@@ -31,14 +31,14 @@ from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, 
 from unskew.errors import DataError, excerpt
 
 SAMPLES_REREAD = 16
-"""Samples, evenly spaced, that are read twice before anything trains."""
+"""Number of evenly spaced samples that are read twice before training starts."""
 
 
 class ItemRows(Source):
-    """The samples that a function gives by number. name: of the set. give: raises DataError for a sample that
-    fails.
+    """The samples that a function returns by number. name: name of the set. give: returns a sample, or raises
+    DataError.
 
-    like: sample 0. One pass over all samples is made here.
+    like: sample 0. All samples are read once here.
     Raises DataError: E403 for samples of unequal shapes or types, E413 for samples that differ from reading
     to reading.
     """
@@ -84,17 +84,17 @@ class ItemRows(Source):
 
 
 def scaling_text(source: ItemRows) -> str:
-    """What scaling does to samples, "" if nothing."""
+    """A description of how samples are scaled, "" if they are not."""
     return (
         f"{source.kind.itemsize * 8}-bit whole numbers were divided by {source.full:,}" if source.full else ""
     )
 
 
 def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
-    """The samples as rows. xs: of each its inputs, a dictionary by name or a tuple.
+    """The samples as rows. xs: the inputs of each sample, a dictionary by name or a tuple.
 
-    Raises DataError (E403), with the number of the sample, where one has other inputs than the first, or of
-    other shapes; and as `packed` does.
+    Raises DataError (E403), with the number of the sample, if its inputs or their shapes differ from the
+    first; and the errors of `pack`.
     """
     columns: dict[Any, list[np.ndarray]] = {}
     named = True
@@ -112,13 +112,13 @@ def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
 
 
 def pack_first(name: str, x: Any) -> PackedSamples:
-    """Sample 0 as a row, by whose layout the others are made. Raises DataError as `gathered` does."""
+    """Sample 0 as a row; its layout holds for all samples. Raises DataError as `pack_items` does."""
     return pack(_single_inputs(x, 0, name), name)
 
 
 def pack_item(name: str, layout: Layout, x: Any, i: int) -> np.ndarray:
-    """Sample i as a row, float32 [D]. Raises DataError: E403 where it has other inputs than sample 0, E405 as
-    `rows_of`."""
+    """Sample i as a row, float32 [D]. Raises DataError: E403 if its inputs differ from sample 0, E405 as
+    `pack_to_layout`."""
     return pack_to_layout(layout, _single_inputs(x, i, name), f"{name}: sample {i}")[0]
 
 
@@ -166,14 +166,15 @@ PLAIN_COLLATES = ("default_collate", "default_convert")
 
 
 def is_loader(data: Any) -> bool:
-    """Whether it hands out batches of another set."""
+    """Whether the object returns batches of another set."""
     return hasattr(data, "dataset") and hasattr(data, "batch_size")
 
 
 def loader_dataset(loader: Any) -> Any:
-    """The set that a DataLoader hands out. Raises DataError (E403) if the loader changes what is in it.
+    """The set behind a DataLoader. Raises DataError (E403) if the loader changes the samples or their
+    selection.
 
-    A loader changes it by a sampler that leaves out or repeats samples, by batches of its own, or by
+    It does so by a sampler that leaves out or repeats samples, by batches of a custom kind, or by
     `collate_fn`.
     """
     sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
@@ -211,27 +212,27 @@ def _is_torchs(thing: Any, names: tuple[str, ...]) -> bool:
 
 
 def has_several_inputs(x: Any) -> bool:
-    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row of
-    numbers."""
+    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row
+    of numbers."""
     return isinstance(x, Mapping) or (
         isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x))
     )
 
 
 def _is_whole_input(value: Any) -> bool:
-    """Whether it is an array, a tensor or an image, not a single number of a row."""
+    """Whether the value is an array, a tensor or an image, not a single number of a row."""
     return hasattr(value, "getbands") or len(getattr(value, "shape", ())) > 0
 
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
 ITEMS_REREAD = 4
-"""Samples that are read twice, to see whether a random transform changes them."""
+"""Number of samples that are read twice, to see whether a random transform changes them."""
 IMAGE_SIZE = 64
-"""Side of images that differ in size."""
+"""Side to which images of different sizes are resized."""
 
 
 def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
-    """All samples of a set with a length and items. label: of dictionaries, the key of labels. beside: bytes
+    """All samples of a set with a length and items. label: the key of labels in dictionaries. beside: bytes
     that samples of other clients take in memory.
 
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal
@@ -268,8 +269,8 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
 def _read_inputs(
     items: Any, first: tuple[Any, Any], named: tuple[str, str], beside: int, notes: list[Note]
 ) -> tuple[PackedSamples, list[Any]]:
-    """(samples with several inputs, their labels). first: the sample that is read already. named: the set and
-    the label."""
+    """(samples with several inputs, their labels). first: the sample that is read already. named: the set
+    and the label."""
     name, label = named
     one = pack_first(name, first[0])
     if not fits_memory(len(items), (one.layout.width,), beside):
@@ -294,10 +295,10 @@ def _lazy_items(
     form: Callable[[Any, int], np.ndarray],
     notes: list[Note],
 ) -> tuple[np.ndarray, list[Any]]:
-    """(what stands in for the samples, labels) of a set that does not fit into memory; labels are those of
-    the first reading.
+    """(rows that are read from the set again, labels) of a set that does not fit into memory; labels are
+    those of the first reading.
 
-    like: sample 0. form: makes a sample of what the set gives, and its number.
+    like: sample 0. form: makes a sample of an item and its number.
     """
     labels: dict[int, Any] = {}
 
@@ -318,7 +319,7 @@ def _has_transform(items: Any) -> bool:
 
 
 def _is_random(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -> bool:
-    """Whether some samples, evenly spaced, are others when they are read once more. read: (samples,
+    """Whether some of these evenly spaced samples differ when they are read again. read: (samples,
     labels)."""
     x, ys = read
     if isinstance(x, PackedSamples) or x.dtype.kind not in "biuf":
@@ -347,7 +348,7 @@ def _get_item(items: Any, i: int, name: str) -> Any:
 
 
 def _item_count(items: Any, name: str) -> int:
-    """How many samples a set has. Raises DataError (E403) for one that cannot tell."""
+    """The number of samples of a set. Raises DataError (E403) for a set without a length."""
     try:
         return len(items)
     except Exception as error:  # whatever a user's set raises
@@ -391,13 +392,13 @@ def _item_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
 
 
 def _item_keys(item: Mapping[Any, Any], label: str) -> tuple[Any, list[Any]]:
-    """(the key of the label, the keys by which inputs usually go) of a sample that is a dictionary."""
+    """(the key of the label, the usual keys of inputs) of a sample that is a dictionary."""
     key = label or label_column_in(item)
     return key, [k for k in INPUT_KEYS if k in item and k != key]
 
 
 def _unused_keys(item: Any, label: str) -> list[Any]:
-    """The keys of a sample that is a dictionary which are neither its input nor its label."""
+    """The keys of a dictionary sample that are neither its input nor its label."""
     if not isinstance(item, Mapping):
         return []
     key, inputs = _item_keys(item, label)
@@ -405,7 +406,7 @@ def _unused_keys(item: Any, label: str) -> list[Any]:
 
 
 def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
-    """The samples as one array; images of unequal sizes are brought to one."""
+    """The samples as one array; images of unequal sizes are resized."""
     if all(hasattr(x, "getbands") for x in xs):
         shapes = {(x.size, x.mode) for x in xs}
         if len(shapes) == 1:
@@ -442,7 +443,7 @@ def _stack_samples(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
 
 
 def _stack_labels(ys: list[Any], name: str) -> Any:
-    """Labels, which are one array where each is one. Raises DataError (E404) for arrays of unequal shapes."""
+    """Labels, stacked if each is an array. Raises DataError (E404) for arrays of unequal shapes."""
     if not any(isinstance(y, np.ndarray) for y in ys):
         return ys
     for i, y in enumerate(ys):
@@ -453,8 +454,8 @@ def _stack_labels(ys: list[Any], name: str) -> Any:
 
 
 def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None:
-    """Names of the classes, where the set or the one below it has them for every label. key: of labels in
-    dictionaries."""
+    """The names of the classes, if the set or the one below it has one for every label. key: the key of
+    labels in dictionaries."""
     features = getattr(items, "features", None)
     names = (
         getattr(features.get(key), "names", None) if isinstance(features, Mapping) else class_names_of(items)

@@ -1,7 +1,7 @@
 """A data set from a NumPy archive, or from .npy files in one folder; and a data set written to such files.
 
-`save_dataset` writes a user's set so that other processes read the same bits: arrays and facts, nothing is
-read anew.
+`save_dataset` writes a user's set, so that other processes load the same bits without converting anything
+again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from unskew.errors import DataError, UsageError
 from unskew.system import disk, python_files
 
 FACTS_ARRAY = "unskew_facts"
-"""The array of an archive that says it was written here."""
+"""The array that marks an archive written by `save_dataset`."""
 LARGEST_SAVED = 4 << 30
-"""Bytes of samples in memory at most."""
+"""Maximal size of samples in memory, in bytes."""
 _SAMPLE_ARRAYS = ("x", "y", "x_test", "y_test")
 
 
 def save_dataset(dataset: Dataset, path: Path) -> None:
-    """Write a set to an .npz file, and samples that lie in no file of their own, but are too many for memory,
-    beside it.
+    """Write a set to an .npz file; samples that are read from disk go to a separate file next to it.
 
-    Raises UsageError (E109) for samples in memory that are too large to be written beside their runs.
+    Raises UsageError (E109) for samples in memory that are too large to be copied for every run.
     """
     size = sum(part.nbytes for part in (dataset.x, dataset.x_test) if not is_streamed(part))
     if size > LARGEST_SAVED:
@@ -77,8 +76,8 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
 
 
 def load_dataset(archive: Archive) -> Dataset:
-    """The set that `keep` has written. Of other files it reads those beside the archive alone, whatever its
-    facts say."""
+    """The set that `save_dataset` has written. Only files next to the archive are read, whatever its facts
+    name."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
     intake, applied = facts["intake"], facts["applied"]
     _check_facts(facts)
@@ -116,7 +115,8 @@ def load_dataset(archive: Archive) -> Dataset:
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
-    """Raises TypeError or ValueError for facts, from anybody, of other types than `keep` writes."""
+    """Raises TypeError or ValueError for facts of other types than `save_dataset` writes; anyone may have
+    written them."""
     words = [
         facts["name"],
         facts["source"],
@@ -141,7 +141,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
 
 
 def _rows_path(path: Path, name: str) -> Path:
-    """Where samples lie that are in no archive."""
+    """The file of samples that are not in the archive."""
     return path.with_suffix(f".{name}.npy")
 
 
@@ -165,8 +165,8 @@ def npz(
     or masks.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
-    NAME_train and NAME_test. `classes` names the classes. target: what y is called where it is a number to
-    predict, learnt as (y - center) / scale.
+    NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
+    learnt as (y - center) / scale.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     archive = read_archive(Path(path))
@@ -191,10 +191,10 @@ def npz(
 def npy(
     path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None
 ) -> Dataset:
-    """A set from .npy files of the names that `npz` knows, in one folder, each memory-mapped.
+    """A set from .npy files in one folder, with the names that `npz` knows, each memory-mapped.
 
     path: the folder, or the file of the samples in it. target, center, scale: as for `npz`. Raises DataError
-    (E401) where the labels are missing.
+    (E401) if the labels are missing.
     """
     root = Path(path)
     if root.suffix == ".npy":
@@ -275,7 +275,7 @@ def _dataset_of(
 
 
 def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> Any:
-    """The array of this name, or several inputs by theirs: `x.image` and `x.age`; None for neither."""
+    """The array of this name, or several inputs such as `x.image` and `x.age`; None for neither."""
     inputs = archive_inputs(archive, name, path)
     return archive.get(name, inputs or None)
 
@@ -283,8 +283,8 @@ def _sample_arrays(archive: Mapping[str, np.ndarray], name: str, path: Path) -> 
 def _fact_columns(
     archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested: whether
-    there is a test set, of which `NAME_test` is then a column."""
+    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested:
+    whether there is a test set, so that `NAME_test` is a column of it."""
     inputs = (
         key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
     )

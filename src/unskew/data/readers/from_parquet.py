@@ -53,7 +53,7 @@ from unskew.errors import DataError, excerpt
 
 TABLE_KINDS = ("number", "text", "value")
 LONGEST_WORD = 100
-"""Characters of a word by which clients can be formed, at most."""
+"""Maximal number of characters in a word by which clients can be formed."""
 
 
 def parquet(
@@ -81,12 +81,12 @@ def parquet(
     shards/part-*.parquet.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
-    samples, and the other columns facts about them; without one, all columns are features, see `table`. Files
-    or folders called train and test say which rows are test rows. What would take more than a quarter of the
-    memory is read when it is wanted.
-    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 where there are none, E403
-    for columns and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not
-    fit into memory.
+    samples, and the other columns facts about them. Without such a column, all columns are features, see
+    `read_table`. Files or folders called train and test hold the training and test rows. Samples that would
+    take more than a quarter of the memory are read during training.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
+    columns and for shapes that differ, E404 for labels, E405 for missing values, E414 for anything that does
+    not fit into memory.
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(
@@ -101,8 +101,8 @@ def dataset_of_table(
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for
-    any."""
+    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, ""
+    to search for one."""
     x, label, site = named
     target = aim.name if aim else ""
     if len(inputs := label_names(x)) > 1 and x not in table.columns:
@@ -121,10 +121,11 @@ def dataset_of_table(
 
 
 def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
-    """The column of lists or files that holds the samples, "" for a table of features. x: the one that is
-    named.
+    """The column of lists or files that holds the samples, "" for a table of features. x: the column that the
+    user names.
 
-    Raises DataError (E403) where several may be meant, and for a column that is named and holds neither.
+    Raises DataError (E403) if several columns are possible, and if the named column holds neither lists nor
+    files.
     """
     if x:
         x = column_named(dict.fromkeys(table.columns), x, table.name)
@@ -155,7 +156,7 @@ def _read_inputs(
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """A set whose samples have several inputs, each a column. beside: the columns of labels and sites."""
+    """A set with several inputs a sample, each a column. beside: the columns of labels and sites."""
     columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in named]
     if twice := next((column for column in columns if columns.count(column) > 1), ""):
         raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
@@ -194,14 +195,14 @@ def _read_inputs(
 
 
 def _select(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The inputs of the samples at these numbers; where these are all of them, as they lie."""
+    """The inputs of the samples at these rows; unchanged if these are all rows."""
     return {name: x if len(rows) == len(x) else select_samples(x, rows) for name, x in values.items()}
 
 
 def _read_lists(
     table: ShardTable, sheet: Sheet, named: tuple[str, str, str], layout: AxisOrder, aim: Target | None
 ) -> Dataset:
-    """A set whose samples are lists. named: the columns of samples, labels and sites."""
+    """A set with lists as samples. named: the columns of samples, labels and sites."""
     notes = list[Note]()
     raw, sheet = _read_facts(table, sheet, ((named[0],), *named[1:]), aim, notes)
     form = ListForm(table, named[0], layout)
@@ -219,7 +220,7 @@ def _read_lists(
 def _read_files(
     table: ShardTable, sheet: Sheet, named: tuple[str, str, str], images: ImageSettings, aim: Target | None
 ) -> Dataset:
-    """A set whose samples are images or sounds. named: the columns of samples, labels and sites."""
+    """A set with images or sounds as samples. named: the columns of samples, labels and sites."""
     notes = list[Note]()
     raw, sheet = _read_facts(table, sheet, ((named[0],), *named[1:]), aim, notes)
     into = file_settings(table, named[0], images)
@@ -256,7 +257,7 @@ def _read_facts(
     aim: Target | None,
     notes: list[Note],
 ) -> tuple[RawSamples, Sheet]:
-    """(labels and facts beside columns of samples, the sheet with its parts); adds to the notes."""
+    """(labels and facts besides the samples, the sheet with its parts); adds to the notes."""
     taken, label, site = named
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
@@ -296,7 +297,7 @@ def _read_facts(
 
 
 def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> np.ndarray | None:
-    """The values of a column by which clients can be formed, [N]; None for one by which they cannot."""
+    """The values of a column by which clients can be formed, [N]; None for any other column."""
     if is_site:
         return check_sites(sheet, name, sheet.columns[name])
     if table.columns[name].kind == "value":
@@ -308,7 +309,7 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str, is_site: bool) -> n
 
 
 def _check_layout(name: str, column: str, x: np.ndarray) -> None:
-    """Raises DataError (E403), with what to write, for lists that look like images with their channels last,
+    """Raises DataError (E403), with the setting to use, for lists that look like images with channels last
     or without any."""
     try:
         check_axes(name, x)
@@ -341,13 +342,12 @@ def saved(
     center: float | None = None,
     scale: float | None = None,
 ) -> Dataset:
-    """The set that was saved in a folder, a Dataset or a DatasetDict. Columns become samples, labels and
-    facts as those of Parquet files do (unskew.data.readers.from_parquet), and so do samples that do not fit
-    into memory.
+    """The set that was saved in a folder, a Dataset or a DatasetDict.
 
+    Columns become samples, labels and facts as those of Parquet files do (unskew.data.readers.from_parquet).
     Raises DataError: E402 for files that are missing, E401 for damaged ones and without pyarrow, E403 for a
-    DatasetDict of whose splits none is called train, for features that are not read, and for columns and
-    shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
+    DatasetDict without a split called train, for features that are not read, and for columns and shapes that
+    differ, E404 for labels, E405 for missing values, E414 for anything that does not fit into memory.
     """
     aim = target_of(target, label, center, scale)
     return dataset_of_table(

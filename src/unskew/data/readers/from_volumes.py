@@ -33,15 +33,18 @@ from unskew.data.volumes.volume import Axis, Volume, check_fits, cut_mask, cut_s
 from unskew.errors import DataError
 
 LARGEST_SLICES = 4 << 30
-"""Bytes of slices that are held in memory."""
+"""Maximal size of slices in memory, in bytes."""
 TEST_PATIENTS = 0.2
-"""Of the patients, where no folder test/ says who they are."""
+"""The share of patients that are held out if there is no folder test/."""
 
 
 @dataclass(frozen=True)
 class _Slices:
-    """One volume cut. x: float32 [N, S, S]; y: masks, int64 [N, S, S], None where the volume has a class;
-    dropped: slices."""
+    """The slices of one volume.
+
+    x: float32 [N, S, S]. y: masks, int64 [N, S, S], or None if the volume has a class. dropped: number of
+    slices left out.
+    """
 
     x: np.ndarray
     y: np.ndarray | None
@@ -65,9 +68,9 @@ def volumes(
     """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the
     order of the files.
 
-    unskew.data.volumes.scans says which layouts are read, and unskew.data.volumes.scans for DICOM. Columns:
-    `patient`, and `site` where folders or a table name it. Without a folder test/, a fifth of the patients of
-    every site is held out; no patient is on both sides.
+    unskew.data.volumes.scans lists the layouts that are read. Columns: `patient`, and `site` if folders or a
+    table name it. Without a folder test/, a fifth of the patients of every site is held out; no patient is on
+    both sides.
     Raises DataError: E409 for other layouts and for masks that do not fit, E401 and E403 for files that are
     no volumes, E404 for labels that are not whole numbers.
     """
@@ -116,7 +119,7 @@ def _read_layout(root: Path, image: str, site: str, label: str) -> ScanLayout:
 
 
 def holds_volumes(path: Path) -> bool:
-    """Whether the first file of data below a folder, folder by folder, is NIfTI, or most pictures below it
+    """Whether the first data file below a folder, folder by folder, is NIfTI, or most pictures below it
     are DICOM."""
     return _holds_nifti(path) or holds_dicom(path)
 
@@ -134,8 +137,7 @@ def _holds_nifti(path: Path) -> bool:
 def prediction_slices(
     source: Path | Series, name: str, axis: Axis, size: int
 ) -> tuple[list[str], np.ndarray]:
-    """(what each slice is called, the slices [N, 1, size, size]) of a volume of this name, to predict
-    from."""
+    """(name of each slice, the slices [N, 1, size, size]) of a volume from which a model predicts."""
     x = cut_slices(_read_volume(source), axis, size)
     return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
 
@@ -145,8 +147,8 @@ def _read_volume(source: Path | Series) -> Volume:
 
 
 def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
-    """Every volume cut. Raises DataError (E403) as soon as the slices take more than may be held, and as
-    `_cut` does."""
+    """The slices of every volume. Raises DataError (E403) as soon as they exceed the limit of memory, and
+    as `_cut_volume` does."""
     most, held = LARGEST_SLICES // (4 * size**2), 0
 
     def cut(i: int) -> _Slices:
@@ -183,7 +185,7 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
 
 
 def _patients(scans: Sequence[Scan]) -> list[str]:
-    """The patient of each volume, with the site where several sites have patients of one name."""
+    """The patient of each volume, with the site if several sites have patients of one name."""
     sites = {name: {s.site for s in scans if s.patient == name} for name in {s.patient for s in scans}}
     return [
         f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 and not s.person else s.patient for s in scans
@@ -205,7 +207,7 @@ def _slice_labels(
 
 
 def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, size: int) -> list[Note]:
-    """What became of orientations, shapes and empty slices."""
+    """Notes on orientations, shapes and empty slices."""
     ways = Counter(cut.stored or "not told" for cut in cuts)
     ways_text = ", ".join(f"{way} {n:,}" for way, n in ways.most_common())
     patients = len({scan.owner for scan in scans})

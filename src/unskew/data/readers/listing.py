@@ -28,12 +28,12 @@ from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 LISTED_SHARE = 0.5
-"""Share of a column's values that are names of files, for the column to count as theirs."""
+"""The share of a column's values that must be names of files for the column to count as file names."""
 
 
 class FileNames:
-    """Files by what a table may call them: name or path, with or without the ending, in any case if there is
-    one such file."""
+    """Files by the names that a table may use: name or path, with or without the ending, in any case if
+    that is unique."""
 
     def __init__(self, files: Sequence[File]):
         self.count, self._known = len(files), defaultdict[str, list[File]](list)
@@ -42,7 +42,7 @@ class FileNames:
                 self._known[_plain_path(name)].append(file)
 
     def called(self, text: str, folder: Path) -> list[File]:
-        """The files that a text may name, of which those that fit best. folder: of the table."""
+        """The files that a text may name, of which those that fit best. folder: the table's folder."""
         parts = PurePosixPath(_plain_path(text)).parts
         near = self._known.get(parts[-1], []) if parts else []
         text = unicodedata.normalize("NFC", text)
@@ -60,7 +60,7 @@ class FileNames:
 
 
 def _common_folders(folder: Path, names: tuple[str, ...]) -> int:
-    """How many of these names, the last first, are those of the folder and of the folders that hold it."""
+    """The number of these names, counted from the last, that equal the folder and the folders above it."""
     pairs = zip(reversed(folder.parts), reversed(names))
     return sum(1 for _ in takewhile(lambda pair: _plain_path(pair[0]) == pair[1], pairs))
 
@@ -80,7 +80,7 @@ def file_column(sheet: Sheet, named: FileNames, taken: set[str], folder: Path) -
 
 
 def match_rows(path: Path, sheet: Sheet, key: str, named: FileNames) -> dict[int, File]:
-    """The file of each row that names one. Raises DataError (E409) where it may be one of several."""
+    """The file of each row that names one. Raises DataError (E409) if a name is ambiguous."""
     rows: dict[int, File] = {}
     for i, text in enumerate(sheet.columns[key].tolist()):
         near = named.called(text, path.parent)
@@ -99,8 +99,7 @@ class Listing:
     """A table and the files that its rows name.
 
     sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names.
-    files: of each row, of
-    which several may have the same. notes: which rows and files are without the other.
+    files: the file of each row; rows may share one. notes: on rows without files and files without rows.
     """
 
     path: Path
@@ -111,11 +110,11 @@ class Listing:
 
 
 def find_listing(tree: FolderTree, files: Sequence[File], taken: Sequence[str] = ()) -> Listing | None:
-    """The CSV below the folder that lists the files, None where none does; of several the one that has all
-    named columns.
+    """The CSV below the folder that lists the files, None without one; of several, the one with all named
+    columns.
 
-    taken: columns that are named, which are not looked at for names of files. Raises DataError (E409) where
-    several CSVs may be meant, and where a name may be that of several files.
+    taken: columns that are named, which are not searched for names of files. Raises DataError (E409) if
+    several CSVs are possible, and if a name may be that of several files.
     """
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
     for path in sorted(tree.root.rglob("*.csv")):
@@ -152,11 +151,10 @@ def read_listing(
 ) -> LabelledFiles:
     """The listed files with their labels, sites and further facts.
 
-    named: the columns of labels and sites; "" looks for usual names. aim: the target, where one is named.
-    inputs: columns that are inputs beside the file.
-    Raises DataError: E409 where the labels are not to be seen and for a file in two rows that differ, E403
-    for columns that are not there and for missing sites, E404 for labels, E405 for inputs with missing
-    values.
+    named: the columns of labels and sites; "" searches for usual names. aim: the target, if one is named.
+    inputs: columns that are inputs next to the file.
+    Raises DataError: E409 if the labels cannot be identified and for a file in two rows that differ, E403 for
+    columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
     """
     name, notes = listing.path.name, [*listing.notes]
     notes.append(("labels", f"{name} lists the files, by '{listing.key}'"))
@@ -203,8 +201,8 @@ def read_listing(
 
 
 def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
-    """(the rows that are for training or the test, their files, each in the part that the table or a folder
-    says)."""
+    """(the rows for training or the test, their files), with the part of each that the table or a folder
+    names."""
     sheet, files = listing.sheet, listing.files
     split, parts = part_column(sheet.columns, {label}, sheet.name)
     parts = np.array([f.part for f in files]) if parts is None else parts
@@ -218,7 +216,7 @@ def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[S
 
 
 def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-    """(the classes that labels of words name, () for other labels; the labels, of words their numbers)."""
+    """(the class names of labels that are words, () for other labels; the labels, words as numbers)."""
     if y.dtype.kind not in "OUS":
         return (), y
     classes = sort_classes(set(map(str, y.tolist())))
@@ -227,8 +225,8 @@ def _number_labels(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
-    """The first row of each file. facts: of each row, which must be the same for a file. Raises DataError
-    (E409) otherwise."""
+    """The first row of each file. facts: values of each row that must agree within a file. Raises
+    DataError (E409) otherwise."""
     first: dict[Path, int] = {}
     for row, file in enumerate(files):
         before = first.setdefault(file.path, row)
@@ -243,11 +241,10 @@ def _first_rows(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence
 
 
 def _python_value(value: Any) -> Any:
-    """A label, part, site or number as Python has it."""
+    """A label, part, site or number as a Python value."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _is_fact(name: str, values: np.ndarray) -> bool:
-    """Whether clients can be formed by a column: nothing is missing in it, and it does not number the
-    files."""
+    """Whether clients can be formed by a column: it has no missing values and does not number the files."""
     return not cells.missing(values).any() and not is_row_number(name, values)

@@ -27,10 +27,9 @@ ClassNames = tuple[str, ...]
 
 
 def read_class_names(given: Any) -> ClassNames | None:
-    """The names of all classes as they are given beside arrays, in a list, a tuple or an array; None for
-    None.
+    """The names of all classes from a list, a tuple or an array; None for None.
 
-    Raises DataError (E404) for what is no list.
+    Raises DataError (E404) for anything else.
     """
     if given is None:
         return None
@@ -42,8 +41,8 @@ def read_class_names(given: Any) -> ClassNames | None:
 
 
 def class_names_of(items: Any) -> Any:
-    """What a set, or the set below it, calls its classes; of joined sets what all of them do; None where
-    nothing says."""
+    """The class names of a set, or of the set below it; of joined sets if all agree; None if there are
+    none."""
     while items is not None:
         if (names := getattr(items, "classes", None)) is not None:
             return names
@@ -55,7 +54,7 @@ def class_names_of(items: Any) -> Any:
 
 
 def numbering_note(items: Any) -> str:
-    """What to say of joined sets whose labels may mean different classes, "" of any other."""
+    """A warning about joined sets in which labels may mean different classes, "" for any other set."""
     while items is not None and not _parts(items):
         items = getattr(items, "dataset", None)
     known = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
@@ -70,10 +69,9 @@ def numbering_note(items: Any) -> str:
 
 
 def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
-    """All names of classes, those of the first set first; None where all sets have the same. known: (set, its
-    names).
+    """All names of classes, those of the first set first; None if all sets agree. known: (set, its names).
 
-    Raises DataError (E404) where a name stands twice in one of several unequal lists.
+    Raises DataError (E404) if a name occurs twice in one of several unequal lists.
     """
     lists = list(dict.fromkeys(names for _, names in known))
     if len(lists) < 2:
@@ -89,8 +87,7 @@ def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
 
 
 def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
-    """Whole numbers of classes, or one-hot rows, as those of the same names in a longer list; words
-    unchanged.
+    """Class numbers, or one-hot rows, renumbered by name in a longer list; words are unchanged.
 
     of: the name of the set, for messages. Raises DataError (E404) for a number without a name.
     """
@@ -114,7 +111,7 @@ def renumber(y: Any, names: ClassNames, among: Sequence[str], of: str) -> Any:
 
 
 def _parts(items: Any) -> list[Any]:
-    """The sets that a set joins, [] of any other."""
+    """The sets that a set joins, [] for any other."""
     parts = getattr(items, "datasets", None)
     return list(parts) if isinstance(parts, list | tuple) else []
 
@@ -124,17 +121,18 @@ def _are_names(names: Any) -> bool:
 
 
 CLIENT_COLUMN = "client"
-"""The column that says which client brought a sample, where clients bring sets of their own."""
+"""The column of clients, if clients bring separate sets."""
 
 
 @dataclass(frozen=True)
 class RawSamples:
-    """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
+    """Samples and labels before conversion.
 
-    together: a column's name and values, of training samples that no split may part, such as the slices of a
-    patient.
-    form: how the columns of a table became samples (Intake.form). came: the type in which samples came that
-    are scaled already.
+    x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
+    together: a column's name and values, of training samples that no split may separate, such as the slices
+    of a patient.
+    form: how the columns of a table became samples (Intake.form). came: the original type of samples that are
+    scaled already.
     """
 
     x: Any
@@ -151,7 +149,7 @@ class RawSamples:
     came: str = ""
 
     def dataset(self, name: str) -> Dataset:
-        """The set that these samples make; raises as `arrays` does."""
+        """The set of these samples; raises the errors of `arrays`."""
         columns = {**self.columns, **dict([self.together] if self.together else [])}
         dataset = arrays(
             self.x,
@@ -174,7 +172,7 @@ class RawSamples:
         )
 
     def tested_on(self, test: RawSamples) -> RawSamples:
-        """The set with the samples of another as its test part, and the facts of them that both know, such as
+        """The set with the samples of another as its test part, and the facts that both have, such as
         sites."""
         facts = {name: values for name, values in test.columns.items() if name in self.columns}
         return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
@@ -187,10 +185,10 @@ class RawSamples:
 
 
 def raw_samples_of(dataset: Dataset) -> RawSamples:
-    """A set that is read already, its labels as words again, so that they can be numbered together with
+    """A set that has been read, with its labels as words again, so that they can be numbered together with
     others'.
 
-    Test samples that were taken out of it, because it brings none, are among the others again.
+    Test samples that were split off, because the source has none, are among the training samples again.
     """
     x, x_test = (
         PackedSamples(part, dataset.layout) if dataset.layout else part
@@ -228,9 +226,9 @@ def _merge_test_set(raw: RawSamples) -> RawSamples:
 
 
 def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
-    """How the columns of all tables among these sets became samples, {} where one is none.
+    """How the columns of all tables among these sets became samples, {} if one set is not a table.
 
-    Raises DataError (E403) where the numbers of two tables mean different columns, or words.
+    Raises DataError (E403) if the numbers of two tables mean different columns or words.
     """
     tables = [(name, raw.form["columns"]) for name, raw in named if raw.form]
     for name, columns in tables[1:]:
@@ -254,11 +252,11 @@ def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
 
 
 def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
-    """The sets with one list of classes, where some number theirs differently: labels are matched by the
-    classes' names.
+    """The sets with one list of classes; labels that are numbered differently are matched by the classes'
+    names.
 
-    named: the sets, each with what it is called in messages. Raises DataError (E404) where names do not say
-    which class is meant.
+    named: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
+    classes.
     """
     lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
     among = common_names([(name, classes) for name, classes in lists if classes])
@@ -269,10 +267,10 @@ def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]
 
 
 def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
-    """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
+    """One set of the sets of several clients; the column `client` holds each sample's client.
 
     common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and
-    where only some clients bring a test set.
+    if only some clients bring a test set.
     """
     names, tested = list(given), [("the test set", common_test)] if common_test else []
     raws = share_numbering([*given.items(), *tested])
@@ -323,7 +321,8 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
 
 
 def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
-    """What belongs together at each client; samples of clients that say nothing of it are each by itself."""
+    """The column of groups that belong together, at all clients; samples of clients without groups are
+    single."""
     known = [raw.together[0] for raw in sets.values() if raw.together]
     if not known:
         return None
@@ -336,7 +335,7 @@ def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | N
 
 
 def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
-    """The target of clients that bring numbers. Raises DataError (E404) where clients differ in it."""
+    """The target of clients that bring numbers. Raises DataError (E404) if clients differ in it."""
     known = {name: raw.target for name, raw in sets.items()}
     first = next(iter(known))
     for name, target in known.items():
@@ -354,7 +353,7 @@ def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
 
 
 def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
-    """The names of the classes if some client knows them. Raises DataError (E404) where two clients' masks
+    """The names of the classes if some client knows them. Raises DataError (E404) if two clients' masks
     differ in them."""
     known = {name: raw.classes for name, raw in sets.items() if raw.classes}
     first = next(iter(known), "")
@@ -402,8 +401,7 @@ def _join_part(
 
 
 def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
-    """(the type in which the samples of all clients came, float32 where they came in several; what scaling
-    does to them)."""
+    """(the original type of the samples, float32 if clients differ; notes on their scaling)."""
     types, notes = list[str](), list[Note]()
     for name, raw in sets.items():
         if are_inputs(raw.x, raw.y):
@@ -423,9 +421,9 @@ def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
 def _client_samples(
     by_client: Mapping[str, tuple[Any, Any]],
 ) -> tuple[Layout | None, list[np.ndarray], tuple[Note, ...]]:
-    """(the layout of samples with several inputs; the samples of every client; what was done to them).
+    """(the layout of samples with several inputs; the samples of every client; notes).
 
-    Raises DataError (E403) for clients whose samples have other inputs than those of the first.
+    Raises DataError (E403) for clients with other inputs than the first.
     """
     if not any(are_inputs(x, y) for x, y in by_client.values()):
         return (
@@ -449,7 +447,7 @@ def _client_samples(
 
 
 def split_parts(values: Sequence[Any], name: str) -> RawSamples:
-    """(x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
+    """The set (x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
     if len(values) not in (2, 4):
         raise DataError(
             "E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test)."

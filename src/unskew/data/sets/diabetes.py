@@ -1,8 +1,7 @@
-"""442 patients with diabetes: ten measurements, and how far the disease has progressed a year later; always
-there.
+"""442 patients with diabetes: ten measurements, and the disease's progression a year later; always there.
 
-Part of scikit-learn, so that no archive is needed: 354 patients to train, and a fixed 88 to test, of every
-tenth of the target alike. The column `sex` (1 and 2, as the source has it) can make clients: --skew
+Part of scikit-learn, so that no archive is needed: 354 patients to train, and a fixed 88 to test, drawn
+equally from every tenth of the target. The column `sex` (1 and 2, as in the source) can make clients: --skew
 column:sex.
 """
 

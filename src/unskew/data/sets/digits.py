@@ -16,7 +16,7 @@ from unskew.data.samples.dataset import Dataset, with_test_set
 SOURCE = "scikit-learn (CC BY 4.0)"
 TEST_SAMPLES = 360
 FILE = "datasets/data/digits.csv.gz"
-"""Within scikit-learn."""
+"""The path within scikit-learn."""
 
 
 def digits() -> Dataset:
@@ -31,8 +31,8 @@ def digits() -> Dataset:
 
 
 def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
-    """float64 [1797, 64] from 0 to 16, and [1797]: scikit-learn's file, without importing all of it for half
-    a second."""
+    """float64 [N, 64] from 0 to 16, and classes [N], N = 1797, read from scikit-learn's file: importing
+    scikit-learn takes half a second."""
     installed = find_spec("sklearn")
     if installed and installed.origin and (file := Path(installed.origin).parent / FILE).is_file():
         with gzip.open(file, "rt") as lines:

@@ -20,8 +20,8 @@ DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 
 
 def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in pixels"] = 64) -> Dataset:
-    """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a client a
-    domain."""
+    """1,773 samples of shape (3, size, size) to train and 760 to test, in [0, 1]; `--skew domain`: a
+    client a domain."""
     archive = open_archive("office_caltech10", SOURCE)
     if "x64_webp" not in archive:
         return _from_archive(archive, size)
@@ -30,8 +30,7 @@ def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in p
 
 
 def _from_archive(archive: NamedArchive, size: int) -> Dataset:
-    """The set as `unskew data get` writes it, at one size. Raises DataError (E403) where that is another
-    one."""
+    """The set as `unskew data get` writes it, at one size. Raises DataError (E403) for another size."""
     dataset = npz(archive.path)
     if dataset.shape[-1] != size:
         held = dataset.shape[-1]

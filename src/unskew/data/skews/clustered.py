@@ -12,13 +12,12 @@ from unskew.data.clients.partition import Index, Partition, Request, split_among
 from unskew.errors import UsageError
 
 TRIES = 20
-"""Draws for one client before it may have the same classes as another one of its group."""
+"""Draws for one client before it may share its classes with another client of its group."""
 
 
 @dataclass(frozen=True)
 class Clustered(Partition):
-    """Each client owns random classes; within a group they differ from client to client where chance
-    allows."""
+    """Each client owns random classes; within a group they differ from client to client if chance allows."""
 
     counts: Annotated[tuple[Annotated[int, Gt(0)], ...], MinLen(1), "classes per client, of each group"]
     name = "clustered"

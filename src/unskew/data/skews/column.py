@@ -14,8 +14,8 @@ from unskew.errors import DataError, suggestion
 
 @dataclass(frozen=True)
 class Column(Partition):
-    """Natural clients. With the setting `samples`, a client keeps at most so many, drawn in proportion to its
-    classes."""
+    """Natural clients. With the setting `samples`, each keeps at most that many, drawn in proportion to
+    its classes."""
 
     column: Annotated[str, "which column"]
     name = "column"

@@ -1,11 +1,10 @@
-"""Shares of clients drawn from Dir(alpha) for each class, with a balance step, so that it is not a pure
-Dirichlet.
+"""Shares of each class drawn from Dir(alpha), with a balance step, so this is not a pure Dirichlet.
 
 For each class c in turn:  p ~ Dir_K(alpha, ..., alpha);  p_k <- 0 where client k already holds N/K samples or
 more; p <- p / sum(p);  the class's shuffled samples are cut at cumsum(p).
 The whole draw is repeated until every client has `least` samples. With many clients that hardly ever happens;
 then the set is cut into slices of equal classes with about 100 clients each, which are dealt one by one, and
-what is still missing is moved from the largest clients, so that every request ends.
+missing samples are moved from the largest clients, so that every request ends.
 
 Letters: N samples, K clients, C classes.
 """
@@ -22,11 +21,11 @@ from unskew.data.clients.partition import Index, Partition, Request
 from unskew.errors import DataError, UsageError
 
 TRIES = 50
-"""Draws of a slice at most."""
+"""Maximal number of draws of a slice."""
 WORK = 5_000_000
-"""Shares drawn at most before chance is given up: with a million clients a single draw must do."""
+"""Maximal number of shares to draw; with a million clients, a single draw must do."""
 GROUP = 100
-"""Clients in a slice."""
+"""Number of clients in a slice."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,7 @@ class Dirichlet(Partition):
             raise UsageError("E103", f"groups={self.groups} needs at least as many clients; there are {K}.")
 
     def _least(self, C: int, slices: list[np.ndarray], sizes: list[int]) -> int:
-        """Samples of the smallest client: `min`, or what FLea asks for, as far as there are enough
-        samples."""
+        """Samples of the smallest client: `min`, or FLea's minimum as far as there are enough samples."""
         K = sum(sizes)
         feasible = min(len(rows) // k for rows, k in zip(slices, sizes))
         if self.min and self.min > feasible:
@@ -92,7 +90,7 @@ def _group_sizes(K: int, groups: int) -> list[int]:
 
 
 def _slices(y: np.ndarray, sizes: list[int], contiguous: bool) -> list[np.ndarray]:
-    """The rows of each group of so many clients: with equal classes, or consecutive in the file."""
+    """The rows of each group of `sizes` clients: with equal classes, or consecutive in the file."""
     if len(sizes) == 1:
         return [np.arange(len(y))]
     if contiguous:
@@ -125,7 +123,7 @@ def _draw(
 def _one_draw(
     alpha: float, decks: list[np.ndarray], even: float, K: int, rng: np.random.Generator
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """(for each class its shuffled rows and how many of them each client gets, sizes [K])."""
+    """(for each class its shuffled rows and each client's number of them, sizes [K])."""
     dealt, held = [], np.zeros(K, dtype=np.int64)
     for deck in decks:
         deck = rng.permutation(deck)
@@ -143,7 +141,8 @@ def _one_draw(
 
 
 def repair(index: Index, least: int) -> Index:
-    """Rows moved from the largest client to those with fewer than `least`; needs K * least rows in all."""
+    """The index with rows moved from the largest clients to those with fewer than `least`; needs K * least
+    rows."""
     sizes = index.sizes
     if sizes.min() >= least:
         return _sort_rows(index)
@@ -159,5 +158,5 @@ def repair(index: Index, least: int) -> Index:
 
 
 def _sort_rows(index: Index) -> Index:
-    """The same, every client's rows ascending."""
+    """The index with every client's rows in ascending order."""
     return Index(index.rows[np.lexsort((index.rows, index.owner))], index.offsets)

@@ -1,5 +1,4 @@
-"""A few random classes per client; with a number of samples, clients may share rows (McMahan et al.,
-2017)."""
+"""A few random classes per client; with a number of samples, clients may share rows (McMahan 2017)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class Pathological(Partition):
     """`pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each
     class.
 
-    The setting `samples` gives the number of samples of a client where the text gives none.
+    Without a number in the text, the setting `samples` is the number of samples of a client.
     """
 
     count: Annotated[int, Gt(0), "classes per client"]
@@ -39,10 +38,10 @@ class Pathological(Partition):
 
 
 def wrap_rows(owned: list[np.ndarray], each: int, request: Request, rng: np.random.Generator) -> Index:
-    """`each` rows of every owned class, consecutive ones of the class's shuffled rows, from the first again
-    at the end.
+    """`each` rows of every owned class, consecutive in the class's shuffled rows, which start again at their
+    end.
 
-    A class with fewer rows than `each` gives all it has. owned: the classes of every client.
+    A class with fewer rows than `each` gives all of them. owned: the classes of every client.
     """
     decks = [rng.permutation(np.flatnonzero(request.y == c)) for c in range(request.classes)]
     begins = [0] * len(decks)
