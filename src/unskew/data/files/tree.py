@@ -36,8 +36,8 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class File:
-    """A file of data. part: "train", "test" or "val"; folders: the names between the root and it, without the
-    part's."""
+    """A file of data. part: "train", "test" or "val". folders: the names between the root and the file,
+    without the part's."""
 
     path: Path
     part: str
@@ -45,12 +45,12 @@ class File:
 
     @property
     def kind(self) -> str:
-        """Its ending, in small letters."""
+        """The ending, in small letters."""
         return file_ending(self.path)
 
     @property
     def stem(self) -> str:
-        """Its name without the ending, in one form of Unicode."""
+        """The name without the ending, in one Unicode form."""
         ending = len(self.kind)
         return unicodedata.normalize("NFC", self.path.name[:-ending] if ending else self.path.name)
 
@@ -59,7 +59,7 @@ class File:
 class FolderTree:
     """The files below a root, in the order of their paths.
 
-    folders: every folder by the names that lead to it, also empty ones, without the names of parts.
+    folders: every folder, including empty ones, by the names that lead to it, without the names of parts.
     """
 
     root: Path
@@ -76,10 +76,10 @@ def file_ending(path: Path) -> str:
 def read_tree(
     root: Path, kinds: frozenset[str] = IMAGE_ENDINGS | SOUND_ENDINGS, validation: bool = False
 ) -> FolderTree:
-    """What lies below a folder. kinds: endings of the files that are data; validation: whether files for it
-    are, too.
+    """The files and folders below a folder. kinds: endings of data files. validation: whether to include
+    validation files.
 
-    Raises DataError (E409) if there is no such folder.
+    Raises DataError (E409) for a missing folder.
     """
     if not root.is_dir():
         raise DataError("E409", f"there is no folder {root}.")
@@ -118,8 +118,8 @@ def read_tree(
 
 
 def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
-    """A note on folders, at this depth (0: at any), below which no image or sound lies; of nested ones, the
-    outermost."""
+    """A note on folders without images or sounds below them, at this depth (0: at any); of nested ones,
+    the outermost."""
     full = {f.folders[:i] for f in tree.files for i in range(len(f.folders) + 1)}
     empty = sorted(d for d in tree.folders - full if d[:-1] in full and depth in (0, len(d)))
     if not empty:
@@ -136,8 +136,8 @@ def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
 
 
 def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], list[str]]:
-    """(files in the order of their paths, folders by their names below the root, hidden files and litter by
-    path, links to folders that hold them by path). Links to other folders are followed."""
+    """(files in the order of their paths, folders by their names below the root, hidden and system files
+    by path, links to parent folders by path). Links to other folders are followed."""
     files: list[Path] = []
     folders: list[tuple[str, ...]] = []
     litter: list[str] = []
@@ -157,23 +157,22 @@ def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], lis
 
 
 def _path_names(path: Path, root: Path) -> tuple[str, ...]:
-    """The names between a root and a path, in one form of Unicode, because systems write accents
-    differently."""
+    """The names between a root and a path, in one Unicode form, because systems store accents differently."""
     return tuple(unicodedata.normalize("NFC", name) for name in path.relative_to(root).parts)
 
 
 def is_system_file(name: str) -> bool:
-    """Whether a name is hidden, or what an operating system leaves behind."""
+    """Whether a name is hidden, or one that an operating system leaves behind."""
     return name.startswith(".") or name.lower() in SYSTEM_FILES
 
 
 def split_part(names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """(the part of the data that folders name, "" if none does; the other names)."""
+    """(the part of the data that folders name, "" without one; the other names)."""
     return next((PART_NAMES[n.lower()] for n in names if n.lower() in PART_NAMES), ""), _without_parts(names)
 
 
 def _without_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without the first that is a part's."""
+    """The names without the first name of a part."""
     place = next((i for i, n in enumerate(names) if n.lower() in PART_NAMES), None)
     return names if place is None else (*names[:place], *names[place + 1 :])
 
@@ -212,12 +211,12 @@ MASK_FOLDERS = frozenset(
 )
 MASK_SUFFIXES = ("_mask", "_masks", "_seg", "_segmentation", "_label", "_gt", "-mask", "-seg")
 CHANNEL_SUFFIX = "_0000"
-"""Behind the name of an image's first channel, as nnU-Net writes it; masks lack it."""
+"""The suffix of an image's first channel in nnU-Net; masks lack it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An image and its mask. site: "" where the folders name none."""
+    """An image and its mask. site: "" if no folder names a site."""
 
     image: File
     mask: File
@@ -226,7 +225,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a file lies. above, below: the folders on either side of images/ or masks/."""
+    """The place of a file. above, below: the folders on either side of images/ or masks/."""
 
     file: File
     kind: str
@@ -238,7 +237,7 @@ class _Place:
 
 
 def plain_name(name: str) -> str:
-    """A folder's name in small letters without spaces around it."""
+    """A folder's name in small letters without surrounding spaces."""
     return name.strip().lower()
 
 
@@ -249,10 +248,9 @@ def has_mask_folders(tree: FolderTree) -> bool:
 
 
 def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
-    """(images with their masks and sites, in the order of images; what was left out).
+    """(images with their masks and sites, in the order of images; notes on omissions).
 
-    Raises DataError (E409) for images without a mask or with two, and for images of which only some lie at a
-    site.
+    Raises DataError (E409) for images without a mask or with two, and if only some images have a site.
     """
     places = [_place_of(file) for file in tree.files]
     images = [p for p in places if plain_name(p.kind) in IMAGE_FOLDERS]
@@ -302,7 +300,7 @@ def _place_of(file: File) -> _Place:
 
 
 def _masks_of(image: _Place, masks: dict[object, list[_Place]], images: dict[object, _Place]) -> list[_Place]:
-    """The masks of an image's name, or of its name with a usual suffix unless that is another image's."""
+    """The masks with an image's name, or that name with a usual suffix unless it is another image's name."""
     stem = image.file.stem
     others = [stem + suffix for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
     if stem.endswith(CHANNEL_SUFFIX):
@@ -337,7 +335,7 @@ def _check_each_has_one(
 
 
 def _pair_sites(images: Sequence[_Place]) -> list[str]:
-    """The site of each image, "" where none has one. Raises DataError (E409) where only some have one."""
+    """The site of each image, "" if no image has one. Raises DataError (E409) if only some have one."""
     above = any(p.above for p in images)
     names = [p.above if above else p.below[:1] for p in images]
     without = next((p for p, name in zip(images, names) if not name), None)

@@ -2,7 +2,7 @@
 
 Masks in class folders are refused: a model that is trained on them as images learns nothing and scores well.
 A file looks like a mask if it holds at most 20 different values, or black and white with blurred edges, and
-has the name of an image of the same size.
+has the name of an image of equal size.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from unskew.data.samples.intake import Note, quantity
 from unskew.errors import DataError
 
 FILES_PROBED = 5
-"""Files of a folder by which it is judged."""
+"""Number of files by which a folder is judged."""
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
 )
 
 
 def check_no_masks(files: Sequence[File], place: int) -> None:
-    """Raises DataError (E409) for files that look like masks of others. place: of the class among a file's
-    folders."""
+    """Raises DataError (E409) for files that look like masks of others. place: position of the class among
+    a file's folders."""
     _check_folder(files)
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
     for f in files:
@@ -48,7 +48,7 @@ def check_no_masks(files: Sequence[File], place: int) -> None:
 
 
 def _check_folder(files: Sequence[File]) -> None:
-    """x.png with x_mask.png, or image.png with mask.png, in one folder."""
+    """Raises DataError (E409) for one folder with x.png and x_mask.png, or image.png and mask.png."""
     stems = {(f.path.parent, f.path.stem.lower()): f.path for f in files}
     for (folder, stem), path in stems.items():
         image = stems.get(
@@ -67,7 +67,8 @@ def _check_folder(files: Sequence[File]) -> None:
 
 
 def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
-    """Class folders, each with its files by stem, of which one holds the masks of another's."""
+    """Raises DataError (E409) if one class folder holds the masks of another. classes: files by stem, by
+    class."""
     for name, masks in classes.items():
         for other, images in classes.items():
             shared = sorted(masks.keys() & images.keys())
@@ -90,8 +91,7 @@ def _stem(path: Path) -> str:
 
 
 def _is_mask(path: Path, image: Path) -> bool:
-    """Whether a file looks like a mask and has the size of an image; a file in one grey throughout does
-    not."""
+    """Whether a file looks like a mask and has the size of an image; a uniformly grey file does not."""
     from PIL import Image
 
     try:
@@ -111,11 +111,13 @@ def _is_mask(path: Path, image: Path) -> bool:
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Files with a label each. classes: names in order, () where labels are no classes; labels: of every
-    file, [N]; sites: None
-    without sites. facts: what else clients can be formed by, [N] each. target: of labels that are numbers, or
-    several a file.
-    beside: further inputs of every sample, by name; used: what became of the columns that they were."""
+    """Files with a label each.
+
+    classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
+    without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
+    numbers, or several a file.
+    beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
+    """
 
     files: tuple[File, ...]
     classes: tuple[str, ...]
@@ -174,8 +176,8 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
 
 
 def _second_is_class(files: Sequence[File]) -> bool:
-    """Of folders a/b/file: whether b names the class. Its names then recur below most of a; else a names
-    it."""
+    """Whether b is the class in paths a/b/file: its names then recur below most of a. Otherwise a is the
+    class."""
     below: dict[str, set[str]] = {}
     for file in files:
         below.setdefault(file.folders[0], set()).add(file.folders[1])

@@ -30,11 +30,11 @@ SITE_NAMES = (
     *("site", "client", "domain", "hospital", "centre", "center", "institution"),
     *("subject", "patient", "speaker", "user", "scanner", "device"),
 )
-"""Names of columns that say where a sample is from; the first that a set has is taken for its sites."""
+"""Usual names of columns of sites; the first that a set has counts as its sites."""
 
 
 def site_column_in(columns: Mapping[str, Any]) -> str:
-    """The column that says where samples are from, "" if none does."""
+    """The column of sites by usual names, "" without one."""
     lower = {name.lower(): name for name in columns}
     return next((lower[name] for name in SITE_NAMES if name in lower), "")
 
@@ -42,7 +42,8 @@ def site_column_in(columns: Mapping[str, Any]) -> str:
 def number_columns(
     name: str, columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
-    """(columns of the training samples, of the test samples, names of the values of those that hold words).
+    """(columns of the training samples, columns of the test samples, names of the values of columns of
+    words).
 
     Raises DataError (E403) for a column with missing values or of another shape than [N].
     """
@@ -85,11 +86,10 @@ PART_COLUMNS = ("split", "part", "subset", "partition")
 def part_column(
     columns: Mapping[str, np.ndarray], taken: Iterable[str], name: str
 ) -> tuple[str, np.ndarray | None]:
-    """(the column, its words train, test and val, [N]), or ("", None): a column of such a name that holds
-    none of these words is one like others.
+    """(the column of parts, its words train, test and val, [N]), or ("", None) without one.
 
-    taken: columns with another purpose. name: of the table. Raises DataError (E403) for further words beside
-    these.
+    A column with such a name but none of these words is an ordinary column. taken: columns with another
+    purpose. name: name of the table. Raises DataError (E403) if the column also has other words.
     """
     for column in (
         c for c in columns if c.lower() in PART_COLUMNS and c not in taken and columns[c].dtype.kind in "OUS"
@@ -109,7 +109,7 @@ def part_column(
 
 
 def validation_notes(validation: int) -> list[Note]:
-    """The note on so many rows that are for validation."""
+    """The note that a number of rows are for validation."""
     return (
         [("left out", f"{quantity(validation, 'row')} for validation: choose settings with validation=0.1")]
         if validation
@@ -118,20 +118,20 @@ def validation_notes(validation: int) -> list[Note]:
 
 
 LABEL_NAMES = ("label", "target", "class", "y", "category", "labels", "diagnosis", "outcome")
-"""What a column of labels may be called, the likeliest first."""
+"""Usual names of a column of labels, the likeliest first."""
 NEIGHBOURS = 50
-"""Columns before and behind the labels that are compared with them."""
+"""Number of columns before and behind the labels that are compared with them."""
 BINARY_WORDS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 
 def label_column_in(columns: Mapping[str, Any]) -> str:
-    """The column that usual names say holds the labels, "" if none does."""
+    """The column of labels by usual names, "" without one."""
     lower = {str(c).lower(): c for c in columns}
     return next((lower[n] for n in LABEL_NAMES if n in lower), "")
 
 
 def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
-    """The column itself. Raises DataError (E403) if there is none of this name."""
+    """The column of this name. Raises DataError (E403) if there is none."""
     column = column if column in columns else cells.word(column)
     if column not in columns:
         known = abbreviate(list(map(str, columns)), 12)
@@ -144,11 +144,10 @@ def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
 def label_column(
     sheet: Sheet, label: str, classes: Sequence[str] | None, notes: list[Note]
 ) -> tuple[str, np.ndarray]:
-    """(the column of labels, its values [N], whole numbers in one spelling).
+    """(the column of labels, its values [N], whole numbers in one spelling); adds to the notes.
 
-    label: the column if it is named, else "". classes: names of all classes if they are known. Adds to the
-    notes.
-    Raises DataError: E403 for a column that is not there, E404 for values that cannot be classes.
+    label: the column that the user names, or "". classes: names of all classes if they are known.
+    Raises DataError: E403 for a column that does not exist, E404 for values that cannot be classes.
     """
     columns = sheet.columns
     column = (
@@ -203,7 +202,7 @@ def _cell_text(value: Any) -> str:
 def _numbers_in_one_spelling(
     sheet: Sheet, column: str, values: np.ndarray, guessed: bool, notes: list[Note]
 ) -> np.ndarray:
-    """Labels that are words, `01` and `1.0` as `1` where all are numbers. Raises DataError (E404) for
+    """Labels as words; if all are whole numbers, `01` and `1.0` become `1`. Raises DataError (E404) for
     fractions."""
     texts = values.tolist()
     if sheet.decimal_commas:
@@ -230,7 +229,7 @@ def _numbers_in_one_spelling(
 
 
 def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
-    """Raises DataError (E404) where the last column cannot be one of labels."""
+    """Raises DataError (E404) if the last column cannot be one of labels."""
     kinds = len(set(values.tolist()))
     many = kinds > max(2, len(values) / 2)
     dates = values.dtype.kind == "M" or all(cells.is_date(str(v)) for v in values.tolist())
@@ -244,14 +243,13 @@ def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
 
 
 def _are_equivalent(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether each value of one column stands beside one of the other and the reverse."""
+    """Whether the values of two columns correspond one to one."""
     pairs = set(zip(map(str, one.tolist()), map(str, other.tolist())))
     return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
 def _check_one_hot(sheet: Sheet, column: str) -> None:
-    """Raises DataError (E404) where labels are one of several columns of 0 and 1 of which each row has a
-    single 1."""
+    """Raises DataError (E404) if the labels are one of several one-hot columns."""
     group = _one_hot_columns(sheet.columns, column)
     if group:
         raise DataError(
@@ -263,8 +261,8 @@ def _check_one_hot(sheet: Sheet, column: str) -> None:
 
 
 def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
-    """The neighbouring columns of 0 and 1, the labels among them, that sum to one in every row; [] if there
-    are none."""
+    """The neighbouring columns of 0 and 1, including the labels, that sum to one in every row; [] without
+    any."""
     names = list(columns)
     at = names.index(label)
     first, last = at, at + 1
@@ -299,14 +297,14 @@ def _binary_column(values: np.ndarray) -> np.ndarray | None:
 
 
 def names_columns(columns: Mapping[str, Any], target: str) -> bool:
-    """Whether a target names several columns of a table, and not one whose name has commas."""
+    """Whether a target names several columns of a table, and not one column with commas in its name."""
     return len(label_names(target)) > 1 and target not in columns
 
 
 def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.ndarray]:
     """(the columns that a target names, their values, [N, L]).
 
-    Raises DataError: E403 for a column that is not there, E404 for one of words or named twice, E405 for
+    Raises DataError: E403 for a column that does not exist, E404 for one of words or named twice, E405 for
     missing values.
     """
     columns = tuple(column_named(sheet.columns, name, sheet.name) for name in label_names(target))
@@ -324,7 +322,7 @@ def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.n
 def target_column(sheet: Sheet, target: Target) -> tuple[str, np.ndarray]:
     """(the column that a target names, its numbers, float64 [N]).
 
-    Raises DataError: E403 for a column that is not there, E404 for one of words, E405 for missing and
+    Raises DataError: E403 for a column that does not exist, E404 for one of words, E405 for missing and
     mistaken values.
     """
     column = column_named(sheet.columns, target.name, sheet.name)

@@ -2,9 +2,9 @@
 
     numbers                       as they are
     words in up to 20 kinds       a column of 0 and 1 for each kind (one column for two kinds)
-    other words, row numbers      left out, with a note; refused as an input of its own
-    missing values, and columns of numbers in which other values stand      refused, with the line
-    -999 and the like             a note: such numbers often stand for missing values
+    other words, row numbers      left out, with a note; refused as a separate input
+    missing values, and other values in a column of numbers                 refused, with the line
+    -999 and the like             a note: such numbers often mean missing values
 
 Letters: N rows.
 """
@@ -28,8 +28,8 @@ MISSING_CODES = (-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99
 
 
 def missing_code_remark(column: str, numbers: np.ndarray) -> str:
-    """What to say of a column of numbers [N] whose smallest or largest is such a code, farther from all
-    others than these are from each other; "" of any other."""
+    """The remark on a column of numbers [N] with an extreme value that is a usual code for missing values
+    and lies farther from all others than these span; "" for any other column."""
     for code in (float(numbers.min()), float(numbers.max())) if len(numbers) else ():
         others = numbers[numbers != code]
         if code not in MISSING_CODES or not len(others):
@@ -48,21 +48,19 @@ ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")
 NAME_SEPARATOR = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 MOST_KINDS = 20
 NUMBER_SHARE = 0.5
-"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes. The
-same share of different values makes a column that is called `id` one of row numbers."""
+"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes.
+A column called `id` with at least this share of distinct values holds row numbers."""
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 Kinds: TypeAlias = dict[str, list[str]]
-"""By the column of a table that is a feature, the words of which each became a column of 0 and 1; [] for
-numbers."""
+"""For each column of features, the words that each became a column of 0 and 1; [] for numbers."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only
-    test rows have.
-    remark: what else to tell of it."""
+    """The encoding of a column. kinds: as in `Kinds`; None if the column numbers the rows. unseen: words
+    that only test rows have. remark: a further note."""
 
     kinds: list[str] | None
     unseen: tuple[str, ...] = ()
@@ -72,10 +70,10 @@ class Encoding:
 def encode_features(
     sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
 ) -> tuple[np.ndarray, Kinds]:
-    """(float32 [N, columns], what became of each column that is used); adds to the notes.
+    """(float32 [N, columns], the encoding of each column that is used); adds to the notes.
 
-    columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for
-    missing values and for cells that are no numbers in columns of numbers.
+    columns: the feature columns of the sheet. Raises DataError: E403 if none can be used, E405 for missing
+    values and for other cells than numbers in columns of numbers.
     """
     parts: dict[str, list[np.ndarray]] = {}
 
@@ -90,7 +88,7 @@ def encode_features(
 def encodings_of(
     sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Encoding], notes: list[Note]
 ) -> Kinds:
-    """What becomes of each column that is used; adds to the notes. Raises DataError (E403) where none can be
+    """The encoding of each column that is used; adds to the notes. Raises DataError (E403) if none can be
     used."""
     used: Kinds = {}
     left_out: list[str] = []
@@ -130,8 +128,8 @@ def encodings_of(
 
 
 def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """(what becomes of a column, the columns of numbers that it becomes, [N] each). Raises DataError (E405)
-    as `column_of_numbers` does."""
+    """(the encoding of a column, the columns of numbers that it becomes, [N] each). Raises DataError
+    (E405) as `column_of_numbers` does."""
     train = values if sheet.test is None else values[~sheet.test]
     if is_row_number(column, values) or is_row_number(column, train):
         return Encoding(None), []
@@ -139,7 +137,7 @@ def encode_column(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encodi
 
 
 def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encoding, list[np.ndarray]]:
-    """The same of a column that is used in any case; no columns where it has too many kinds of words."""
+    """`encode_column` for a column that must be used; without columns if it has too many kinds of words."""
     if (numbers := column_of_numbers(sheet, column, values)) is not None:
         return Encoding([], remark=_column_remark(column, numbers)), [numbers]
     train = values if sheet.test is None else values[~sheet.test]
@@ -153,11 +151,10 @@ def encode_input(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Encodin
 
 
 def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
-    """float32 [N, columns] of another table, its columns found by name and turned into numbers as `used`
-    says.
+    """float32 [N, columns] of another table, with columns found by name and encoded as `used` specifies.
 
     Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers,
-    and words that the column did not have.
+    and words that the column did not have in training.
     """
     kept: list[np.ndarray] = []
     for column, kinds in used.items():
@@ -182,8 +179,8 @@ def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
 
 
 def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]. Raises DataError (E405) for missing ones, and one that training did not
-    have."""
+    """A column of words, [N]. Raises DataError (E405) for missing words, and for words that training did
+    not have."""
     _check_complete(sheet, column, sheet.columns[column])
     texts = cells.words(sheet.columns[column])
     unknown = ~np.isin(texts, kinds)
@@ -227,8 +224,8 @@ def _is_id(column: str) -> bool:
 
 
 def is_row_number(column: str, values: np.ndarray) -> bool:
-    """Whether a column numbers the rows: by its name, if its values differ, or as whole numbers one after the
-    other."""
+    """Whether a column numbers the rows: by its name if its values differ, or as consecutive whole
+    numbers."""
     count = len(values)
     if count < 2:
         return False
@@ -320,8 +317,8 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
 def encode_inputs(
     sheet: Sheet, columns: Sequence[str], notes: list[Note]
 ) -> tuple[dict[str, np.ndarray], Kinds]:
-    """(these columns as numbers, [N] or, of words of several kinds, [N, kinds]; what became of each). It is
-    added to the notes.
+    """(these columns as numbers, [N] or, for words of several kinds, [N, kinds]; the encoding of each); adds
+    to the notes.
 
     Raises DataError: E403 for words of too many kinds, E405 for missing values.
     """
@@ -345,7 +342,6 @@ def encode_inputs(
 
 
 def encode_inputs_as(sheet: Sheet, used: Kinds) -> dict[str, np.ndarray]:
-    """The same of another table, its columns turned into numbers as `used` says. Raises DataError as
-    `numbers_as` does."""
+    """The inputs from another table, encoded as `used` specifies. Raises DataError as `encode_as` does."""
     values = {column: encode_as(sheet, {column: kinds}) for column, kinds in used.items()}
     return {column: v[:, 0] if v.shape[1] == 1 else v for column, v in values.items()}

@@ -34,9 +34,11 @@ BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder ==
 
 
 def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
-    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for any
-    other image, among them those of which alpha has been multiplied in. Raises ValueError for a packed TIFF
-    of which no lower byte can be had."""
+    """Red, green and blue, uint16 [H, W, 3], of an image that Pillow has opened but not loaded; None for
+    other images, such as those with premultiplied alpha.
+
+    Raises ValueError for a compressed TIFF, if its lower bytes cannot be read.
+    """
     from PIL import Image
 
     if image.mode not in ("RGB", "RGBA"):
@@ -57,14 +59,14 @@ def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
 
 
 def _raw_mode(tile: Any) -> str:
-    """How the numbers of a part of an image lie in its file."""
+    """Pillow's raw mode of a tile of an image."""
     args = tile[3]
     return str(args[0] if isinstance(args, tuple) and args else args)
 
 
 def _plane_mode(image: Any) -> str:
-    """How 16 bits of a colour lie in a TIFF whose colours lie one after another, for which Pillow takes 8; ""
-    for other images."""
+    """The raw mode of 16-bit colours in a TIFF with separate planes, which Pillow reads as 8 bits; "" for
+    other images."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(PLANES) != 2 or {*tags.get(BITS, ())} != {16}:
         return ""
@@ -74,7 +76,7 @@ def _plane_mode(image: Any) -> str:
 
 
 def _read_raw(image: Any, ways: list[str]) -> np.ndarray:
-    """The bytes of an image whose numbers are taken to lie in these ways, [H, W, channels]."""
+    """The bytes of an image read with these raw modes, [H, W, channels]."""
     tiles = []
     for tile, way in zip(image.tile, ways):
         args = way if isinstance(tile[3], str) else (way, *tile[3][1:])
@@ -87,20 +89,19 @@ def _read_raw(image: Any, ways: list[str]) -> np.ndarray:
 T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
 ORIENTATION = 0x0112
-"""The number by which EXIF calls how a camera was held."""
+"""EXIF's tag for the orientation of the camera."""
 PHOTOMETRIC = 262
-"""TIFF's tag for what numbers stand for; 0: the largest is black."""
+"""TIFF's tag for the meaning of numbers; 0: the largest is black."""
 SITES_WARNED = 4
-"""Sites that a warning names."""
+"""Maximal number of sites that a warning names."""
 COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
-"""Pillow's modes whose numbers are not red, green and blue, and are read as these."""
+"""Pillow's modes other than red, green and blue, and the modes as which they are read."""
 
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned: whether it
-    says that it is to be turned or mirrored before it is looked at. clear: whether a part of it is
-    transparent."""
+    """The format of an image file. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned:
+    whether its metadata ask to rotate or mirror it. clear: whether a part of it is transparent."""
 
     shape: tuple[int, int]
     depth: str
@@ -110,15 +111,18 @@ class ImageInfo:
 
 
 def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
-    """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use.
-    Raises DataError (E401) for one that cannot be read."""
+    """An image file in colour, float32 [3, size, size], and its format. bits: the number of bits that files
+    of 16 bits use.
+
+    Raises DataError (E401) for a file that cannot be read.
+    """
     return decode_image(file, str(file), size, fit, bits)
 
 
 def decode_image(
     file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int
 ) -> tuple[np.ndarray, ImageInfo]:
-    """As `picture`, also of a file in memory. name: of the file, for the message."""
+    """`read_image` for a file on disk or in memory. name: name of the file, for the message."""
     from PIL import Image
 
     if isinstance(file, Path) and not file.is_file():
@@ -142,10 +146,10 @@ def decode_image(
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
-    """(pixels, depth), as `picture` and `Form` have them, of an image of Pillow's. name: for the message.
-    bits: that whole numbers of more than 8 bits use.
+    """(pixels, depth) of an image of Pillow's, as `read_image` and `ImageInfo` have them.
 
-    Raises DataError (E401) for whole numbers of more bits.
+    name: for the message. bits: the number of bits that whole numbers of more than 8 bits use. Raises
+    DataError (E401) for whole numbers of more bits.
     """
     from PIL import Image
 
@@ -163,7 +167,7 @@ def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tup
 
 
 def channels_first(x: Any) -> np.ndarray:
-    """A sample as an array, channels first; an image of Pillow's in its own size."""
+    """A sample as an array, channels first; an image of Pillow's keeps its size."""
     if not hasattr(x, "getbands"):
         return array_of(x)
     pixels = np.asarray(x.convert("RGB") if x.mode in COLOUR_MODES else x)
@@ -171,8 +175,8 @@ def channels_first(x: Any) -> np.ndarray:
 
 
 def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
-    """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot
-    be read."""
+    """The results of `read` for each of these files, by number. Raises its DataError, with all files that
+    cannot be read."""
     read_files: list[T] = []
     errors: list[tuple[object, DataError]] = []
     for i, file in enumerate(files):
@@ -194,7 +198,7 @@ def read_each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
 
 
 def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> list[Note]:
-    """What became of the images' sizes, bit depths and further frames."""
+    """Notes on the images' sizes, bit depths and further frames."""
     shapes = Counter(f.shape for f in forms)
     others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
@@ -232,8 +236,11 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
 
 
 def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits: int) -> list[Note]:
-    """A warning for each site, or for all of a folder without sites, whose images are of several depths; none
-    where `bits` says what those of 16 bits use. Sites of different depths are compared by their values."""
+    """A warning for each site, or for a whole folder without sites, with images of several depths.
+
+    There is none if `bits` states the number of bits in use. Sites of different depths are compared by their
+    values.
+    """
     notes: list[Note] = []
     for site in sorted({*sites}) if sites else [""]:
         here = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
@@ -260,7 +267,7 @@ def _is_transparent(image: Any) -> bool:
 
 
 def image_error(file: Path | str, error: Exception) -> DataError:
-    """What to say (E401) of an image file at which Pillow fails."""
+    """The error (E401) for an image file that Pillow cannot read."""
     why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if why.startswith("cannot identify"):  # and what follows is the file again
         why = "it is none of a kind that is known, or cut off"
@@ -270,8 +277,8 @@ def image_error(file: Path | str, error: Exception) -> DataError:
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0,
-    1]."""
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers are
+    scaled to [0, 1]."""
     values = np.asarray(image)
     if image.mode == "F":
         check_numbers(values, name)
@@ -283,7 +290,7 @@ def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
 
 
 def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
-    """As `pixels_of`, of colours of 16 bits, [H, W, 3]."""
+    """`pixels_of` for colours of 16 bits, [H, W, 3]."""
     from PIL import Image
 
     shares = _unit_values(_check_bits(colours, name, bits), bits).transpose(2, 0, 1)
@@ -295,7 +302,7 @@ def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int)
 
 
 def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
-    """Whole numbers that are so many bits long, int64. Raises DataError (E401) for others."""
+    """Whole numbers of at most `bits` bits, int64. Raises DataError (E401) for larger ones."""
     most = (1 << bits) - 1
     if values.min() < 0 or values.max() > most:
         read = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
@@ -305,17 +312,17 @@ def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
 
 
 def _unit_values(values: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers of so many bits as float32 in [0, 1]."""
+    """Whole numbers of `bits` bits as float32 in [0, 1]."""
     return values.astype(np.float32) / np.float32((1 << bits) - 1)
 
 
 def white_is_zero(image: Any) -> bool:
-    """Whether an image is a TIFF whose numbers say how black a pixel is."""
+    """Whether an image is a TIFF in which 0 is white."""
     return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
 
 
 def fit_square(image: Any, size: int, fit: Fit, resample: Any) -> Any:
-    """The image as a square of this size. resample: Pillow's way to resize, None for its default."""
+    """The image as a square of this size. resample: Pillow's resampling filter, None for its default."""
     from PIL import Image
 
     width, height = image.size
@@ -348,7 +355,7 @@ def resize_masks(y: np.ndarray, size: int) -> np.ndarray:
 
 
 def area_weights(n: int, size: int) -> np.ndarray:
-    """The share of each new pixel that each of n old pixels makes up, float32 [size, n]; rows sum to 1."""
+    """The share of each of n old pixels in each new pixel, float32 [size, n]; rows sum to 1."""
     edges = np.linspace(0, n, size + 1)
     low, high = edges[:-1, None], edges[1:, None]
     pixels = np.arange(n)

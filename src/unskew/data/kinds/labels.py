@@ -35,17 +35,20 @@ from unskew.data.storage.sample_rows import row_blocks
 from unskew.errors import DataError, excerpt, suggestion
 
 MOST_GAPS = 10
-"""Classes for each class that occurs at most."""
+"""Maximal ratio of the number of classes to the number of classes that occur."""
 SPELLINGS = "numbers in several spellings, such as 1, 01 and 1.0, are one class"
 ONE_HOT_SHARE = 0.95
-"""Rows of zeros and ones are classes, of which some are damaged, if more than this share of them hold a
-single one."""
+"""Rows of zeros and ones are damaged one-hot rows if more than this share of them hold a single one."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """y, y_test: int64 [N], or masks; classes: their names. target: of labels that are numbers, float64 [N].
-    unnamed: whether the classes are the numbers that the labels were, which nobody has named."""
+    """Labels of a set as numbers.
+
+    y, y_test: int64 [N], or masks. classes: their names. target: set if labels are numbers to predict,
+    float64 [N].
+    unnamed: whether the classes have no names but the numbers of the labels.
+    """
 
     y: np.ndarray
     y_test: np.ndarray
@@ -64,9 +67,9 @@ def read_labels(
 ) -> Labels:
     """The labels of training and test samples, numbered together.
 
-    name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples'
-    array.
-    classes: names of all classes if they are known. origins: of the samples of both, if they are known.
+    name: name of the set, for messages. ys: labels of both parts, the second None without a test set. ndim:
+    axes of the samples' array.
+    classes: names of all classes if they are known. origins: sites of both parts, if they are known.
     Raises DataError (E404) for labels that cannot be read.
     """
     parts = [_flat_labels(name, array_of(y), ndim) for y in ys if y is not None]
@@ -98,10 +101,10 @@ def read_labels(
 
 
 def label_array(name: str, y: Any) -> np.ndarray:
-    """Labels as an array, as they are.
+    """Labels as an array, not yet converted.
 
-    name: of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
-    without a column, E403 for what is no array.
+    name: name of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
+    without a column, E403 for anything but an array.
     """
     rows = y if isinstance(y, list | tuple) else ()
     if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
@@ -119,7 +122,7 @@ def label_array(name: str, y: Any) -> np.ndarray:
 
 
 def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
-    """Without an axis of length 1 behind the samples' own; objects as words."""
+    """Labels without a last axis of length 1; objects become words."""
     if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
         y = y.squeeze(1)
     if y.dtype.kind == "O":
@@ -140,10 +143,9 @@ def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
 
 
 def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:
-    """Whether rows [N, L] of zeros and ones say which of several labels a sample has: not every row has a
-    single one.
+    """Whether rows [N, L] of zeros and ones are several labels a sample: not every row has a single one.
 
-    Raises DataError (E404) for classes of which a few rows are damaged, and for two parts of different forms.
+    Raises DataError (E404) for one-hot rows of which a few are damaged, and for two parts of different forms.
     """
     flags = [y for y in parts if _are_flags(y, ndim)]
     single = np.concatenate([y.sum(1) == 1 for y in flags] or [np.ones(0, bool)])
@@ -171,7 +173,7 @@ def _are_flags(y: np.ndarray, ndim: int) -> bool:
 
 
 def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> np.ndarray:
-    """[N, C] of zeros with a single one in each row, as [N]; masks [N, C, H, W] likewise."""
+    """One-hot labels [N, C] as [N], and one-hot masks [N, C, H, W] as [N, H, W]."""
     if y.ndim == ndim and y.ndim > 2 and y.dtype.kind in "biuf":
         return one_hot_masks(name, y, notes)
     if y.ndim != 2 or ndim == 3:
@@ -243,14 +245,14 @@ def _word_labels(
 
 
 def sort_classes(words: set[str]) -> tuple[str, ...]:
-    """Class names in alphabetical order; if all of them are whole numbers, in theirs."""
+    """Class names in alphabetical order, or in numerical order if all of them are whole numbers."""
     if all(w.lstrip("-").isdigit() and w.isascii() for w in words):
         return tuple(sorted(words, key=int))
     return tuple(sorted(words))
 
 
 def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
-    """int64 [N] from any kind of number that is whole."""
+    """Whole numbers of any type as int64 [N]."""
     if y.dtype.kind == "u" and len(y) and int(y.max()) > np.iinfo(np.int64).max:
         row = int(y.argmax())
         text = f"the label of sample {row} is {y[row]}, which is no number of a class"
@@ -278,7 +280,7 @@ def _whole_labels(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
 def _number_labels(
     name: str, parts: list[np.ndarray], notes: list[Note]
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Whole numbers and the classes that they stand for."""
+    """Whole numbers and their classes."""
     present = np.unique(np.concatenate(parts))
     if not len(present):
         return parts, ()
@@ -301,7 +303,7 @@ def _number_labels(
 
 
 def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
-    """Notes on classes of which there are no training or no test samples, and on a single class."""
+    """Notes on classes without training or test samples, and on a single class."""
     if len(classes) == 1 and parts[0].size:
         notes.append(
             ("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart")
@@ -318,11 +320,11 @@ def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list
 
 
 IGNORE_INDEX = -100
-"""How the label of a place that has none may also be given."""
+"""An alternative mark for a place that has no label."""
 
 
 def are_token_labels(y: Any, x: np.ndarray, classes: Sequence[str] | None) -> bool:
-    """Whether these labels are one for each token of the samples x."""
+    """Whether these are labels for each token of the samples x."""
     if x.ndim != 2 or np.shape(y) != x.shape or 0 in x.shape:
         return False
     labels = array_of(y)
@@ -335,11 +337,11 @@ def are_token_labels(y: Any, x: np.ndarray, classes: Sequence[str] | None) -> bo
 def read_token_labels(
     name: str, xs: Sequence[np.ndarray], ys: tuple[Any, Any], classes: Sequence[str] | None
 ) -> Labels:
-    """The labels of training and test samples, int64 [N, T] with -1 where there is none.
+    """The labels of training and test samples, int64 [N, T], -1 for a token that does not count.
 
-    name: of the set, for messages. xs: the samples of both. ys: of both, the second None without a test set.
-    classes: names. Raises DataError (E404) for labels that cannot be read, and for those that repeat the
-    samples.
+    name: name of the set, for messages. xs: the samples of both parts. ys: their labels, the second None
+    without a test set. classes: names. Raises DataError (E404) for labels that cannot be read, and for those
+    that repeat the samples.
     """
     parts = [_token_labels(name, array_of(y), x) for y, x in zip(ys, xs) if y is not None]
     if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
@@ -361,8 +363,8 @@ def read_token_labels(
 
 
 def _repeats_tokens(y: np.ndarray, x: np.ndarray) -> bool:
-    """Whether every label is the token at its place; of samples that are read when they are wanted, some at a
-    time."""
+    """Whether every label is the token at its place; samples that are read from disk are compared block by
+    block."""
     return all(bool(((y[rows] == NO_LABEL) | (y[rows] == x[rows])).all()) for rows in row_blocks(x.shape))
 
 
@@ -380,15 +382,16 @@ def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def label_names(target: str) -> tuple[str, ...]:
-    """The labels that a target names: `fever, cough` -> ("fever", "cough"); one for a single name."""
+    """The labels that a target names: ("fever", "cough") for `fever, cough`; a tuple of one for a single
+    name."""
     return tuple(name.strip() for name in target.split(",") if name.strip())
 
 
 def read_multilabels(name: str, ys: tuple[Any, Any], names: Sequence[str]) -> Labels:
     """The labels of training and test samples, bool [N, L].
 
-    name: of the set. ys: of both, the second None without a test set. Raises DataError (E404) for anything
-    but zeros and ones, and for another number of names.
+    name: name of the set. ys: labels of both parts, the second None without a test set. Raises DataError
+    (E404) for anything but zeros and ones, and for another number of names.
     """
     y, *rest = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
     lacking = [names[i] for i in np.flatnonzero(~y.any(axis=0)).tolist()]
@@ -412,9 +415,9 @@ def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndar
 def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Target) -> Labels:
     """The targets of training and test samples, float64 [N], from arrays [N] or [N, 1].
 
-    name: of the set. ys: of both, the second None without a test set. target: its name, or with constants of
-    its own.
-    Raises DataError: E403 where classes are named, too, E404 for what is no number.
+    name: name of the set. ys: targets of both parts, the second None without a test set. target: its name, or
+    a Target with constants.
+    Raises DataError: E403 if classes are named too, E404 for anything but numbers.
     """
     if classes is not None:
         raise DataError("E403", f"{name}: classes name labels, and target a number; give one of them.")

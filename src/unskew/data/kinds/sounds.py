@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
 RANGE_DB = 80.0
-"""How far below the loudest value of a sound the least one lies."""
+"""The distance in decibels from the loudest value of a sound to the smallest that is kept."""
 FLOOR = 1e-10
 """Power that counts as silence; an audible frame of a waveform in [-1, 1] has more."""
 
@@ -53,10 +53,9 @@ def log_mel(
     """The spectrogram of a mono waveform [N], float32 [mels, 1 + N // hop], in decibels from 0 to `range_db`.
 
     0 is `range_db` below the loudest value; silence is 0 everywhere. rate: samples per second. window:
-    samples in a
-    frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the bands, by
-    default up to half the rate. Raises DataError (E403) for a waveform shorter than half a window or of
-    another shape.
+    samples in a frame. hop: samples between frames, by default the window. low_hz, high_hz: the range of the
+    bands, by default up to half the rate.
+    Raises DataError (E403) for a waveform shorter than half a window or of another shape.
     """
     import torch  # here, so that listing data sets need not load it
 
@@ -114,13 +113,13 @@ MOST_S = 4.0
 WINDOW_S = 1024 / 22_050
 MELS = 64
 RIFF = (b"RIFF", b"RIFX", b"RF64")
-"""How the content of .wav files begins."""
+"""The first bytes of .wav files."""
 
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """What all files are converted to. rate: samples per second; seconds: kept of a file; window: samples in
-    a frame."""
+    """The common format of all files. rate: samples per second. seconds: length that is kept of a file.
+    window: samples in a frame."""
 
     rate: int
     seconds: float
@@ -133,14 +132,14 @@ class SoundFormat:
 def format_of(files: Sequence[Path]) -> SoundFormat:
     """The format that fits these files.
 
-    The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the
-    power of two below 46 ms. Raises DataError as `waveform` does.
+    It has the most frequent rate, at most 22,050 Hz; the length of the longest file, at most 4 s; and as
+    window the largest power of two below 46 ms. Raises DataError as `waveform` does.
     """
     return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
 
 
 def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
-    """The same for sounds of these lengths: (samples of a waveform, samples per second)."""
+    """The format that fits sounds of these lengths: (samples of a waveform, samples per second)."""
     rates = [rate for _, rate in lengths]
     rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
     seconds = min(max(n / r for n, r in lengths), MOST_S)
@@ -149,8 +148,8 @@ def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What a file was. seconds: how long; rate: samples per second; silent: whether nothing is to be heard in
-    what is kept."""
+    """The properties of a sound file. seconds: its length. rate: samples per second. silent: whether the
+    part that is kept is silent."""
 
     seconds: float
     rate: int
@@ -161,13 +160,13 @@ def spectrogram(file: Path | io.BytesIO, format: SoundFormat, name: str = "") ->
     """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its
     end.
 
-    name: of a file in memory. Raises DataError as `waveform` does.
+    name: name of a file in memory. Raises DataError as `waveform` does.
     """
     return read_sound(file, format, name)[0]
 
 
 def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> tuple[np.ndarray, AudioInfo]:
-    """(the spectrogram of a file, what the file was); arguments as of `spectrogram`."""
+    """(the spectrogram of a file, its properties); arguments as of `spectrogram`."""
     from scipy.signal import resample_poly
 
     wave, rate = waveform(file, name)
@@ -182,7 +181,7 @@ def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> 
 
 
 def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
-    """What became of sounds that are longer than others, of other rates, or silent."""
+    """Notes on sounds that are longer than others, of other rates, or silent."""
     notes: list[Note] = [("scaled", f"sounds became {format}")]
     if n := sum(one.seconds > format.seconds + 1 / format.rate for one in sounds):
         longest = f"{'up to ' if n > 1 else ''}{max(one.seconds for one in sounds):.4g} s long"
@@ -204,7 +203,7 @@ def spectrogram_shape(format: SoundFormat) -> tuple[int, int]:
 
 
 def waveform_length(format: SoundFormat) -> int:
-    """How many samples of a waveform are kept."""
+    """The number of samples of a waveform that are kept."""
     return max(round(format.seconds * format.rate), format.window)
 
 
@@ -212,7 +211,7 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
     """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
 
     file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
-    cannot be read or is cut off, E403 for one without a sample.
+    cannot be read or is truncated, E403 for one without a sample.
     """
     if isinstance(file, Path) and not file.is_file():
         raise DataError("E401", f"{file} is no file, or a link to none; take it away.")
@@ -254,7 +253,7 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
 
 
 def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
-    """As `waveform`, of a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
+    """`waveform` for a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
     how = "save its sounds as .wav"
     if isinstance(file, Path):
         name, how = str(file), f"convert it (ffmpeg -i {file.name} {file.stem}.wav)"
@@ -272,8 +271,8 @@ def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, in
 
 
 def _check_chunks(wav: IO[bytes]) -> None:
-    """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises
-    ValueError."""
+    """Raises ValueError for faults that SciPy's reader ignores: invalid chunks, and samples of an
+    impossible size."""
     kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
     pieces = 0
     order = ">" if kind == b"RIFX" else "<"
