@@ -21,13 +21,13 @@ from unskew.system import disk
 from unskew.version import revision
 
 MOST_HASHED = 64
-"""Files of a folder whose digests the card lists; of a folder of photographs it says how many there are."""
+"""Maximal number of files with digests on the card; for a folder of photographs it states their number."""
 
 
 @dataclass(frozen=True)
 class WrittenSet:
-    """What was written. files: the .npz and its card. remarks: what a user should know, such as digests
-    nobody published."""
+    """files: the .npz and its card. remarks: remarks for the user, such as digests without a published
+    one."""
 
     files: tuple[Path, Path]
     samples: OriginalSamples
@@ -35,13 +35,13 @@ class WrittenSet:
 
 
 def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> WrittenSet:
-    """Write NAME.npz and NAME.md into a folder. origin: the archive or folder that was downloaded. size: side
-    to which images of many sizes are brought, in pixels (64 if left out).
+    """Write NAME.npz and NAME.md into a folder. origin: the downloaded archive or folder. size: side to which
+    images of different sizes are resized, in pixels (default 64).
 
-    Raises UsageError: E109 for a size where images stay as they are, E125 for an unknown name, E161 for a
-    file that is there already or cannot be written; DataError: E402 for an origin that is not there, E411 for
-    one that is not this set or is refused, E412 for another digest than the published one, E401 for a damaged
-    one, and as checks of samples do.
+    Raises UsageError: E109 for a size if images are not resized, E125 for an unknown name, E161 for a file
+    that exists or cannot be written; DataError: E402 for a missing origin, E411 for another set or a refused
+    archive, E412 for a digest other than the published one, E401 for a damaged archive, and the errors of the
+    checks of samples.
     """
     recipe = recipe_of(name)
     if origin is None:
@@ -82,9 +82,9 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
 
 
 def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
-    """(SHA-256 of the files by name, the names of those that equal a published one).
+    """(SHA-256 of the files by name, the names with a matching published digest).
 
-    Raises DataError (E412) for a file of a published name and another digest.
+    Raises DataError (E412) for a file with a published name and another digest.
     """
     files = (
         [origin]
@@ -137,8 +137,7 @@ def _set_remarks(
 
 
 def _archive_bytes(samples: OriginalSamples) -> bytes:
-    """The .npz file, in the form that every archive of samples has: x and y, or x_train, y_train, x_test and
-    y_test."""
+    """The .npz file, with the usual names: x and y, or x_train, y_train, x_test and y_test."""
     tested = samples.x_test is not None
     part = "_train" if tested else ""
     arrays = {f"x{part}": samples.x, f"y{part}": samples.y}
@@ -159,7 +158,7 @@ def _card_text(
     compared: set[str],
     sha256: str,
 ) -> str:
-    """NAME.md."""
+    """The text of NAME.md."""
     tests = 0 if samples.x_test is None else len(samples.x_test)
     split = f"{tests:,} (the set's own)" if tests else "none of its own; a fifth is held out when it is read"
     facts = [

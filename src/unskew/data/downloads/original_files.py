@@ -32,7 +32,7 @@ from PIL import Image
 from unskew.errors import DataError, excerpt
 
 LARGEST_ARCHIVE = 16 << 30
-"""Bytes that one archive may unpack to."""
+"""Maximal unpacked size of one archive, in bytes."""
 MOST_RATIO, SMALL_ARCHIVE = 200, 64 << 20
 """An archive may unpack to so many times its own size; below so many bytes that does not matter."""
 READ_ERRORS = (
@@ -45,22 +45,22 @@ READ_ERRORS = (
     ValueError,
     NotImplementedError,
 )
-"""What the readers of archives raise for damaged and encrypted ones."""
+"""The errors that readers of archives raise for damaged and encrypted ones."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files by their names, with / between folders. place: where they are, for messages. reading: gives one's
-    bytes."""
+    """Files by their names, with / between folders. place: name of the archive, for messages. reading:
+    functions that return the bytes."""
 
     place: str
     reading: Mapping[str, Callable[[], bytes]]
 
     def named(self, name: str) -> str | None:
-        """The file whose path ends so, with or without .gz; the one nearest to the top, None if there is
-        none.
+        """The file with a path that ends in this name, with or without .gz, nearest to the top; None without
+        one.
 
-        Raises DataError (E411) where two are equally near.
+        Raises DataError (E411) if two are equally near.
         """
         ending = PurePosixPath(name).parts
         matches = [
@@ -75,9 +75,9 @@ class Files:
         return matches[0] if matches else None
 
     def read(self, name: str) -> bytes:
-        """The content of the file whose path ends so, unpacked if it is gzipped.
+        """The content of the file that `named` finds, decompressed if it is gzipped.
 
-        Raises DataError: E411 where there is none or it is refused, E401 for a damaged one.
+        Raises DataError: E411 if there is none or it is refused, E401 for a damaged one.
         """
         place = self.named(name)
         if place is None:
@@ -90,10 +90,9 @@ class Files:
 
 
 def open_files(path: Path) -> Files:
-    """The files of a folder or an archive; of any other file that file alone.
+    """The files of a folder or an archive, or a single other file.
 
-    Raises DataError: E402 for a path that is not there, E401 for a damaged archive, E411 for one that is
-    refused.
+    Raises DataError: E402 for a missing path, E401 for a damaged archive, E411 for one that is refused.
     """
     if path.is_dir():
         return Files(str(path), _open_folder(path))
@@ -110,8 +109,7 @@ def open_files(path: Path) -> Files:
 
 
 def open_zip(content: bytes, place: str) -> Files:
-    """The files of a zip archive. Raises DataError (E411) for one that is refused, and what `DAMAGED`
-    names."""
+    """The files of a zip archive. Raises DataError (E411) for one that is refused, and READ_ERRORS."""
     archive = zipfile.ZipFile(io.BytesIO(content))
     members = [m for m in archive.infolist() if not m.is_dir()]
     for m in members:
@@ -123,8 +121,7 @@ def open_zip(content: bytes, place: str) -> Files:
 
 
 def _open_tar(path: Path) -> Files:
-    """The files of a tar archive, whose members are looked at one after another and refused before they are
-    unpacked."""
+    """The files of a tar archive; members are checked one by one before they are unpacked."""
     archive = tarfile.open(path)  # noqa: SIM115  (its members are read later)
     size, total = path.stat().st_size, 0
     members: dict[str, tarfile.TarInfo] = {}
@@ -148,8 +145,8 @@ def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _open_folder(root: Path) -> dict[str, Callable[[], bytes]]:
-    """The regular files below a folder; links that lead out of it are left out, those within it are how the
-    hub keeps files."""
+    """The regular files below a folder, without links that lead out of it; the hub stores files as links
+    within a folder."""
     inside = root.resolve()
     reading: dict[str, Callable[[], bytes]] = {}
     for folder, _, names in os.walk(root):
@@ -190,14 +187,14 @@ def _damage_error(place: str, error: Exception) -> DataError:
 
 
 LARGEST_IMAGE = 4096 * 4096
-"""Pixels of one image at most."""
+"""Maximal number of pixels of an image."""
 _SPLIT_NAME = re.compile(r"(train|test)(-\d+-of-\d+.*)?\.parquet")
 
 
 @dataclass(frozen=True)
 class Hub:
-    """How the hub calls what a set holds. repository: where it is. image, label: columns. columns: facts
-    by which clients are formed, ours by the hub's names."""
+    """The description of a set on the hub. image, label: columns. columns: facts by which clients are
+    formed, our names to the hub's."""
 
     repository: str
     image: str = "image"
@@ -207,7 +204,8 @@ class Hub:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """One split, read. x: uint8 [N, 1 or 3, H, W]; classes: as the file names them, () if it does not."""
+    """The content of one split. x: uint8 [N, 1 or 3, H, W]. classes: the file's class names, () without
+    any."""
 
     x: np.ndarray
     y: np.ndarray
@@ -221,10 +219,10 @@ def are_parquet(files: Files) -> bool:
 
 
 def read_splits(files: Files, hub: Hub, size: int | None) -> dict[str, HubSplit]:
-    """The split "train", and "test" where there is one. size: side to which images are brought; None: they
-    stay as they are.
+    """The split "train", and "test" if there is one. size: side to which images are resized; None keeps their
+    size.
 
-    Raises DataError: E401 for what cannot be read, or without pyarrow; E411 for what is not this set.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow; E411 for another set.
     """
     names: dict[str, list[str]] = {}
     for name in sorted(files.reading):
@@ -268,7 +266,7 @@ def _read_split(files: Files, names: list[str], hub: Hub, size: int | None) -> H
 
 
 def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """(the columns that are needed, the names of the classes) of one file."""
+    """(the needed columns, the names of the classes) of one file."""
     place = f"{files.place}: {name}"
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -295,7 +293,7 @@ def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any
 
 
 def _schema_classes(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
-    """The names of the classes in the schema's notes, () where there are none that can be read."""
+    """The class names in the schema's metadata, () without any."""
     try:
         names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
     except (KeyError, TypeError, ValueError):

@@ -1,9 +1,9 @@
 """How rows of Parquet become samples: columns of a table as numbers, lists of numbers, or a file in each row.
 
 The samples of a table are decoded in one pass and kept in memory; if they do not fit, they go to a scratch
-file or are decoded again whenever they are needed. Columns of a table are encoded as those of any table,
-without holding them. A column of files, {bytes, path}, is how the hub stores images and sounds. `raw_lists`
-and `raw_inputs` give columns before any scaling.
+file or are decoded again whenever they are needed. Columns of a table are encoded as in any table, but not
+kept in memory. A column of files, {bytes, path}, is how the hub stores images and sounds. `raw_lists` and
+`raw_inputs` return columns before any scaling.
 Letters: N samples, n rows that are unpacked at once.
 """
 
@@ -52,11 +52,11 @@ from unskew.errors import DataError, excerpt
 
 AxisOrder = Literal["auto", "channels first", "channels last"]
 FILES_AT_ONCE = 32
-"""Files that are unpacked at once, at most: what each takes is known only then."""
+"""Maximal number of files that are unpacked at once; their sizes are known only then."""
 
 
 class TableForm(RowForm):
-    """The columns that are features, as the whole table turned each into numbers. used: see `numbers_as`."""
+    """Feature columns, encoded as the whole table defines. used: see `encode_as`."""
 
     at_once = ROWS_AT_ONCE
 
@@ -76,10 +76,10 @@ class TableForm(RowForm):
 
 
 class ListForm(RowForm):
-    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are
-    (unskew.data.samples.conversion), unless they are taken as they are.
+    """A column of lists as samples. Unsigned whole numbers are scaled like arrays
+    (unskew.data.samples.conversion), unless `as_they_are`.
 
-    Raises DataError (E403) where the first row holds no list of numbers.
+    Raises DataError (E403) if the first row is no list of numbers.
     """
 
     at_once = ROWS_AT_ONCE
@@ -131,12 +131,12 @@ class ListForm(RowForm):
 
 
 Decode = Callable[[io.BytesIO, str], tuple[np.ndarray, Any]]
-"""What makes a sample of the content of a file, and tells what else was seen of it. Raises DataError for what
-it cannot read."""
+"""A function from a file's content to its sample and what else was noticed about it. Raises DataError if
+it cannot read the file."""
 
 
 class FileForm(RowForm):
-    """A column with a file in each row. shape: of the sample that `decode` makes of one."""
+    """A column with a file in each row. shape: shape of a sample from `decode`."""
 
     at_once = FILES_AT_ONCE
 
@@ -155,8 +155,8 @@ class FileForm(RowForm):
         return x
 
     def one(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
-        """The sample in a file, and what else was seen of it. row: of the table. Raises DataError (E401) for
-        one without."""
+        """The sample in a file, and what else was noticed about it. row: row of the table. Raises
+        DataError (E401) for a row without a file."""
         where = self.table.where(row)
         if content is None:
             raise DataError("E401", f"{where} holds no file of its own in column '{self.columns[0]}'.")
@@ -164,7 +164,7 @@ class FileForm(RowForm):
 
 
 class _SampleSink:
-    """Where a pass puts samples: into memory, or, where they do not fit, what it saw of each."""
+    """The destination of the samples of a pass: memory, or a scratch file and a survey."""
 
     def __init__(self, source: RowGroups, in_memory: bool | None):
         self.source, rows = source, len(source.table)
@@ -185,7 +185,7 @@ class _SampleSink:
         self.crc[here], self.low_high[:, here] = checksums(x), (flat.min(1), flat.max(1))
 
     def samples(self, notes: list[Note]) -> np.ndarray:
-        """All samples, or what stands in for them, which is told."""
+        """All samples in memory, or as rows on disk, with a note."""
         if self.scratch is None:
             assert self.x is not None
             return self.x
@@ -198,8 +198,10 @@ class _SampleSink:
 def read_samples(
     table: ShardTable, form: RowForm, notes: list[Note], in_memory: bool | None = None
 ) -> np.ndarray:
-    """The samples of a table, float32 [N, ...], in one pass over its rows. in_memory: whether they are kept
-    there; None where that follows from their size. Adds to the notes; raises the DataError of `form`."""
+    """The samples of a table, float32 [N, ...], read in one pass; adds to the notes.
+
+    in_memory: whether to keep them in memory; None decides by their size. Raises the DataError of `form`.
+    """
     source = RowGroups(table, form)
     taken = _SampleSink(source, in_memory)
     for begin, held in source.passed():
@@ -210,8 +212,8 @@ def read_samples(
 def read_files(
     table: ShardTable, form: FileForm, notes: list[Note], in_memory: bool | None = None
 ) -> tuple[np.ndarray, list[Any]]:
-    """(the same of files, what else was seen of each). Raises DataError (E401), with all files that cannot be
-    read."""
+    """(the samples of files, what else was noticed about each). Raises DataError (E401), with all files
+    that cannot be read."""
     source = RowGroups(table, form)
     taken = _SampleSink(source, in_memory)
 
@@ -226,7 +228,7 @@ def read_files(
 
 @dataclass
 class ColumnExtent:
-    """What was seen of a column of numbers. whole: whether its numbers are whole ones. plain: whether none is
+    """The extent of a column of numbers. whole: whether they are whole numbers. plain: whether none is
     missing or too large."""
 
     whole: bool = True
@@ -235,7 +237,7 @@ class ColumnExtent:
     high: float = -np.inf
 
     def add(self, values: np.ndarray) -> None:
-        """Look at further values, in the column's own type, or objects where some are missing."""
+        """Extend by further values, in the column's type, or objects if some are missing."""
         if values.dtype.kind == "O":
             self.plain = False
         if not self.plain or not len(values):
@@ -253,14 +255,14 @@ class ColumnExtent:
         )
 
     def counts(self, rows: int) -> bool:
-        """Whether these may be so many whole numbers without a gap."""
+        """Whether these may be `rows` consecutive whole numbers."""
         return self.whole and self.high - self.low == rows - 1
 
 
 def encode_table(
     table: ShardTable, sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]
 ) -> tuple[np.ndarray, Kinds]:
-    """As `numbers_of`, of the columns of a table, which are read row group by row group."""
+    """`encode_features` for the columns of a table, which are read row group by row group."""
     numbers = [column for column in columns if table.columns[column].kind == "number"]
     extents = _column_extents(table, numbers, sheet.test)
     rows = (len(table), len(table) if sheet.test is None else int((~sheet.test).sum()))
@@ -283,7 +285,7 @@ def encode_table(
 def _column_extents(
     table: ShardTable, names: Sequence[str], test: np.ndarray | None
 ) -> dict[str, tuple[ColumnExtent, ColumnExtent]]:
-    """(of all rows, of the training rows) of every column of numbers, in one pass."""
+    """(extent of all rows, of the training rows) of every column of numbers, in one pass."""
     extents = {name: (ColumnExtent(), ColumnExtent()) for name in names}
     for begin, batch in table.batches(names) if names else ():
         train = None if test is None else ~test[begin : begin + batch.num_rows]
@@ -295,17 +297,17 @@ def _column_extents(
 
 
 SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
-"""How the content of files of sounds begins."""
+"""The first bytes of sound files."""
 ANY_IMAGE = partial(decode_image, size=1, fit="pad", bits=16)
-"""What makes samples where only the content of files is read."""
+"""A decoder for use if only the content of files matters."""
 FileSettings = Mapping[str, Any]
-"""What files are turned into, as JSON: `kind`, "images" or "sounds", and the fields of `Images` or of
-`wav.Format`."""
+"""The conversion of files, as JSON: `kind`, "images" or "sounds", and the fields of `ImageSettings` or
+`SoundFormat`."""
 
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How images become samples, as `folder` has it."""
+    """The conversion of images, with the arguments of `folder`."""
 
     size: int
     fit: Fit
@@ -313,8 +315,8 @@ class ImageSettings:
 
 
 def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
-    """What the files of a column are turned into. images: what images are. Raises DataError (E401) for sounds
-    that cannot be read."""
+    """The conversion of the files of a column. images: settings of images. Raises DataError (E401) for
+    sounds that cannot be read."""
     content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).one(0) if len(table) else None
     if content is not None and content.startswith(SOUND_MARKS):
         return {"kind": "sounds", **asdict(_sound_format(table, column))}
@@ -322,7 +324,7 @@ def file_settings(table: ShardTable, column: str, images: ImageSettings) -> File
 
 
 def file_form(table: ShardTable, column: str, into: FileSettings) -> FileForm:
-    """How a row of the column becomes a sample: [3, size, size] of an image, [1, 64, T] of a sound."""
+    """The form of a row of the column as a sample: [3, size, size] for an image, [1, 64, T] for a sound."""
     settings = {name: value for name, value in into.items() if name != "kind"}
     if into["kind"] == "images":
         images = ImageSettings(**settings)
@@ -334,10 +336,10 @@ def file_form(table: ShardTable, column: str, into: FileSettings) -> FileForm:
 def read_file_column(
     table: ShardTable, column: str, into: FileSettings, notes: list[Note], in_memory: bool | None = None
 ) -> np.ndarray:
-    """The samples of a column of files, or what stands in for them; adds to the notes what was done to them.
+    """The samples of a column of files, in memory or as rows; adds to the notes.
 
-    in_memory: whether they are kept there; None where that follows from their size.
-    Raises DataError (E401), with all files that cannot be read.
+    in_memory: whether to keep them in memory; None decides by their size. Raises DataError (E401), with all
+    files that cannot be read.
     """
     x, seen = read_files(table, file_form(table, column, into), notes, in_memory)
     if into["kind"] == "images":
@@ -349,8 +351,8 @@ def read_file_column(
 
 
 def _sound_format(table: ShardTable, column: str) -> SoundFormat:
-    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot
-    be read."""
+    """The format of all sounds, from those of the training rows. Raises DataError (E401) for sounds that
+    cannot be read."""
     source = RowGroups(table, FileForm(table, column, (), ANY_IMAGE))
 
     def look(row: int) -> tuple[int, int]:
@@ -364,13 +366,13 @@ def _sound_format(table: ShardTable, column: str) -> SoundFormat:
 
 
 def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
-    """The spectrogram of a file with a channel, [1, 64, T], and what the file was."""
+    """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
     pixels, what = read_sound(file, format, name)
     return pixels[None], what
 
 
 def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
-    """A column of lists, in the type that they have in the file, with their channels first.
+    """A column of lists, in the file's type, with channels first.
 
     Raises DataError: E414 for more than memory holds, E403 for lists of unequal length.
     """
@@ -390,13 +392,12 @@ def raw_inputs(
     files: Mapping[str, FileSettings],
     notes: list[Note] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Several inputs, each a column of lists, of numbers or of files, by the columns' names.
+    """Several inputs, each a column of lists, numbers or files, by the columns' names.
 
-    files: what those of every column of files are turned into. notes: to which it is added what was done;
-    inputs that memory does not hold together are then read when they are wanted, and refused where it is
-    None.
-    Raises DataError: E403 for a column that holds none of these, E405 for missing numbers, E401 for files
-    that cannot be read, E414 for more than memory holds.
+    files: the conversion of every column of files. notes: receives the notes; with None, inputs that do not
+    fit into memory together are refused instead of being read from disk.
+    Raises DataError: E403 for a column of another kind, E405 for missing numbers, E401 for files that cannot
+    be read, E414 for more than memory holds.
     """
     shapes = {column: _input_shape(table, column, layout, files) for column in columns}
     width = sum(map(math.prod, shapes.values()))
@@ -425,7 +426,7 @@ def raw_inputs(
 def _input_shape(
     table: ShardTable, column: str, layout: AxisOrder, files: Mapping[str, FileSettings]
 ) -> tuple[int, ...]:
-    """Of an input in one sample. Raises DataError (E403) for a column that holds none."""
+    """The shape of an input in one sample. Raises DataError (E403) for a column that holds none."""
     kind, form = table.columns[column].kind, excerpt(table.columns[column].form, 40)[1:-1]
     if kind == "number":
         return ()
@@ -447,7 +448,7 @@ def _input_shape(
 
 
 def _number_column(table: ShardTable, column: str) -> np.ndarray:
-    """A column of numbers. Raises DataError (E405) where one is missing."""
+    """A column of numbers. Raises DataError (E405) for missing ones."""
     values = table.whole(column)
     if (missing := cells.missing(values)).any():
         where = table.where(int(np.argmax(missing)))

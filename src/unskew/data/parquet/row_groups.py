@@ -1,7 +1,7 @@
 """The samples of Parquet files, read row group by row group when they are needed.
 
-A row group is unpacked from its beginning on, in pieces. The pieces that were used last stay in memory, so
-that samples that are read in order are unpacked once.
+A row group is unpacked from its beginning, in pieces. The most recent pieces stay in memory, so that samples
+that are read in order are unpacked once.
 Letters: N samples.
 """
 
@@ -21,22 +21,23 @@ from unskew.errors import DataError
 from unskew.system.machine import usable_memory
 
 CACHE_SHARE = 1 / 16
-"""Of memory, what pieces that are kept take at most, and a piece that is unpacked."""
+"""The largest share of memory for all cached pieces, and for a single piece."""
 READ_SHARE = 1 / 64
-"""Of memory, what samples take that are read at once: each read unpacks every row group in which a wanted row
-lies."""
+"""The share of memory for samples that are read at once; each read unpacks every row group that contains a
+requested row."""
 PIECE_BYTES = 1 << 22
-"""Bytes of a piece, about."""
+"""Approximate size of a piece, in bytes."""
 ROWS_AT_ONCE = 1 << 12
-"""Rows that are unpacked at once, at most."""
+"""Maximal number of rows that are unpacked at once."""
 NO_ROWS = np.zeros(0, np.float32)
 
 
 class RowForm:
-    """How rows of columns become samples. columns: that it reads, by name. shape: of a sample.
+    """The conversion of rows to samples. columns: names of the columns that it reads. shape: shape of a
+    sample.
 
-    row_bytes: that a row takes as it is kept, about. at_once: rows that are unpacked at once, at most. came:
-    as `Source` has it.
+    row_bytes: approximate size of an unpacked row. at_once: maximal number of rows that are unpacked at once.
+    came: as in `Source`.
     """
 
     came = Source.came
@@ -46,19 +47,18 @@ class RowForm:
     at_once: int
 
     def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        """Rows as they are kept, [n, ...]. columns: as Arrow has them, by name. begin: the number of the
-        first row."""
+        """Unpacked rows, [n, ...]. columns: Arrow arrays by name. begin: number of the first row."""
         raise NotImplementedError
 
     def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        """Of rows that are kept the samples in these, float32 [len(rows), *shape]. begin: the number of the
-        first kept."""
+        """The samples float32 [len(rows), *shape] at these positions of unpacked rows. begin: number of
+        the first unpacked row."""
         raise NotImplementedError
 
 
 class RowGroups(Source):
-    """The rows of a table as samples. checked: whether all were read once, so that what fails now could be
-    read before."""
+    """The rows of a table as samples. checked: whether all have been read once, so that a failure means
+    that the file changed."""
 
     def __init__(self, table: ShardTable, form: RowForm):
         self.table, self.form, self.name, self.came = table, form, table.name, form.came
@@ -111,27 +111,28 @@ class RowGroups(Source):
         return x
 
     def checks(self, survey: Survey) -> None:
-        """Take down what was seen of all samples in one pass: from now on none may be another, or fail."""
+        """Record the survey of all samples: from now on a sample that differs or cannot be read is an
+        error."""
         self.__dict__["survey"], self.checked = survey, True
 
     def let_go(self) -> None:
-        """Keep no piece any more."""
+        """Empty the cache."""
         with self._lock:
             self._held.clear()
             self._held_bytes = 0
 
     def passed(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(number of the first row, rows as they are kept), in order, of all pieces."""
+        """(number of the first row, unpacked rows) of all pieces, in order."""
         for piece, begin in enumerate(self.pieces[:, 0].tolist()):
             yield begin, self._piece(piece)
 
     def one(self, row: int) -> Any:
-        """A row as it is kept."""
+        """An unpacked row."""
         piece = int(np.searchsorted(self.pieces[:, 0], row, "right")) - 1
         return self._piece(piece)[row - int(self.pieces[piece, 0])]
 
     def _samples(self, piece: int, rows: np.ndarray) -> np.ndarray:
-        """These samples of a piece. Raises DataError (E413) where they could be read before."""
+        """The samples at these rows of a piece. Raises DataError (E413) if they could be read before."""
         begin = int(self.pieces[piece, 0])
         try:
             return self.form.samples(self._piece(piece), rows - begin, begin)
@@ -143,7 +144,7 @@ class RowGroups(Source):
             raise DataError("E413", f"{text}, and could be before; see to its disk, and resume.") from error
 
     def _piece(self, piece: int) -> np.ndarray:
-        """The rows of a piece as they are kept."""
+        """The unpacked rows of a piece."""
         if piece in self._held:
             self._held.move_to_end(piece)
             return self._held[piece]
@@ -161,7 +162,7 @@ class RowGroups(Source):
         return held
 
     def _open(self, piece: int) -> None:
-        """Begin at the first piece of the row group of this one."""
+        """Begin to read at the first piece of this piece's row group."""
         _, number, group = self.pieces[piece].tolist()
         first = piece
         while first and (self.pieces[first - 1, 1:] == (number, group)).all():
@@ -171,8 +172,8 @@ class RowGroups(Source):
         self._next = first
 
     def _advance(self, skip: bool) -> np.ndarray:
-        """The rows of the next piece, nothing of one that is skipped; behind the last of a row group its end
-        is checked."""
+        """The rows of the next piece, or nothing if it is skipped; after the last piece of a row group its
+        end is checked."""
         piece, parts, taken = self._next, list[np.ndarray](), 0
         begin, end = int(self.pieces[piece, 0]), int(self.ends[piece])
         while begin < end:
@@ -206,7 +207,7 @@ class RowGroups(Source):
         return self.form.unpacked(columns, begin)
 
     def _keep(self, piece: int, held: np.ndarray) -> None:
-        """Keep a piece, and let go of those that were not used for longest."""
+        """Cache a piece, and drop those that were not used for longest."""
         self._held[piece] = held
         self._held_bytes += _piece_bytes(held)
         while self._held_bytes > self.most and len(self._held) > 1:
@@ -214,8 +215,10 @@ class RowGroups(Source):
 
 
 def _pieces(table: ShardTable, rows: int) -> np.ndarray:
-    """(first row, number of the file, row group) of every piece, int64 [pieces, 3]; pieces have so many rows,
-    or fewer at the end of a row group."""
+    """(first row, number of the file, row group) of every piece, int64 [pieces, 3].
+
+    Pieces have `rows` rows, or fewer at the end of a row group.
+    """
     parts, first = [np.zeros((0, 3), np.int64)], 0
     for number, one in enumerate(table.shards):
         for group, count in enumerate(one.groups):
@@ -226,5 +229,5 @@ def _pieces(table: ShardTable, rows: int) -> np.ndarray:
 
 
 def _piece_bytes(held: np.ndarray) -> int:
-    """Bytes that rows take as they are kept."""
+    """The size of unpacked rows, in bytes."""
     return sum(len(content or b"") for content in held) if held.dtype.kind == "O" else held.nbytes

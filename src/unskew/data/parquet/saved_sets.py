@@ -4,7 +4,8 @@ dataset_dict.json, NAME/, NAME/   a DatasetDict: {"splits": [NAME, NAME]}
 state.json                        a Dataset: {"_data_files": [{"filename": NAME}], ...}, the files in order
 dataset_info.json                 next to it: {"features": {COLUMN: {"_type": ...}}}
 
-These files may come from anybody: a name in them has to be that of something in the folder, or it is refused.
+Anyone may have written these files: names in them must be those of entries of the folder, or they are
+refused.
 
 Each file of such a set is an Arrow stream. A message of it is a mark, the length of its metadata, the
 metadata (a flatbuffer), and a body of buffers, of which every column has some. Only the metadata that locate
@@ -34,11 +35,11 @@ from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
 MESSAGE_MARK = 0xFFFFFFFF
-"""The bytes with which a message begins; one of length 0 is the end of the stream."""
+"""The first bytes of a message; a message of length 0 ends the stream."""
 SCHEMA_KIND, BATCH_KIND = 1, 3
 """Kinds of messages: the schema comes first, and then rows."""
 LARGEST_METADATA = 1 << 26
-"""Bytes that the metadata of one message take at most."""
+"""Maximal size of the metadata of one message, in bytes."""
 BUFFER_COUNTS = {
     "struct": 1,
     "fixed_size_list": 1,
@@ -50,7 +51,7 @@ BUFFER_COUNTS = {
     "large_string": 3,
     "null": 0,
 }
-"""How many buffers a type has of its own, by the first word of its name; one of numbers has two."""
+"""Number of buffers of a type, by the first word of its name; a type of numbers has two."""
 UNREAD_TYPES = (
     "dictionary",
     "sparse_union",
@@ -63,19 +64,19 @@ UNREAD_TYPES = (
     "string_view",
     "binary_view",
 )
-"""Types that are laid out in another way."""
+"""Types with another layout."""
 
 
 class StreamError(ValueError):
-    """What is wrong with a stream, in words that follow its name."""
+    """A fault of a stream, in words that follow its name."""
 
 
 @dataclass(frozen=True)
 class BatchMessage:
-    """A message with rows. at: where it begins. body: where its body begins, bytes: of both. rows: how many
-    it holds.
+    """A message with rows. at: its position. body: the position of its body. bytes: size of both. rows:
+    number of rows.
 
-    buffers: (where in the body, how many bytes) of each buffer, in the order of the columns.
+    buffers: (position in the body, size in bytes) of each buffer, in the order of the columns.
     """
 
     at: int
@@ -86,7 +87,7 @@ class BatchMessage:
 
 
 def read_messages(file: BinaryIO) -> tuple[bytes, list[BatchMessage]]:
-    """(the message with the schema, the messages with rows) of a file. Raises Damaged."""
+    """(the message with the schema, the messages with rows) of a file. Raises StreamError."""
     end, schema, batches = os.fstat(file.fileno()).st_size, b"", list[BatchMessage]()
     at = 0
     while True:
@@ -160,7 +161,7 @@ def _unpack_number(form: str, content: bytes, at: int) -> int:
 
 
 def _field_place(content: bytes, table: int, field: int) -> int:
-    """Where a field of a table of a flatbuffer lies, 0 if it has none."""
+    """The position of a field of a flatbuffer's table, 0 if it is absent."""
     fields = table - _unpack_number("<i", content, table)
     held = (_unpack_number("<H", content, fields) - 4) // 2
     offset = _unpack_number("<H", content, fields + 4 + 2 * field) if field < held else 0
@@ -168,13 +169,13 @@ def _field_place(content: bytes, table: int, field: int) -> int:
 
 
 def _field_value(form: str, content: bytes, table: int, field: int) -> int:
-    """A number in a table, 0 where it is left out."""
+    """A number in a table, 0 if it is absent."""
     at = _field_place(content, table, field)
     return _unpack_number(form, content, at) if at else 0
 
 
 def _field_target(content: bytes, table: int, field: int) -> int:
-    """Where what a field points to begins."""
+    """The position to which a field points."""
     at = _field_place(content, table, field)
     if not at:
         raise IndexError(field)
@@ -182,7 +183,7 @@ def _field_target(content: bytes, table: int, field: int) -> int:
 
 
 def buffers_of(types: Sequence[Any]) -> Iterator[range]:
-    """Which buffers each column has. types: of the columns, as Arrow has them, in order. Raises Damaged."""
+    """The buffers of each column. types: Arrow types of the columns, in order. Raises StreamError."""
     begin = 0
     for one in types:
         count = _buffer_count(one)
@@ -200,15 +201,16 @@ def _buffer_count(type: Any) -> int:
 
 @dataclass(frozen=True)
 class ArrowShard(Shard):
-    """frames: where each batch of rows lies. schema: of the stream, as bytes of its message. places: of the
-    columns, by name."""
+    """A shard in an Arrow stream. frames: messages with the batches of rows. schema: bytes of the schema's
+    message. places: positions of the columns, by name."""
 
     frames: tuple[BatchMessage, ...]
     schema: bytes
     places: dict[str, int]
 
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        """As those of a Shard; what must be read for them is in memory at once."""
+        """The batches of rows, as `Shard.batches` returns them; the buffers of a batch are in memory at
+        once."""
         ipc, one = _pyarrow_ipc(self.path), self.frames[group]
         try:
             schema = ipc.read_schema(_arrow_buffer(self.schema))
@@ -245,7 +247,7 @@ class ArrowShard(Shard):
             )
 
     def _part(self, one: BatchMessage, needed: Sequence[tuple[int, int]]) -> Any:
-        """A message, all zeros but for its metadata and these buffers."""
+        """A message that is zero except for its metadata and these buffers."""
         memory = mmap.mmap(-1, one.bytes)  # what is not written to takes no memory
         with open(self.path, "rb", buffering=0) as file, memoryview(memory) as whole:
             begin = one.body - one.at
@@ -263,9 +265,9 @@ class ArrowShard(Shard):
 
 
 def read_stream(path: Path) -> ArrowShard:
-    """What a file holds, by the descriptions before its rows.
+    """The shard in a file, by the descriptions before its rows.
 
-    Raises DataError: E402 without the file, E401 without pyarrow, and for one that is cut off or that
+    Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or that
     Datasets did not save.
     """
     ipc = _pyarrow_ipc(path)
@@ -306,7 +308,7 @@ def read_stream(path: Path) -> ArrowShard:
 
 
 def arrow_error(path: Path, error: Exception) -> DataError:
-    """The one sentence on a file that is damaged."""
+    """The error for a damaged file."""
     why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return DataError("E401", f"{path} cannot be read as Arrow: {excerpt(why, 200)[1:-1]}.")
 
@@ -324,7 +326,7 @@ def _pyarrow_ipc(path: Path) -> Any:
 
 SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
 LARGEST_JSON = 1 << 24
-"""Bytes of such a file at most."""
+"""Maximal size of a JSON file, in bytes."""
 FEATURE_KINDS = frozenset(
     (
         "Value",
@@ -342,26 +344,23 @@ FEATURE_KINDS = frozenset(
         "TranslationVariableLanguages",
     )
 )
-"""Kinds of columns whose values are what they are stored as; a dictionary of several is a structure, which is
-left out."""
+"""Kinds of columns that need no conversion; a dictionary of several is a structure, which is left out."""
 
 
 def is_saved_set(path: Path) -> bool:
-    """Whether a folder is what save_to_disk has written."""
-    return (path / SPLITS_FILE).is_file() or ((path / STATE_FILE).is_file() and any(_has_arrow_files(path)))
-
-
-def _has_arrow_files(path: Path) -> Iterator[bool]:
-    """Whether there is what lies beside a state.json of Datasets."""
-    yield (path / FACTS_FILE).is_file()
-    yield any(name.endswith(".arrow") for name in os.listdir(path))
+    """Whether save_to_disk has written a folder."""
+    if (path / SPLITS_FILE).is_file():
+        return True
+    if not (path / STATE_FILE).is_file():
+        return False
+    return (path / FACTS_FILE).is_file() or any(name.endswith(".arrow") for name in os.listdir(path))
 
 
 def read_saved_table(path: Path, split: str) -> ShardTable:
-    """The table in a folder. split: the part of a DatasetDict to train on, "" for what its names say.
+    """The table in a folder. split: the part of a DatasetDict to train on, "" to choose by name.
 
-    Raises DataError: E402 for a file that is missing, E401 for a damaged one, E403 for parts of which none is
-    named and for features that are not read, and whatever else `table_of` does.
+    Raises DataError: E402 for a missing file, E401 for a damaged one, E403 for parts of which none can be
+    chosen and for features that are not read, and the errors of `join_shards`.
     """
     if not (path / SPLITS_FILE).is_file():
         if split:
@@ -377,7 +376,7 @@ def read_saved_table(path: Path, split: str) -> ShardTable:
 
 
 def _choose_splits(path: Path, splits: list[str], split: str) -> tuple[str, str]:
-    """(the split to train on, the one to test on, "" for none)."""
+    """(the split to train on, the split to test on, "" for none)."""
     if split and split not in splits:
         raise DataError("E403", f"{path} has no split {excerpt(split)}; it has {abbreviate(splits, 8)}.")
     if split or len(splits) == 1:
@@ -414,7 +413,7 @@ def _arrow_files(folder: Path) -> list[Shard]:
 
 
 def _check_features(folder: Path, features: Any) -> None:
-    """Raises DataError (E403) for a column of a kind that is not known, such as videos."""
+    """Raises DataError (E403) for a column of an unknown kind, such as videos."""
     if not isinstance(features, Mapping):
         raise DataError(
             "E401", f"{folder / FACTS_FILE} says nothing of the columns (features); save the set again."
@@ -430,8 +429,8 @@ def _check_features(folder: Path, features: Any) -> None:
 
 
 def _check_names(given: Any, where: Path) -> list[str]:
-    """Names of things in a folder. Raises DataError (E401) for anything else, such as a path that leads out
-    of it."""
+    """Names of entries of a folder. Raises DataError (E401) for anything else, such as a path that leads
+    out of it."""
     names: list[Any] = given if isinstance(given, list) and given else [None]
     for name in names:
         if (
@@ -452,7 +451,7 @@ def _check_names(given: Any, where: Path) -> list[str]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What a JSON file holds. Raises DataError: E402 without it, E401 for a damaged one."""
+    """The content of a JSON file. Raises DataError: E402 for a missing file, E401 for a damaged one."""
     try:
         with open(path, "rb") as file:
             content = file.read(LARGEST_JSON + 1)

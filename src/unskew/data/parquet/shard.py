@@ -43,7 +43,7 @@ VALUE_TYPES = re.compile(r"date|time|timestamp|decimal|null|duration|month")
 
 @dataclass(frozen=True)
 class Column:
-    """kind: number, text, list, packed, value or other, see above. form: how Arrow writes its type."""
+    """kind: number, text, list, packed, value or other, see above. form: name of the Arrow type."""
 
     name: str
     kind: str
@@ -51,7 +51,7 @@ class Column:
 
 
 def column_of(field: Any) -> Column:
-    """What a field of a schema holds. A type of an extension counts as what it is stored as."""
+    """The column of a field of a schema. An extension type counts as its storage type."""
     form = str(getattr(field.type, "storage_type", field.type))
     return Column(field.name, _kind_of(form), form)
 
@@ -72,7 +72,7 @@ def _kind_of(form: str) -> str:
 
 
 def values_of(array: Any) -> np.ndarray:
-    """A column's values, [N]: numbers in their own type; words, and whatever has missing values, as
+    """A column's values, [N]: numbers keep their type; words, and columns with missing values, become
     objects."""
     form = str(array.type)
     if form.startswith("dictionary<"):
@@ -83,7 +83,7 @@ def values_of(array: Any) -> np.ndarray:
 
 
 def widen(values: np.ndarray) -> np.ndarray:
-    """Numbers as Python has them: whole ones as int64 where these can hold them, others as float64."""
+    """Numbers as int64 if they are whole and fit, else as float64."""
     if values.dtype.kind == "f":
         return values.astype(np.float64, copy=False)
     if values.dtype.kind == "i" or (
@@ -94,7 +94,7 @@ def widen(values: np.ndarray) -> np.ndarray:
 
 
 def lists_of(array: Any) -> np.ndarray | None:
-    """Lists as one array [N, ...]; None where lists differ in length, or where a list or a number in one is
+    """Lists as one array [N, ...]; None if lists differ in length, or if a list or a number in one is
     missing."""
     shape: list[int] = [len(array)]
     while LIST_TYPE.fullmatch(str(array.type)):
@@ -115,7 +115,7 @@ def lists_of(array: Any) -> np.ndarray | None:
 
 
 def files_of(array: Any) -> np.ndarray:
-    """The content of each row's file, objects [N]: bytes, or None where a row holds none of its own."""
+    """The content of each row's file, objects [N]: bytes, or None for a row without content."""
     return _objects(array.field("bytes").to_pylist())
 
 
@@ -126,22 +126,24 @@ def _objects(listed: list[Any]) -> np.ndarray:
 
 
 def _dictionary_values(array: Any) -> np.ndarray:
-    """The values of an array of numbers into a dictionary; equal values share one object."""
+    """The values of a dictionary array; equal values share one object."""
     words = _objects([*array.dictionary.to_pylist(), None])
     places = array.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
     return words[places]
 
 
 READ_BUFFER = 1 << 20
-"""Bytes of a column that are read at once; without it, pyarrow holds the whole column of a row group."""
+"""Number of bytes of a column that are read at once; otherwise pyarrow holds the whole column of a row
+group."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """stamp: length and time of the last change of the file, in nanoseconds. groups: rows of each row group.
+    """One file of a table.
 
-    columns: by name. size: bytes that all of them unpack to, as the footer says. classes: names of the
-    classes of a column, as the hub writes them into the schema.
+    stamp: size of the file and time of its last change, in nanoseconds. groups: number of rows of each row
+    group. columns: by name. size: unpacked size in bytes, from the footer. classes: class names of columns,
+    as the hub writes them into the schema.
     """
 
     path: Path
@@ -156,7 +158,7 @@ class Shard:
         return {**vars(self), "metadata": None}
 
     def check(self) -> None:
-        """Raises DataError (E413) where the file is not what it was."""
+        """Raises DataError (E413) if the file has changed."""
         try:
             now = file_stamp(self.path)
         except DataError as error:
@@ -165,10 +167,10 @@ class Shard:
             raise self._altered("has changed since it was checked")
 
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        """The rows of a row group in their order, some at a time, as Arrow has them; `column(name)` of each.
+        """The rows of a row group in order, in Arrow batches; `column(name)` returns a column of one.
 
-        at_once: rows of a batch at most. Raises DataError: E413 for a file that is not what it was, E401 for
-        one that does not hold what its footer says.
+        at_once: maximal number of rows of a batch. Raises DataError: E413 if the file has changed, E401 if it
+        contradicts its footer.
         """
         file, rows = None, 0
         texts = [
@@ -212,9 +214,9 @@ class Shard:
 
 
 def read_shard(path: Path) -> Shard:
-    """What the footer of a file says.
+    """The shard that a file's footer describes.
 
-    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for one whose footer
+    Raises DataError (E401): without pyarrow, for a file without a whole footer, and for a footer that
     contradicts itself.
     """
     parquet, stamp = _pyarrow_parquet(path), file_stamp(path)
@@ -241,8 +243,7 @@ def read_shard(path: Path) -> Shard:
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Length and time of the last change of a file. Raises DataError (E401) for one that cannot be looked
-    at."""
+    """Size of a file and time of its last change. Raises DataError (E401) for a file without access."""
     try:
         now = path.stat()
     except OSError as error:
@@ -265,7 +266,7 @@ def _parquet_error(path: Path, error: Exception) -> DataError:
 
 
 def class_names(notes: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """The names of classes in the notes of a schema, by column; {} where there are none that can be read."""
+    """The class names in a schema's metadata, by column; {} if there are none."""
     try:
         features = json.loads(notes[b"huggingface"])["info"]["features"].items()
         named = {str(column): one.get("names") for column, one in features if isinstance(one, dict)}

@@ -3,7 +3,7 @@
 x.parquet                         all rows
 a folder with any *.parquet       all rows, the files in the order of their paths
 train-*.parquet, test-*.parquet   training and test rows by the first word of the name, as on the hub
-train/*.parquet, test/*.parquet   the same by folder
+train/*.parquet, test/*.parquet   training and test rows by folder
 shards/part-*.parquet             the files that the pattern matches
 
 Letters: N rows of all files together.
@@ -30,15 +30,14 @@ from unskew.system.machine import usable_memory
 
 PARQUET_ENDING = ".parquet"
 HIDDEN_PREFIXES = (".", "_")
-"""How names begin of files that are hidden, or that engines write beside their shards and into which they are
-still writing."""
+"""The prefixes of hidden files, and of files that engines write next to their shards or are still writing."""
 FIRST_WORD = re.compile(r"[A-Za-z]+")
 
 
 def files_by_part(path: Path) -> dict[str, list[Path]]:
-    """The files below a path by what their rows are for: "train", and maybe "test" and "val".
+    """The files below a path by the use of their rows: "train", and maybe "test" and "val".
 
-    Raises DataError: E402 where there are none, E403 where it cannot be told what the rows of each are for.
+    Raises DataError: E402 if there are none, E403 if the use of some rows is unclear.
     """
     files = (
         [path] if path.is_file() else sorted(_files_below(path) if path.is_dir() else _matching_files(path))
@@ -67,7 +66,7 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
 
 
 def holds_parquet(path: Path) -> bool:
-    """Whether a folder holds Parquet files, and neither images, sounds nor volumes beside them."""
+    """Whether a folder holds Parquet files, and neither images, sounds nor volumes."""
     there = False
     for _, _, names in os.walk(path):
         endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
@@ -78,15 +77,15 @@ def holds_parquet(path: Path) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text names Parquet files by a pattern that some match, such as `shards/part-*.parquet`."""
+    """Whether a text is a pattern that matches Parquet files, such as `shards/part-*.parquet`."""
     return (
         "*" in text and text.endswith(PARQUET_ENDING) and next(_matching_files(Path(text)), None) is not None
     )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The Parquet files of a folder, without what is hidden or, as engines write beside their shards, begins
-    with _."""
+    """The Parquet files of a folder, without hidden files and those with the prefix _, which engines write
+    next to shards."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN_PREFIXES))
         yield from (
@@ -97,8 +96,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _matching_files(pattern: Path) -> Iterator[Path]:
-    """The files of one folder whose names match; those that a folder is read without only where the pattern
-    begins as they do."""
+    """The files of one folder that match a pattern; hidden files only if the pattern has their prefix."""
     beside = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
     return (
         file
@@ -108,15 +106,15 @@ def _matching_files(pattern: Path) -> Iterator[Path]:
 
 
 def _part_of(file: Path) -> str:
-    """What a file's rows are for, by a folder of that name or by the first word of its own; "" where neither
-    says so."""
+    """The use of a file's rows, by a folder of that name or by the first word of its name; "" if neither
+    states it."""
     word = FIRST_WORD.match(file.name)
     names = [*file.parts[:-1], word[0] if word else ""]
     return next((PART_NAMES[name.lower()] for name in names if name.lower() in PART_NAMES), "")
 
 
 def _check_duplicates(files: list[Path]) -> None:
-    """Raises DataError (E403) for one file under two names, such as two snapshots of the hub's cache."""
+    """Raises DataError (E403) for one file with two names, such as two snapshots of the hub's cache."""
     real: dict[str, Path] = {}
     for file in files:
         if (other := real.setdefault(os.path.realpath(file), file)) is not file:
@@ -124,8 +122,8 @@ def _check_duplicates(files: list[Path]) -> None:
 
 
 def _check_one_set(root: Path, files: list[Path]) -> None:
-    """Raises DataError (E403) where folders hold a whole set each, as the configurations of a repository of
-    the hub do."""
+    """Raises DataError (E403) if each folder holds a whole set, as the configurations of a hub repository
+    do."""
     folders = sorted(
         {str(file.parent) for file in files if not any(_names_part(n) for n in _folder_names(root, file))}
     )
@@ -145,23 +143,21 @@ def _names_part(name: str) -> bool:
 
 T = TypeVar("T")
 ROW_OVERHEAD = 32
-"""Bytes of memory that a row takes whatever it holds: its label, its checksum, its places in lists of
-rows."""
+"""Bytes of memory that a row takes whatever its content: label, checksum, entries in lists of rows."""
 COLUMN_ROWS = 1 << 12
-"""Rows that are read at once where a whole column is."""
+"""Number of rows that are read at once if a whole column is read."""
 EXACT_FLOAT64 = 1 << 53
-"""The largest whole number up to which float64 holds all of them."""
+"""float64 holds every whole number up to this one."""
 WORDS_SHARE = 0.5
-"""Of what samples may take together, what the words of a single column may take that is in memory as a
-whole."""
+"""The share of the samples' memory that the words of a single whole column may take."""
 
 
 @dataclass(frozen=True)
 class ShardTable:
-    """name: of the set. shards: at least one, the training rows first. trained: how many of them are training
-    rows.
+    """Files as one table. name: name of the set. shards: at least one, the training rows first. trained:
+    number of training rows.
 
-    more: columns that only some files have, and validation files, which are left out, in words.
+    more: descriptions of what is left out: columns that only some files have, and validation files.
     """
 
     name: str
@@ -171,33 +167,33 @@ class ShardTable:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """By name, without spaces around it."""
+        """The columns by name, without surrounding spaces."""
         return {cells.word(name): column for name, column in self.shards[0].columns.items()}
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The number of the first row of each file, and N behind them, int64 [files + 1]."""
+        """The number of the first row of each file, and N at the end, int64 [files + 1]."""
         return np.cumsum([0, *(sum(one.groups) for one in self.shards)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def test(self) -> np.ndarray | None:
-        """Which rows are test rows, bool [N]; None where the files do not say."""
+        """Which rows are test rows, bool [N]; None if the files have no test part."""
         return np.arange(len(self)) >= self.trained if self.trained < len(self) else None
 
     def classes(self, column: str) -> tuple[str, ...] | None:
-        """The names of the classes of a column, where its files give them."""
+        """The class names of a column, if its files have them."""
         name = self.columns[column].name
         return next((one.classes[name] for one in self.shards if name in one.classes), None)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row unpacks to, about, as the footers say."""
+        """Approximate size of an unpacked row, from the footers."""
         return max(1, sum(one.size for one in self.shards) // max(1, len(self)))
 
     def heavy(self, column: str) -> bool:
-        """Whether words take more memory than a single column should that is in memory as a whole."""
+        """Whether the words of a column take too much memory for a whole column."""
         if self.columns[column].kind != "text" or sum(one.size for one in self.shards) <= _words_limit():
             return False
         taken = 0
@@ -213,7 +209,7 @@ class ShardTable:
         return f"row {row - int(self.starts[number])} of {self.shards[number].path}"
 
     def batches(self, names: Sequence[str], at_once: int = COLUMN_ROWS) -> Iterator[tuple[int, Any]]:
-        """(number of the first row, some rows as Arrow has them), in their order, of these columns."""
+        """(number of the first row, an Arrow batch of rows) of these columns, in order."""
         begin = 0
         raw = [self.columns[name].name for name in names]
         for one in self.shards:
@@ -223,10 +219,9 @@ class ShardTable:
                     begin += batch.num_rows
 
     def converted(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
-        """What `convert` makes of a part of a column. begin: the number of its first row.
+        """The result of `convert` for a part of a column. begin: number of its first row.
 
-        Raises DataError (E401) for bytes that are no values of the column's type, such as words that are not
-        UTF-8.
+        Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
         """
         try:
             return convert(array)
@@ -255,7 +250,7 @@ class ShardTable:
 
 
 class LazyColumns(Mapping[str, np.ndarray]):
-    """The columns of a table, each read when it is asked for; the last one is kept."""
+    """The columns of a table, each read when it is used; the last one is kept."""
 
     def __init__(self, table: ShardTable, names: Sequence[str]):
         self.table, self.names, self._last = table, list(names), ("", np.zeros(0))
@@ -275,7 +270,7 @@ class LazyColumns(Mapping[str, np.ndarray]):
 
 
 class RowNames(Sequence[str]):
-    """Where each row of a table stands, in words. begin: the row from which on they are counted."""
+    """The place of each row of a table, in words. begin: the first row."""
 
     def __init__(self, table: ShardTable, begin: int = 0):
         self.table, self.begin = table, begin
@@ -292,8 +287,8 @@ class RowNames(Sequence[str]):
 def read_table(path: Path) -> ShardTable:
     """The table of the files at a path.
 
-    Raises DataError: E402 without files, E401 for damaged ones, E403 for files whose columns differ, E414 for
-    more rows than memory holds numbers for.
+    Raises DataError: E402 without files, E401 for damaged ones, E403 for files with different columns, E414
+    for more rows than memory holds numbers for.
     """
     parts = files_by_part(path)
     more = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
@@ -308,7 +303,7 @@ def join_shards(
     path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]
 ) -> ShardTable:
     """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as
-    `shards_at` does."""
+    `read_table` does."""
     shards = (*train, *test)
     rows = sum(sum(one.groups) for one in shards)
     if rows * ROW_OVERHEAD > MEMORY_SHARE * usable_memory():
@@ -322,8 +317,8 @@ def join_shards(
 
 
 def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
-    """Raises DataError (E403) for whole numbers that are not kept beside fractions, which other files have in
-    their place."""
+    """Raises DataError (E403) for whole numbers that would be rounded, because other files have fractions
+    in the column."""
     if len({part.dtype.kind for part in parts} & {*"iuf"}) < 2:
         return
     for part in parts:
@@ -342,21 +337,21 @@ def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
 
 
 def _words_limit() -> float:
-    """Bytes that the words of a column may take."""
+    """Maximal size of the words of a column, in bytes."""
     return WORDS_SHARE * MEMORY_SHARE * usable_memory()
 
 
 def _word_array(values: np.ndarray) -> np.ndarray:
-    """Words as NumPy has them, each with the room of the longest; as objects where a word is missing, or
-    where that is too much."""
+    """Words as an array of the longest one's length; as objects if a word is missing, or if that takes too
+    much memory."""
     kinds = {type(value) for value in values}
     longest = max(map(len, values), default=0) if kinds == {str} else 0
     return values.astype(str) if kinds == {str} and 4 * longest * len(values) <= _words_limit() else values
 
 
 def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
-    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one
-    lacks or has otherwise, also with classes numbered otherwise."""
+    """Columns that the first file lacks, in words. Raises DataError (E403) for a column that a file lacks,
+    or has with another type or other classes."""
     first, more = shards[0], list[str]()
     for one in shards[1:]:
         for name, column in first.columns.items():

@@ -1,9 +1,9 @@
 """Ranges of bytes of a file, read by position from any thread into one piece of memory.
 
-Ranges that the operating system has cached are copied. If most are not cached, the rest is read past the
-cache with Linux's asynchronous direct reads: a file that is larger than memory gains nothing from the cache,
-and one system call requests many ranges. Where direct reads do not work, the ranges are read in the ordinary
-way.
+Ranges that the operating system has cached are copied. If most are not cached, the rest is read with Linux's
+asynchronous direct reads, which bypass the cache: a file that is larger than memory gains nothing from the
+cache, and one system call requests many ranges. If direct reads are unavailable, the ranges are read in the
+ordinary way.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from unskew.errors import DataError
 
-DirectRange = tuple[int, int, int]
-"""(where in memory, how many bytes, where in the file)"""
+ByteRange = tuple[int, int, int]
+"""(position in memory, number of bytes, position in the file)"""
 BlockSpans = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""(where blocks begin in the file, how many bytes they are, where they go on their way)"""
+"""(positions of blocks in the file, their sizes in bytes, their positions in the staging buffer)"""
 SYSTEM_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""By machine, the numbers of io_setup, io_destroy, io_getevents and io_submit, for which the C library has no
-names."""
+"""The numbers of io_setup, io_destroy, io_getevents and io_submit by machine; the C library has no
+functions for them."""
 QUEUE_LENGTH = 256
-"""Pieces that are asked for at once."""
+"""Maximal number of ranges requested at a time."""
 STAGING_BYTES = 4 << 20
-"""Bytes that pieces take on their way, which begin and end where the disk's blocks do."""
+"""Size of the staging buffer, in which ranges begin and end at the disk's blocks."""
 BLOCK_SIZES = (512, 4096)
-"""Bytes of a disk's block, of which the first that works is taken."""
+"""Possible sizes of a disk's block, in bytes; the first that works is used."""
 LONGEST_RANGE = 1 << 18
-"""Bytes of a piece at most; longer ones gain nothing."""
+"""Maximal size of a directly read range, in bytes; longer ones gain nothing."""
 REQUEST = np.dtype(
     [
         ("tag", "<u8"),
@@ -56,18 +55,17 @@ REQUEST = np.dtype(
         ("signal", "<u4"),
     ]
 )
-"""struct iocb of the kernel, on machines whose lowest byte comes first; operation 0 reads."""
+"""The kernel's struct iocb on little-endian machines; operation 0 reads."""
 ANSWER = np.dtype([("tag", "<u8"), ("request", "<u8"), ("got", "<i8"), ("second", "<i8")])
-"""struct io_event. got: bytes that were read, or minus the number of an error."""
+"""The kernel's struct io_event. result: number of bytes read, or the negative number of an error."""
 
 
 class DirectFile:
-    """A file that is read past the system's cache. `block` is what its pieces are aligned to, 0 where that is
-    impossible."""
+    """A file that is read without the system's cache. `block`: alignment of its ranges in bytes, 0 if such
+    reads are impossible."""
 
     def __init__(self, number: int):
-        """number: under which the file is open already, so that it is that one, whatever has taken its
-        name."""
+        """number: descriptor of the open file, which stays valid if another file takes its name."""
         self._file, self.block = -1, 0
         if read_queue() is None:
             return
@@ -82,8 +80,8 @@ class DirectFile:
             os.close(self._file)
         self._file, self.block = -1, 0
 
-    def read(self, into: memoryview, ranges: Sequence[DirectRange]) -> list[DirectRange]:
-        """Read ranges into their places; those that were not read are returned."""
+    def read(self, into: memoryview, ranges: Sequence[ByteRange]) -> list[ByteRange]:
+        """Read ranges into memory; returns those that were not read."""
         waiting = read_queue() if self.block else None
         if waiting is None or not waiting.busy.acquire(blocking=False):  # another thread is reading
             return list(ranges)
@@ -104,11 +102,11 @@ class DirectFile:
             waiting.busy.release()
 
     def _part(
-        self, waiting: ReadQueue, into: memoryview, ranges: Sequence[DirectRange], spans: BlockSpans
-    ) -> list[DirectRange]:
-        """Those of some ranges that were not read."""
+        self, waiting: ReadQueue, into: memoryview, ranges: Sequence[ByteRange], spans: BlockSpans
+    ) -> list[ByteRange]:
+        """Read some ranges through the staging buffer; returns those that were not read."""
         got = waiting.fetch(self._file, *spans)
-        left, staged = list[DirectRange](), waiting.staged
+        left, staged = list[ByteRange](), waiting.staged
         for one, begin, place, has in zip(ranges, spans[0].tolist(), spans[2].tolist(), got.tolist()):
             where, count, at = one
             skip = at - begin
@@ -120,8 +118,8 @@ class DirectFile:
 
 
 class ReadQueue:
-    """What this process asks of disks and waits for, one thread at a time. Raises OSError where the system
-    has no such queue."""
+    """The kernel's queue of this process's asynchronous reads, used by one thread at a time. Raises
+    OSError if the system has no such queue."""
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
@@ -135,9 +133,9 @@ class ReadQueue:
         self._address = np.frombuffer(self._memory, np.uint8).ctypes.data
 
     def fetch(self, file: int, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Bytes that were read of each piece, int64 [n]; negative for one that was not.
+        """Number of bytes read of each block span, int64 [n]; negative for a failed one.
 
-        begins: where in the file, sizes: bytes, places: where in `staged`, all int64 [n].
+        begins: positions in the file. sizes: in bytes. places: positions in `staged`. All are int64 [n].
         """
         n, got = len(places), np.full(len(places), -1, np.int64)
         if not self._idle and not self._emptied():
@@ -159,7 +157,7 @@ class ReadQueue:
         return got
 
     def _some(self, call: int, counts: tuple[int, ...], where: np.ndarray, *more: None) -> int:
-        """How many requests were taken, or answered; negative for an error."""
+        """The number of requests that were accepted or completed; negative for an error."""
         while True:
             numbers = (ctypes.c_long(count) for count in counts)
             done = int(
@@ -177,8 +175,7 @@ class ReadQueue:
         self._idle = True
 
     def _emptied(self) -> bool:
-        """Whether nothing is written to memory any more of what was asked and not waited for, and there is a
-        new queue."""
+        """Wait until no pending request writes to memory, and open a new queue; False if that fails."""
         self._call(ctypes.c_long(self._destroy), self._context)  # waits for the disk
         try:
             self._open()
@@ -191,8 +188,8 @@ _read_queues: list[ReadQueue | None] = []
 
 
 def read_queue() -> ReadQueue | None:
-    """The queue of this process, one for all files; None where the system has none. A process that was forked
-    has its own."""
+    """The queue of this process, shared by all files; None if the system has none. A forked process gets a
+    new one."""
     if (
         not hasattr(os, "O_DIRECT")
         or platform.machine() not in SYSTEM_CALLS
@@ -213,7 +210,7 @@ def _new_queue(make: Callable[[], ReadQueue]) -> ReadQueue | None:
 
 
 def _reads_direct(file: int, block: int) -> bool:
-    """Whether a file can be read past the cache from a multiple of this many bytes on."""
+    """Whether a file can be read without the cache at multiples of this block size."""
     with mmap.mmap(-1, 2 * 4096) as memory, memoryview(memory)[block : 2 * block] as part:
         try:
             return os.preadv(file, [part], block) >= 0
@@ -221,26 +218,22 @@ def _reads_direct(file: int, block: int) -> bool:
             return False
 
 
-ByteRange: TypeAlias = tuple[int, int, int]
-"""(where in memory, how many bytes, where in the file)"""
 POSITIONED = hasattr(os, "preadv")
-"""Whether this system reads by position; where it does not, as on Windows, one thread reads at a time."""
+"""Whether this system can read by position; if not, as on Windows, one thread reads at a time."""
 AT_ONCE = POSITIONED and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether this system says which bytes it would have to fetch from the disk, and fetches several ranges at
-once."""
+"""Whether this system can report uncached bytes and fetch several ranges at once."""
 
 RANGES_PROBED = 8
-"""Ranges by which it is judged whether the system holds all, or most."""
+"""Number of ranges from which the cached share is estimated."""
 CACHE_TURN = 8
-"""Of so many reads of rows that the system does not hold, one goes through its cache, so that it may come to
-hold them."""
+"""One in this many reads of uncached rows goes through the cache, so that it may come to hold them."""
 
 
 class RangeFile:
     """An open file, closed with this object. Raises DataError (E402) if there is none."""
 
     def __init__(self, path: Path, file: io.FileIO | None = None):
-        """file: the one that is open already; by default the one at the path is opened."""
+        """file: an open file; by default the one at the path is opened."""
         try:
             self._file = file or open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
         except FileNotFoundError:
@@ -252,17 +245,16 @@ class RangeFile:
         weakref.finalize(self, self._file.close)
 
     def stamp(self) -> tuple[int, int]:
-        """Length and time of the last change."""
+        """Size of the file and time of its last change."""
         now = os.fstat(self._number)
         return now.st_size, now.st_mtime_ns
 
     def read(self, into: memoryview, ranges: Iterable[ByteRange]) -> bool:
-        """Whether the file held all these bytes, which are now in their places.
+        """Read ranges into memory; False if the file is too short for them.
 
-        Ranges that the system holds in memory are copied first; the disk is asked for all others together,
-        because it serves many requests in little more time than one. Where most are not held, all are read
-        past the system's cache, which costs the processor least. Raises OSError where the disk cannot be
-        read.
+        Cached ranges are copied first; all others are requested from the disk together, because it serves
+        many requests in little more time than one. If most are not cached, all are read directly, which costs
+        the processor least. Raises OSError if the disk cannot be read.
         """
         ranges = list(ranges)
         if AT_ONCE and self._goes_past(ranges):
@@ -272,23 +264,24 @@ class RangeFile:
         return all(self._fill(into[place : place + count], at) for place, count, at in absent)
 
     def fetch(self, ranges: Sequence[ByteRange]) -> None:
-        """Have the disk fetch ranges that are read soon, and go on meanwhile. Nothing is done where the
-        system seems to hold them, as some of them, evenly spaced, tell."""
+        """Ask the disk to prefetch ranges, without waiting for it. Nothing is done if the ranges seem to
+        be cached."""
         held = self._held(ranges) if AT_ONCE else 1
         if held < 1 and not (self._direct.block and held < 0.5):
             self._ask(ranges)
 
     def _goes_past(self, ranges: Sequence[ByteRange]) -> bool:
-        """Whether to read many ranges past the system's cache, which holds fewer than half of them."""
+        """Whether to read these ranges directly: there are many, and fewer than half are cached."""
         if not self._direct.block or len(ranges) < RANGES_PROBED or self._held(ranges) >= 0.5:
             return False
         self._past += 1
         return self._past % CACHE_TURN > 0
 
     def _held(self, ranges: Sequence[ByteRange]) -> float:
-        """The share of ranges that the system seems to hold, as some of them, evenly spaced, tell; 1 of none.
+        """The estimated share of cached ranges, from evenly spaced ones; 1 without ranges.
 
-        Others are looked at each time, because many systems begin to fetch what they are asked about.
+        Each call probes different ones, because many systems begin to fetch the ranges that they are asked
+        about.
         """
         step = max(1, len(ranges) // RANGES_PROBED)
         self._looks += 1
@@ -300,7 +293,7 @@ class RangeFile:
             os.posix_fadvise(self._number, at, count, os.POSIX_FADV_WILLNEED)
 
     def _absent(self, into: memoryview, ranges: Iterable[ByteRange]) -> list[ByteRange]:
-        """The ranges that the system does not hold in memory; the others are copied from there."""
+        """The ranges that are not cached; the others are copied from the cache."""
         absent, preadv, number, flags = list[ByteRange](), os.preadv, self._number, os.RWF_NOWAIT
         for one in ranges:  # this loop runs once for nearly every sample that is trained on
             place, count, at = one
@@ -313,14 +306,14 @@ class RangeFile:
         return absent
 
     def _is_held(self, one: ByteRange) -> bool:
-        """Whether the system holds the first byte of a range in memory."""
+        """Whether the first byte of a range is cached."""
         try:
             return os.preadv(self._number, (bytearray(1),), one[2], os.RWF_NOWAIT) == 1
         except OSError:
             return False
 
     def _fill(self, into: memoryview, at: int) -> bool:
-        """Read bytes from this place on; False where the file ends before."""
+        """Read bytes from a position on; False if the file ends too early."""
         done = 0
         while done < len(into):
             got = self._read_at(into[done:], at + done)
@@ -330,7 +323,7 @@ class RangeFile:
         return True
 
     def _read_at(self, into: memoryview, at: int) -> int:
-        """How many bytes were read from this place on, 0 at the end of the file."""
+        """Number of bytes read from a position on, 0 at the end of the file."""
         if POSITIONED:
             return os.preadv(self._number, [into], at)
         with self._one_at_a_time:

@@ -1,9 +1,9 @@
 """The samples of a .npy file, row by row.
 
 Rows in C order are read by position rather than through a memory map: a file that is truncated while it is in
-use is then an error and does not kill the process, and memory holds no more than the rows that are read. Rows
-in any other order, such as Fortran's, are read through a map. `write_rows` and `read_rows` hand samples to
-another process.
+use is then an error and does not kill the process, and memory holds only the rows that are read. Rows in any
+other order, such as Fortran's, are read through a map. `write_rows` and `read_rows` pass samples to another
+process.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from unskew.system import disk
 
 
 class StridedRows(Source):
-    """The rows of an array that lies in a file in any order.
+    """The rows of an array in a file, in any memory order.
 
-    offset: of its first number. strides: bytes from one number to the next along each axis. kind: of its
-    numbers. full: what they are divided by, None where they are taken as they are. Raises DataError (E402)
-    without the file.
+    offset: position of its first number. strides: bytes from one number to the next along each axis. kind:
+    type of the numbers. full: divisor of the numbers, None to leave them unchanged. Raises DataError (E402)
+    for a missing file.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class StridedRows(Source):
         return now.st_size, now.st_mtime_ns
 
     def _check(self) -> None:
-        """Raises DataError (E413) where the file is not what it was; one that is shorter than its mapping
-        would end the process."""
+        """Raises DataError (E413) if the file has changed; reading from a map beyond its end would kill
+        the process."""
         if self._now() != self._stamp:
             text = f"{self.path} has changed since it was checked"
             raise DataError(
@@ -87,14 +87,14 @@ class StridedRows(Source):
 
 
 ALIGNMENT = 64
-"""Bytes of which the place of an array in memory is a multiple."""
+"""Alignment of arrays in memory, in bytes."""
 
 
 class NpyRows(Source):
-    """The rows of an array that lies in a file in C order.
+    """The rows of an array in a file, in C order.
 
-    offset: of its first byte. kind: of its numbers. full: what they are divided by, None where they are taken
-    as they are.
+    offset: position of its first byte. kind: type of the numbers. full: divisor of the numbers, None to leave
+    them unchanged.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class NpyRows(Source):
 
     @classmethod
     def opened(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
-        """The rows of float32 in an open file that has no name of its own. name: what it is called in
+        """The rows of float32 in an open file without a name on the disk. name: the source's name, for
         messages."""
         self = cls.__new__(cls)
         self._lies(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
@@ -148,8 +148,8 @@ class NpyRows(Source):
         self._file.fetch(list(self._ranges(rows)))
 
     def _ranges(self, rows: np.ndarray) -> Iterator[ByteRange]:
-        """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in
-        both are one."""
+        """The ranges of rows, in the order of the file, which a disk serves fastest; adjacent rows are
+        joined."""
         if not len(rows):
             return iter(())
         places, size = np.argsort(rows, kind="stable"), self.row_bytes
@@ -168,8 +168,8 @@ class NpyRows(Source):
 
 
 def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
-    """An array that begins where kernels want samples to begin (unskew.core.trees.align), so that none is
-    copied for it."""
+    """An empty array aligned as kernels want samples (unskew.core.trees.align), so that they need not copy
+    it."""
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     skip = -memory.ctypes.data % ALIGNMENT
@@ -177,8 +177,8 @@ def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
 
 
 def npy_source(x: np.ndarray, full: int | None) -> Source | None:
-    """What reads the rows of a mapped array from its file; None for one that may have been changed in memory
-    only."""
+    """The source that reads a mapped array from its file; None if the array may have been changed in
+    memory only."""
     if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
         return None
     mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
@@ -191,16 +191,15 @@ def npy_source(x: np.ndarray, full: int | None) -> Source | None:
 
 
 def is_unchanged_file(x: Rows) -> bool:
-    """Whether samples lie in a file as they are used."""
+    """Whether samples are stored in a file exactly as they are used."""
     return isinstance(x.source, NpyRows) and x.unchanged
 
 
 def write_rows(x: Rows, path: Path) -> dict[str, Any]:
-    """Put samples at this path, by a link to their own file, or written as float32, block by block; how they
-    lie there, as JSON.
+    """Put samples at this path, by a link to their file, or written as float32, block by block.
 
-    The facts name no file, because they may come from anybody. Raises Paused (E203) on a full disk, and
-    DataError (E413) for rows that cannot be read.
+    Returns their form in the file as JSON. It has no file name, because anyone may have written such facts.
+    Raises Paused (E203) on a full disk, and DataError (E413) for rows that cannot be read.
     """
     if is_unchanged_file(x):
         source = x.source
@@ -222,10 +221,10 @@ def write_rows(x: Rows, path: Path) -> dict[str, Any]:
 
 
 def read_rows(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> np.ndarray:
-    """The samples that lie at this path as `laid_down` says. rows: which of them; None for all.
+    """The samples at this path, in the form that `write_rows` returned. rows: which of them; None for all.
 
     Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that
-    `laid_down` does not write.
+    `write_rows` does not write.
     """
     kind, shape, offset, full = (
         np.dtype(str(facts["kind"])),

@@ -22,22 +22,22 @@ VARIABLE, OFF = "UNSKEW_SCRATCH", "off"
 """The environment variable that names the folder for such files, and what it holds where there shall be
 none."""
 FREE_SHARE = 0.5
-"""Of the free space of a disk, what one file takes at most."""
+"""The largest share of a disk's free space that one file takes."""
 DEFAULT_FOLDER = Path("/var/tmp")
-"""Where systems want large temporary files; /tmp is in memory on many of them."""
+"""The usual folder for large temporary files; /tmp is in memory on many systems."""
 MOUNT_TABLE = Path("/proc/self/mountinfo")
-"""Where Linux says which folders are on which disk."""
+"""Linux's table of mounted disks."""
 
 
 class ScratchFile:
-    """Samples, float32, that are written one after another; read once all are there.
+    """A file of float32 samples that are written in order, and read when all are there.
 
-    why: why there is no file, or no more, in words that follow "because"; "" where there is one.
+    why: why there is no file, or no more, in words that follow "because"; "" if there is one.
     """
 
     def __init__(self, shape: tuple[int, ...]):
-        """shape: of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder that is
-        not there."""
+        """shape: shape of all samples, [N, ...]. Raises DataError (E402) if the environment names a folder
+        that does not exist."""
         self.shape, self.size = shape, 4 * int(np.prod(shape, dtype=np.int64))
         self.folder, self._file, self.why = scratch_folder(), None, ""
         if self.folder is None:
@@ -85,7 +85,7 @@ class ScratchFile:
         )
 
     def samples(self, source: Source) -> Source:
-        """What reads all samples from here, or the source from which they were taken."""
+        """The source that reads all samples from this file, or the original source without a file."""
         return (
             source
             if self._file is None
@@ -99,8 +99,8 @@ class ScratchFile:
 
 
 class ScratchRows(Source):
-    """The samples of a source, which were all read once. copy: where they lie since; a process that is handed
-    this has no copy."""
+    """The samples of a source that have all been read once. copy: their copy in the scratch file; None in
+    another process."""
 
     def __init__(self, source: Source, copy: NpyRows):
         self.source, self.copy, self.name, self.shape, self.came = (
@@ -127,8 +127,8 @@ class ScratchRows(Source):
 
 
 def scratch_folder() -> Path | None:
-    """Where such files go; None where there shall be none. Raises DataError (E402) if the environment names
-    one that is not there."""
+    """The folder for scratch files; None if they are disabled. Raises DataError (E402) if the environment
+    names a missing folder."""
     named = os.environ.get(VARIABLE, "")
     if named == OFF:
         return None
@@ -143,7 +143,7 @@ def scratch_folder() -> Path | None:
 
 
 def _is_memory_disk(folder: Path) -> bool:
-    """Whether what is written there takes memory, as far as the system says."""
+    """Whether files in this folder take memory, as far as the system reports it."""
     try:
         number = os.stat(folder).st_dev
         mounts = [line.split() for line in MOUNT_TABLE.read_text().splitlines()]

@@ -64,15 +64,17 @@ from unskew.data.volumes.dicom import DICOM, DicomFile, Series, is_dicom, read_h
 from unskew.errors import DataError
 
 DICOM_ENDINGS = frozenset((".dcm", ".dicom"))
-"""Files that claim to be DICOM by name; one that is not is damaged, and not left out."""
+"""Endings of DICOM files; a file with one of them that is not DICOM counts as damaged."""
 
 
 @dataclass(frozen=True)
 class SeriesPlace:
-    """A series. folder: the names that lead from the root to where all its files are; place: those of the
-    series, as if it
-    were a file, the last its own. title: its SeriesDescription. None but the patient and the title come from
-    tags."""
+    """A series.
+
+    folder: names from the root to the folder that contains all its files. place: the path of the series as if
+    it were one file, which is the last name. title: its SeriesDescription. Only the patient and the title
+    come from tags.
+    """
 
     series: Series
     patient: str
@@ -82,8 +84,8 @@ class SeriesPlace:
 
 
 def holds_dicom(path: Path) -> bool:
-    """Whether a folder holds files of DICOM, and no more pictures or sounds than those; or whether a file is
-    one."""
+    """Whether a path is a DICOM file, or a folder with DICOM files and no more pictures or sounds than
+    those."""
     if path.is_file():
         return is_dicom(path)
     others, rest = 0, []
@@ -96,7 +98,7 @@ def holds_dicom(path: Path) -> bool:
 
 
 def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
-    """(the series in or below a file or folder, in the order of paths; what was left out).
+    """(the series in or below a file or folder, in the order of paths; notes on omissions).
 
     Raises DataError: E401 for damaged files, E409 for a folder without images, and for a series of two
     patients.
@@ -132,7 +134,7 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
 
 
 def _regular_files(root: Path) -> list[Path]:
-    """All regular files below a folder, in the order in which `find -type f | LC_ALL=C sort` lists them."""
+    """All regular files below a folder, in the order of `find -type f | LC_ALL=C sort`."""
     paths = (Path(place) / name for place, _, names in os.walk(root) for name in names)
     return sorted((p for p in paths if p.is_file() and not p.is_symlink()), key=os.fsencode)
 
@@ -173,17 +175,18 @@ def _place_series(root: Path, members: list[list[tuple[DicomFile, str, str]]]) -
 
 
 MASK_ENDINGS = (*MASK_SUFFIXES, "_dseg", "-label", "_labels")
-"""Behind the name of an image, in the name of its mask."""
+"""The suffixes of a mask's name, after the name of its image."""
 _SUBJECT = re.compile(r"(?:^|_)(sub-[A-Za-z0-9]+)")
 _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A volume, in a file or a series. mask: where its mask is, None where volumes have classes; label: its
-    class, -1 where
-    they have masks. person: who the patient is, at whichever site; "" where patients of two sites are two
-    people."""
+    """A volume, in a file or a series. mask: its mask, None if volumes have classes. label: its class, -1 if
+    volumes have masks.
+
+    person: the patient's name across sites; "" if equal names at two sites are two people.
+    """
 
     path: Path | Series
     patient: str
@@ -195,14 +198,14 @@ class Scan:
 
     @property
     def owner(self) -> str:
-        """The person, whose scans no split may part."""
+        """The key of the patient; no split may separate the scans of one key."""
         return self.person or f"{self.site}/{self.patient}"
 
 
 @dataclass(frozen=True)
 class ScanLayout:
-    """scans: in the order of paths. classes: () where volumes have masks. private: patients are called by
-    what their files call them, which no message may say."""
+    """The volumes of a folder. scans: in the order of paths. classes: () if volumes have masks. private:
+    whether patients have the names in their files, which no message may contain."""
 
     scans: tuple[Scan, ...]
     classes: tuple[str, ...]
@@ -211,10 +214,10 @@ class ScanLayout:
 
 
 def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder. image: how the names of the images end, where a patient has several; "":
-    each is one.
-    labelled: a table says the class of each volume, folders do not.
+    """The volumes below a folder.
 
+    image: suffix of the images' names if a patient has several files, "" to take each. labelled: whether a
+    table has the classes of the volumes, instead of folders.
     Raises DataError (E409) for links that lead out of the folder, for images without a mask or with several,
     and for folders that name no classes.
     """
@@ -245,7 +248,7 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
 
 
 def _check_links(tree: FolderTree) -> None:
-    """Raises DataError (E409) for a file that lies elsewhere and is only linked to."""
+    """Raises DataError (E409) for links to files outside the folder."""
     root = tree.root.resolve()
     for file in tree.files:
         if not file.path.resolve().is_relative_to(root):
@@ -257,18 +260,18 @@ def _check_links(tree: FolderTree) -> None:
 
 
 def is_in_mask_folder(file: File) -> bool:
-    """Whether a file lies in a folder that is called as those of masks are."""
+    """Whether a file is in a folder with a usual name for masks."""
     return any(plain_name(name) in MASK_FOLDERS for name in file.folders)
 
 
 def is_mask_name(file: File) -> bool:
-    """Whether a file is called as a mask is."""
+    """Whether a file has a usual name for a mask."""
     stem = file.stem.lower()
     return stem in MASK_FOLDERS or stem.endswith(MASK_ENDINGS)
 
 
 def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> list[Scan]:
-    """Each image with the mask of its name, of its subject and session, or else of its folder."""
+    """Each image with its mask, by name, by subject and session, or by folder."""
     by_key: dict[tuple[str, ...], list[File]] = {}
     stems = {(f.part, *f.folders, f.stem) for f in images}
     for mask in masks:
@@ -306,8 +309,8 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
 def _match_key(
     file: File, images: set[tuple[str, ...]], masks: set[tuple[str, ...]] | None = None
 ) -> tuple[str, ...]:
-    """What an image and its mask have in common. images: by part, folders and name; masks: keys of masks, for
-    an image."""
+    """The key that an image and its mask share. images: parts, folders and names of images. masks: keys of
+    masks, to find that of an image."""
     place = (file.part, *file.folders)
     if masks is not None and (*place, file.stem, "name") in masks:
         return (*place, file.stem, "name")
@@ -330,12 +333,13 @@ TABLE_HINT = "name classes in a table (label=COLUMN of participants.tsv)"
 
 
 def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> ScanLayout:
-    """The volumes below a folder of DICOM. image: how names or descriptions of the series to take end, where
-    a patient has several; "": each is one. labelled: a table says the class of each volume, folders do not.
+    """The volumes below a folder of DICOM.
 
-    Patients are still called by their PatientID, by which a table names them; `numbered` takes it away.
-    Raises DataError, as `found` does, and E409 for images without one mask, series without a PatientID and
-    folders that name no classes.
+    image: suffix of the names or descriptions of the series to take if a patient has several, "" to take
+    each. labelled: whether a table has the classes of the volumes, instead of folders.
+    Patients still have their PatientID, which a table may use; `number_patients` removes it. Raises DataError
+    as `find_series` does, and E409 for images without one mask, series without a PatientID and folders that
+    name no classes.
     """
     series, notes = find_series(root)
     if lacking := sum(not one.patient for one in series):
@@ -364,8 +368,7 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
 
 
 def number_patients(layout: ScanLayout) -> ScanLayout:
-    """The layout with patients called by numbers, in the order of paths, in place of what their files call
-    them."""
+    """The layout with numbers in place of patients' names, in the order of paths."""
     numbers = {
         person: f"patient {i + 1}" for i, person in enumerate(dict.fromkeys(s.patient for s in layout.scans))
     }
@@ -374,7 +377,7 @@ def number_patients(layout: ScanLayout) -> ScanLayout:
 
 
 def _series_file(root: Path, one: SeriesPlace, split: bool) -> File:
-    """A series as the one file that its volume would be."""
+    """A series as a single file."""
     part, folders = split_part(one.place[:-1]) if split else ("", one.place[:-1])
     return File(root.joinpath(*one.place[:-1], f"{one.place[-1]}.dcm"), part or "train", folders)
 
@@ -387,8 +390,8 @@ def _scan_of(one: SeriesPlace, split: bool, site: str = "", label: int = -1) -> 
 def _match_series(
     tree: FolderTree, series: Sequence[SeriesPlace], image: str, notes: list[Note]
 ) -> ScanLayout:
-    """Images with masks. Raises DataError (E409) for one of them without the other, and for masks of another
-    patient."""
+    """Images with masks. Raises DataError (E409) for images without masks, masks without images, and masks
+    of another patient."""
     try:
         layout = read_scans(tree, image)
     except DataError:  # its text names folders
@@ -412,8 +415,7 @@ def _match_series(
 
 
 def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Scan, ...]:
-    """The scans with sites that hold several patients each; folders that hold one patient are that
-    patient's."""
+    """The scans with sites that hold several patients each; a folder with one patient is not a site."""
     sites = [scan.site for scan in scans]
     while any(sites) and _are_patients(sites, [scan.patient for scan in scans]):
         sites = [site.rpartition("/")[0] for site in sites]
@@ -423,14 +425,14 @@ def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Sca
 
 
 def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
-    """Whether most of these names, one a volume, hold a single patient each."""
+    """Whether most of these names, one for each volume, belong to a single patient each."""
     held = Counter(name for name, _ in set(zip(names, patients)))
     return 2 * sum(n == 1 for n in held.values()) > len(held)
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
-    """Volumes with the class, and the site, that their outermost folders name. Raises DataError (E409)
-    without classes."""
+    """Volumes with the class, and the site, of their outermost folders. Raises DataError (E409) without
+    classes."""
     folders = [split_part(one.folder)[1] if split else one.folder for one in series]
     people = [one.patient for one in series]
     if n := sum(not f for f in folders):
@@ -467,7 +469,7 @@ def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note
 
 
 def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
-    """Whether, of folders a/b/..., b names the class: its names then recur below most of a."""
+    """Whether b is the class in paths a/b/...: its names then recur below most of a."""
     if any(len(f) < 2 for f in folders):
         return False
     below = {f[0]: {g[1] for g in folders if g[0] == f[0]} for f in folders}
@@ -476,11 +478,11 @@ def _recurs_below(folders: Sequence[tuple[str, ...]]) -> bool:
 
 
 PATIENT_TABLES = ("participants.tsv", "patients.csv", "patients.tsv")
-"""The tables that are looked for; the first column names patients."""
+"""The names of tables of patients; the first column names patients."""
 
 
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
-    """The layout with sites and classes from these columns of the table; "" where a column is not asked for.
+    """The layout with sites and classes from these columns of the patients' table; "" for none.
 
     Raises DataError: E402 without a table, E403 for a column or a patient that it lacks, and for classes of
     volumes that have masks.
@@ -519,7 +521,7 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
 
 
 def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
-    """The values of a column. Raises DataError (E403) for one that is not there or lacks values."""
+    """The values of a column. Raises DataError (E403) for a column that does not exist or lacks values."""
     values = [str(v) for v in sheet.columns[column_named(sheet.columns, name, path.name)]]
     missing = next((i for i, v in enumerate(values) if v.lower() in ("", "n/a", "na", "nan")), None)
     if missing is not None:
@@ -531,10 +533,10 @@ def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
 
 
 def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
-    """Whether each volume is of the test part, bool [N]: as its folder says, else this share of every site's
-    and class's patients.
+    """Whether each volume belongs to the test part, bool [N]: by its folder, else a share of the patients of
+    every site and class.
 
-    Raises DataError: E409 for a patient in both parts, E403 where one patient is all there is.
+    Raises DataError: E409 for a patient in both parts, E403 if there is a single patient.
     """
     test = np.array([scan.part == "test" for scan in scans])
     owners = np.array([scan.owner for scan in scans])
@@ -560,7 +562,7 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
 
 
 def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
-    """Which of these patients are held out, bool [N]: the share of each kind, at least one, and never all of
+    """Which of these patients are held out, bool [N]: a share of each kind, at least one, and never all of
     a kind."""
     rng = np.random.default_rng(1797)
     names, counts = np.unique(kinds, return_counts=True)

@@ -25,15 +25,15 @@ from unskew.data.samples.dataset import check_numbers
 from unskew.errors import DataError
 
 TOLERANCE = 1e-2
-"""Millimetres by which the corners of an image and of its mask may lie apart; formats round."""
+"""Tolerance in millimetres between the corners of an image and its mask; formats round."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """values: float32 [X, Y, Z], which run to the patient's right, front and head.
+    """A volume whose axes run to the patient's right, front and head.
 
-    affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X, Y and Z, in millimetres.
-    stored: how the file's own axes ran, such as "LPS"; "" where it does not say.
+    values: float32 [X, Y, Z]. affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X,
+    Y and Z, in millimetres. stored: directions of the file's axes, such as "LPS"; "" if unknown.
     """
 
     path: Path
@@ -44,8 +44,8 @@ class Volume:
 
 
 def check_fits(image: Volume, mask: Volume) -> None:
-    """Raises DataError: E409 for a mask of another shape or place than its image, E404 for values that are no
-    labels."""
+    """Raises DataError: E409 for a mask of another shape or position than its image, E404 for values that
+    are no labels."""
     if image.values.shape != mask.values.shape:
         one, other = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
         raise DataError(
@@ -75,16 +75,16 @@ def check_fits(image: Volume, mask: Volume) -> None:
 
 
 LARGEST_NIFTI = 1 << 30
-"""Bytes that one file unpacks to at most, and half as many voxels at most."""
+"""Maximal size of an unpacked file, in bytes; voxels are limited to half this number."""
 _NIFTI_2 = (b"\x1c\x02\x00\x00", b"\x00\x00\x02\x1c")
-"""How a file of NIfTI-2 begins, in either order of bytes."""
+"""The first bytes of a NIfTI-2 file, in either byte order."""
 
 
 def read_nifti(path: Path) -> Volume:
     """The volume in a file.
 
-    Raises DataError: E401 for one that is damaged or too large; E405 for NaN and infinity; E403 for one that
-    is no single volume of numbers, and where nibabel is not installed.
+    Raises DataError: E401 for a file that is damaged or too large, E405 for NaN and infinity, E403 for
+    anything but a single volume of numbers, and if nibabel is not installed.
     """
     library = _nibabel(path)
     content = _unpacked_bytes(path)
@@ -115,7 +115,7 @@ def _nibabel(path: Path) -> Any:
 
 
 def _unpacked_bytes(path: Path) -> bytes:
-    """The file's bytes, unpacked if it is packed. Raises DataError (E401) beyond the limit."""
+    """The file's bytes, decompressed if necessary. Raises DataError (E401) beyond the limit."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -131,8 +131,8 @@ def _unpacked_bytes(path: Path) -> bytes:
 
 
 def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
-    """Raises DataError: E403 for what is no volume of numbers, E401 for a header that promises more than the
-    file holds."""
+    """Raises DataError: E403 for anything but a volume of numbers, E401 for a header that promises more
+    than the file holds."""
     written = " x ".join(map(str, shape))
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
         what = f"{len(shape)}-D, {written}" + (": a series of volumes" if len(shape) > 3 else "")
@@ -155,12 +155,12 @@ def _nifti_error(path: Path, error: Exception) -> DataError:
 
 Axis: TypeAlias = Literal["axial", "coronal", "sagittal"]
 _AXES: dict[str, tuple[int, int, int]] = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
-"""The axes that slices, rows and columns run along."""
+"""The axes of slices, rows and columns."""
 
 
 def cut_slices(volume: Volume, axis: Axis, size: int) -> np.ndarray:
-    """float32 [N, size, size]: each pixel the mean over its area, the rest of the square the volume's least
-    value."""
+    """Slices float32 [N, size, size]: each pixel is the mean over its area; the volume's smallest value
+    pads the square."""
     planes_NHW = _ordered_planes(volume, axis)
     height, width = _inner_size(volume, axis, size)
     rows, columns = area_weights(planes_NHW.shape[1], height), area_weights(planes_NHW.shape[2], width)
@@ -168,7 +168,7 @@ def cut_slices(volume: Volume, axis: Axis, size: int) -> np.ndarray:
 
 
 def cut_mask(volume: Volume, axis: Axis, size: int) -> np.ndarray:
-    """int64 [N, size, size]: each pixel the label nearest to it, the rest of the square 0."""
+    """Slices int64 [N, size, size]: each pixel is the nearest label; 0 pads the square."""
     planes_NHW = _ordered_planes(volume, axis)
     rows, columns = (
         ((np.arange(inner) + 0.5) * n / inner).astype(np.int64)
@@ -182,7 +182,7 @@ def _ordered_planes(volume: Volume, axis: Axis) -> np.ndarray:
 
 
 def _inner_size(volume: Volume, axis: Axis, size: int) -> tuple[int, int]:
-    """(height, width) in pixels of a slice whose longer side, in millimetres, takes the whole square."""
+    """(height, width) in pixels of a slice with its longer side, in millimetres, as long as the square."""
     _, row, column = _AXES[axis]
     sides = [volume.values.shape[i] * volume.spacing[i] for i in (row, column)]
     height, width = (min(size, max(1, round(size * side / max(sides)))) for side in sides)

@@ -12,12 +12,12 @@ from unskew.data.kinds.images import read_each, read_image
 from unskew.errors import DataError
 
 LARGEST_SET = 4 << 30
-"""Bytes of images that are held in memory and written to one file."""
+"""Maximal size of images in memory, in bytes."""
 
 
 def domains(origin: OriginalFiles) -> OriginalSamples:
-    """Images squashed to squares, uint8 [N, 3, size, size]; the column `domain`. Files in test/ folders are
-    the test part."""
+    """Images squashed to squares, uint8 [N, 3, size, size], with the column `domain`. Files in test/
+    folders are the test part."""
     if not origin.path.is_dir():
         text = (
             f"{origin.path} is no folder; unpack the archive, and give the folder with one folder for each"

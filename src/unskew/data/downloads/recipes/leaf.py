@@ -1,7 +1,7 @@
-"""LEAF's JSON files, `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`: FEMNIST by writer,
-Shakespeare by role.
+"""LEAF's JSON files: FEMNIST by writer, Shakespeare by role.
 
-Shakespeare is also read from a plain text in which a line `ROLE:` comes before what that role says.
+Format: `{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`. Shakespeare is also read from a
+plain text in which a line `ROLE:` precedes the role's lines.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unskew.data.downloads.original_files import Files, Hub
 from unskew.errors import DataError
 
 CHARACTERS = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-"""FEMNIST's classes, in their order."""
+"""FEMNIST's classes, in order."""
 WINDOW = 80
-"""Characters from which the next one is predicted."""
+"""Number of characters from which the next one is predicted."""
 ROLE = re.compile(r"\n\n(?=[A-Z][^\n:]{0,40}:\n)")
 TEST_SHARE = 0.2
-"""Of a role's characters, its last, where the text has no parts of its own."""
+"""The share of a role's last characters that are test samples, if the text has no parts."""
 Client = tuple[str, np.ndarray, list[Any]]
-"""(its name, its samples, their labels)."""
+"""(name, samples, labels) of a client."""
 
 
 def femnist(origin: OriginalFiles) -> OriginalSamples:
@@ -42,7 +42,7 @@ def femnist(origin: OriginalFiles) -> OriginalSamples:
 
 
 def shakespeare(origin: OriginalFiles) -> OriginalSamples:
-    """Codes of 80 characters, uint8 [N, 80], and the one after them; classes are the characters; the column
+    """Codes of 80 characters, uint8 [N, 80], and the next one; classes are the characters; the column
     `role`."""
     files = origin.files
     jsons = [name for name in files.reading if name.endswith(".json")]
@@ -72,8 +72,7 @@ def _format_error(text: Any) -> Any:
 
 
 def _parts(files: Files, read: Callable[[Any], Any]) -> dict[str, list[Client]]:
-    """The clients of "train" and "test" where the files lie in folders of these names, else all in
-    "train"."""
+    """The clients of "train" and "test" if the files are in folders of these names, else all in "train"."""
     names = sorted(name for name in files.reading if name.endswith(".json"))
     if not names:
         raise DataError("E411", f"{files.place} holds no .json file; LEAF's preprocess.sh makes them.")
@@ -95,7 +94,7 @@ def _clients(files: Files, name: str, read: Callable[[Any], Any]) -> Iterator[Cl
 
 
 def _windows(files: Files) -> dict[str, list[Client]]:
-    """Windows of each role's text, one after another; the last fifth of its text is its test part."""
+    """Consecutive windows of each role's text; the last fifth of the text is the test part."""
     name = next((n for n in files.reading if n.endswith(".txt")), "input.txt")
     text = files.read(name).decode("utf-8", "replace")
     said: dict[str, str] = {}
