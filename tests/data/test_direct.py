@@ -93,10 +93,10 @@ def test_rows_that_are_read_past_the_cache_are_not_asked_for_before(tmp_path, as
     told = []
     source, _ = source_of(tmp_path / "x", (90, 64))
     monkeypatch.setattr(os, "posix_fadvise", lambda *what: told.append(what))
-    source.coming(np.arange(0, 90, 2))
+    source.prefetch(np.arange(0, 90, 2))
     assert told == []
     monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.6)
-    source.coming(np.arange(0, 90, 2))
+    source.prefetch(np.arange(0, 90, 2))
     assert len(told) == 45
 
 

@@ -280,7 +280,7 @@ def test_a_disk_fetches_the_next_rows_while_some_are_read(tmp_path, monkeypatch)
     assert asked == sorted(where[np.concatenate(batches[1:9])])
     both = concatenate_samples([np.zeros((3, 1, 8, 8), np.float32), read, np.zeros((2, 1, 8, 8), np.float32)])
     asked.clear()
-    both.coming(np.array([75, 1, 4, 3]))
+    both.prefetch(np.array([75, 1, 4, 3]))
     assert asked == sorted(where[[0, 1]])
 
 

@@ -131,7 +131,7 @@ def test_a_class_is_not_a_set_of_it():
 
 
 def test_what_is_remarked_is_remarked_once_and_in_order():
-    intake = Intake(notes=(("note", "a"),)).noted(("left out", "b"), ("note", "a"), ("left out", "b"))
+    intake = Intake(notes=(("note", "a"),)).with_notes(("left out", "b"), ("note", "a"), ("left out", "b"))
     assert intake.notes == (("note", "a"), ("left out", "b"))
     assert prefix_notes("input age", [("note", "far off")]) == [("note", "input age: far off")]
     assert [quantity(n, "file") for n in (0, 1, 2, 1200)] == ["0 files", "1 file", "2 files", "1,200 files"]

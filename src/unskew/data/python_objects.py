@@ -209,7 +209,7 @@ def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
         wish.target,
     )
     train, *test = raws.values()
-    return train.tested_on(test[0]) if test else train
+    return train.with_test(test[0]) if test else train
 
 
 def _is_labelled(x: Any, y: Any) -> bool:
@@ -307,7 +307,7 @@ def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSam
             "E403",
             f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind.",
         )
-    return replace(train.tested_on(test), notes=notes)
+    return replace(train.with_test(test), notes=notes)
 
 
 def _read_archive(data: Mapping[str, Any]) -> RawSamples:

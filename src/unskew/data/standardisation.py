@@ -61,7 +61,11 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
     if not why:
         return dataset
     each = "column" if has_columns(dataset) else "channel"
-    return dataset.with_constants().standardised().noted(("scaled", f"standardised {each} by {each}: {why}"))
+    return (
+        dataset.with_constants()
+        .standardised()
+        .with_notes(("scaled", f"standardised {each} by {each}: {why}"))
+    )
 
 
 def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
@@ -87,7 +91,7 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
     notes: list[Note] = [
         ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in why.items()
     ]
-    return dataset.with_constants(list(why)).standardised().noted(*notes)
+    return dataset.with_constants(list(why)).standardised().with_notes(*notes)
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
@@ -102,7 +106,7 @@ def undo_scaling(dataset: Dataset) -> Dataset:
     )
     notes = tuple(note for note in intake.notes if note[0] != "scaled")
     unchanged = replace(dataset, x=x, x_test=x_test, intake=replace(intake, notes=notes))
-    return unchanged.noted(("scaled", "not at all: the model looks whole numbers up"))
+    return unchanged.with_notes(("scaled", "not at all: the model looks whole numbers up"))
 
 
 def _whole_numbers(x: np.ndarray, bits: int) -> np.ndarray:

@@ -26,11 +26,11 @@ Rng = Callable[[int], np.random.Generator]
 
 @dataclass(frozen=True)
 class PresenceDraw:
-    """The clients asked in a round, ascending. there: bool, whether each answers. seconds: the time until
+    """The clients asked in a round, ascending. answers: bool, whether each answers. seconds: the time until
     each answer, or None."""
 
     asked: np.ndarray
-    there: np.ndarray
+    answers: np.ndarray
     seconds: np.ndarray | None = None
 
 
@@ -311,7 +311,7 @@ class Availability:
     def _once(self, t: int, K: int, rng: Rng) -> Attendance:
         generator, options = rng(t), self.options
         present = self.presence.draw(t, K, generator, rng)
-        asked, there = present.asked, present.there
+        asked, there = present.asked, present.answers
         seconds = present.seconds
         if seconds is None:
             none = options.deadline is None

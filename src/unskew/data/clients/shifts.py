@@ -52,7 +52,7 @@ class Shift:
     turns: ClassVar[bool] = False
     """Whether pixels change places, so that a mask has to follow its image."""
 
-    def seen(self, x: np.ndarray, client: Client, unit: bool) -> np.ndarray:
+    def transform(self, x: np.ndarray, client: Client, unit: bool) -> np.ndarray:
         """Samples [n, channels, ...] as this client sees them, float32; x itself is not changed.
 
         unit: whether values lie in [0, 1]; they are then clipped to that range.
@@ -224,7 +224,7 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
             for j, (view, unit) in enumerate(zip(views, units)):
                 for i, shift in enumerate(shifts):
                     client = Client(k, stream=3 * (i + j * len(shifts)) + part)
-                    view(samples)[:] = shift.seen(view(samples), client, unit)
+                    view(samples)[:] = shift.transform(view(samples), client, unit)
                     masks = shift.apply(masks, client) if f.masks and shift.turns else masks
             values[index[k]], labels[index[k]] = samples, masks
     reserved = np.arange(len(rows), len(rows) + len(f.reserved))

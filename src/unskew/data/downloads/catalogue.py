@@ -139,7 +139,7 @@ class NamedArchive(Archive):
         """The images of a part, uint8, from `x_PART` or the strips `PART_webp`."""
         return self[f"x_{part}"] if f"x_{part}" in self else self.pictures(f"{part}_webp", size)
 
-    def divided(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
+    def split(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
         """A set in one piece. test: the test rows, bool [N]. Labels are `y`."""
         y = self.labels("y")
         train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))

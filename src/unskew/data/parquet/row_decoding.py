@@ -65,9 +65,9 @@ class TableForm(RowForm):
         width = sum(1 if len(kinds) in (0, 2) else len(kinds) for kinds in used.values())
         self.shape, self.row_bytes = (width,), 4 * width
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
         values = {
-            name: widen(self.table.converted(values_of, array, begin)) for name, array in columns.items()
+            name: widen(self.table.convert_part(values_of, array, begin)) for name, array in columns.items()
         }
         return encode_as(Sheet(self.table.name, values, RowNames(self.table, begin)), self.used)
 
@@ -89,19 +89,19 @@ class ListForm(RowForm):
         first = next((batch for _, batch in table.batches([column], 1)), None)
         if first is None:
             raise DataError("E403", f"{table.name} has no rows.")
-        values = table.converted(lists_of, first.column(table.columns[column].name), 0)
+        values = table.convert_part(lists_of, first.column(table.columns[column].name), 0)
         if values is None or not values.size:
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype
-        self.shape = self.turned(values).shape[1:]
+        self.shape = self.channels_first(values).shape[1:]
         bits = DEPTHS.get(self.kind) if len(self.shape) > 1 and not as_they_are else None
-        self.came = self.kind if as_they_are else RowForm.came
+        self.source_dtype = self.kind if as_they_are else RowForm.source_dtype
         self.full = (1 << bits) - 1 if bits else None
         self.row_bytes = values[0].nbytes
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
         array = columns[self.columns[0]]
-        values = self.table.converted(lists_of, array, begin)
+        values = self.table.convert_part(lists_of, array, begin)
         if values is None or values.shape[1:] != self.inner:
             row = next((i for i in range(len(array)) if self._differs(array, i)), 0)
             one = lists_of(array.slice(row, 1))
@@ -120,10 +120,10 @@ class ListForm(RowForm):
 
     def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            x = self.turned(held[rows]).astype(np.float32)
+            x = self.channels_first(held[rows]).astype(np.float32)
         return x if self.full is None else x / np.float32(self.full)
 
-    def turned(self, x: np.ndarray) -> np.ndarray:
+    def channels_first(self, x: np.ndarray) -> np.ndarray:
         """Lists with their channels first."""
         if self.layout != "channels last" or x.ndim not in (3, 4):
             return x
@@ -144,17 +144,17 @@ class FileForm(RowForm):
         self.table, self.columns, self.shape, self.decode = table, (column,), shape, decode
         self.row_bytes = table.row_bytes
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
-        return self.table.converted(files_of, columns[self.columns[0]], begin)
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+        return self.table.convert_part(files_of, columns[self.columns[0]], begin)
 
     def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         x = np.empty((len(rows), *self.shape), np.float32)
         for place, row in enumerate(rows.tolist()):
             content: Any = held[row]
-            x[place], _ = self.one(content, begin + row)
+            x[place], _ = self.decode_row(content, begin + row)
         return x
 
-    def one(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
+    def decode_row(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
         """The sample in a file, and what else was noticed about it. row: row of the table. Raises
         DataError (E401) for a row without a file."""
         where = self.table.where(row)
@@ -189,9 +189,11 @@ class _SampleSink:
         if self.scratch is None:
             assert self.x is not None
             return self.x
-        notes.append(streaming_note(len(self.crc), self.source.form.shape, self.scratch.told("unpacked")))
-        self.source.checks(Survey(self.crc, *self.low_high))
-        self.source.let_go()
+        notes.append(
+            streaming_note(len(self.crc), self.source.form.shape, self.scratch.place_text("unpacked"))
+        )
+        self.source.record_survey(Survey(self.crc, *self.low_high))
+        self.source.clear_cache()
         return as_rows(self.scratch.samples(self.source))
 
 
@@ -204,7 +206,7 @@ def read_samples(
     """
     source = RowGroups(table, form)
     taken = _SampleSink(source, in_memory)
-    for begin, held in source.passed():
+    for begin, held in source.unpacked_pieces():
         taken.put(begin, form.samples(held, np.arange(len(held)), begin))
     return taken.samples(notes)
 
@@ -218,7 +220,7 @@ def read_files(
     taken = _SampleSink(source, in_memory)
 
     def look(row: int) -> Any:
-        sample, seen = form.one(source.one(row), row)
+        sample, seen = form.decode_row(source.row(row), row)
         taken.put(row, sample[None])
         return seen
 
@@ -290,7 +292,7 @@ def _column_extents(
     for begin, batch in table.batches(names) if names else ():
         train = None if test is None else ~test[begin : begin + batch.num_rows]
         for name, (whole, trained) in extents.items():
-            values = table.converted(values_of, batch.column(table.columns[name].name), begin)
+            values = table.convert_part(values_of, batch.column(table.columns[name].name), begin)
             whole.add(values)
             trained.add(values if train is None else values[train])
     return extents
@@ -317,7 +319,7 @@ class ImageSettings:
 def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
     """The conversion of the files of a column. images: settings of images. Raises DataError (E401) for
     sounds that cannot be read."""
-    content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).one(0) if len(table) else None
+    content = RowGroups(table, FileForm(table, column, (), ANY_IMAGE)).row(0) if len(table) else None
     if content is not None and content.startswith(SOUND_MARKS):
         return {"kind": "sounds", **asdict(_sound_format(table, column))}
     return {"kind": "images", **asdict(images)}
@@ -356,13 +358,13 @@ def _sound_format(table: ShardTable, column: str) -> SoundFormat:
     source = RowGroups(table, FileForm(table, column, (), ANY_IMAGE))
 
     def look(row: int) -> tuple[int, int]:
-        content = source.one(row)
+        content = source.row(row)
         if content is None:
             raise DataError("E401", f"{table.where(row)} holds no file of its own in column '{column}'.")
         wave, rate = waveform(io.BytesIO(content), table.where(row))
         return len(wave), rate
 
-    return format_for(read_each(range(table.trained), look))
+    return format_for(read_each(range(table.train_rows), look))
 
 
 def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
@@ -382,7 +384,7 @@ def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
             f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
         )
         raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
-    return np.concatenate([form.turned(held) for _, held in RowGroups(table, form).passed()])
+    return np.concatenate([form.channels_first(held) for _, held in RowGroups(table, form).unpacked_pieces()])
 
 
 def raw_inputs(

@@ -37,16 +37,16 @@ class RowForm:
     sample.
 
     row_bytes: approximate size of an unpacked row. at_once: maximal number of rows that are unpacked at once.
-    came: as in `Source`.
+    source_dtype: as in `Source`.
     """
 
-    came = Source.came
+    source_dtype = Source.source_dtype
     columns: tuple[str, ...]
     shape: tuple[int, ...]
     row_bytes: int
     at_once: int
 
-    def unpacked(self, columns: dict[str, Any], begin: int) -> np.ndarray:
+    def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
         """Unpacked rows, [n, ...]. columns: Arrow arrays by name. begin: number of the first row."""
         raise NotImplementedError
 
@@ -61,8 +61,8 @@ class RowGroups(Source):
     that the file changed."""
 
     def __init__(self, table: ShardTable, form: RowForm):
-        self.table, self.form, self.name, self.came = table, form, table.name, form.came
-        self.shape, self.together = (len(table), *form.shape), int(READ_SHARE * usable_memory())
+        self.table, self.form, self.name, self.source_dtype = table, form, table.name, form.source_dtype
+        self.shape, self.read_size = (len(table), *form.shape), int(READ_SHARE * usable_memory())
         self.checked, self.most = False, int(CACHE_SHARE * usable_memory())
         if (taken := max(form.row_bytes, float32_bytes(1, form.shape))) > self.most:
             text = f"a row takes {taken:,} bytes, and at most {self.most:,} are read at once"
@@ -110,23 +110,23 @@ class RowGroups(Source):
             )
         return x
 
-    def checks(self, survey: Survey) -> None:
+    def record_survey(self, survey: Survey) -> None:
         """Record the survey of all samples: from now on a sample that differs or cannot be read is an
         error."""
         self.__dict__["survey"], self.checked = survey, True
 
-    def let_go(self) -> None:
+    def clear_cache(self) -> None:
         """Empty the cache."""
         with self._lock:
             self._held.clear()
             self._held_bytes = 0
 
-    def passed(self) -> Iterator[tuple[int, np.ndarray]]:
+    def unpacked_pieces(self) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first row, unpacked rows) of all pieces, in order."""
         for piece, begin in enumerate(self.pieces[:, 0].tolist()):
             yield begin, self._piece(piece)
 
-    def one(self, row: int) -> Any:
+    def row(self, row: int) -> Any:
         """An unpacked row."""
         piece = int(np.searchsorted(self.pieces[:, 0], row, "right")) - 1
         return self._piece(piece)[row - int(self.pieces[piece, 0])]
@@ -181,7 +181,7 @@ class RowGroups(Source):
             if skip and batch is not None and batch.num_rows <= end - begin:
                 begin += batch.num_rows
                 continue
-            part = self._rest.pop() if batch is None else self._unpacked(batch, begin)
+            part = self._rest.pop() if batch is None else self._unpack(batch, begin)
             if len(part) > end - begin:
                 self._rest.append(part[end - begin :])
                 part = part[: end - begin]
@@ -202,9 +202,9 @@ class RowGroups(Source):
         self._next = -1 if last else piece + 1
         return NO_ROWS if skip else parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _unpacked(self, batch: Any, begin: int) -> np.ndarray:
+    def _unpack(self, batch: Any, begin: int) -> np.ndarray:
         columns = {name: batch.column(self.table.columns[name].name) for name in self.form.columns}
-        return self.form.unpacked(columns, begin)
+        return self.form.unpack(columns, begin)
 
     def _keep(self, piece: int, held: np.ndarray) -> None:
         """Cache a piece, and drop those that were not used for longest."""

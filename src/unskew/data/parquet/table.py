@@ -157,13 +157,13 @@ class ShardTable:
     """Files as one table. name: name of the set. shards: at least one, the training rows first. trained:
     number of training rows.
 
-    more: descriptions of what is left out: columns that only some files have, and validation files.
+    omissions: descriptions of what is left out: columns that only some files have, and validation files.
     """
 
     name: str
     shards: tuple[Shard, ...]
-    trained: int
-    more: tuple[str, ...] = ()
+    train_rows: int
+    omissions: tuple[str, ...] = ()
 
     @cached_property
     def columns(self) -> dict[str, Column]:
@@ -180,7 +180,7 @@ class ShardTable:
 
     def test(self) -> np.ndarray | None:
         """Which rows are test rows, bool [N]; None if the files have no test part."""
-        return np.arange(len(self)) >= self.trained if self.trained < len(self) else None
+        return np.arange(len(self)) >= self.train_rows if self.train_rows < len(self) else None
 
     def classes(self, column: str) -> tuple[str, ...] | None:
         """The class names of a column, if its files have them."""
@@ -218,7 +218,7 @@ class ShardTable:
                     yield begin, batch
                     begin += batch.num_rows
 
-    def converted(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
+    def convert_part(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
         """The result of `convert` for a part of a column. begin: number of its first row.
 
         Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
@@ -243,7 +243,7 @@ class ShardTable:
                     f" takes more than {taken - int(batch.nbytes):,} bytes; leave it out, or write less"
                     " into it.",
                 )
-            parts.append(widen(self.converted(values_of, batch.column(raw), begin)))
+            parts.append(widen(self.convert_part(values_of, batch.column(raw), begin)))
         _check_exact(self.name, column, parts)
         values = widen(np.concatenate(parts)) if parts else np.zeros(0)
         return _word_array(values) if self.columns[column].kind == "text" else values

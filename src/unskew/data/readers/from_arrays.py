@@ -84,7 +84,7 @@ def arrays(
     came = "" if inputs else str(given[0].dtype.newbyteorder("="))
     intake = _intake_of(came, (*notes, *done, *_scaling_notes(given)), labels)
     if rest:
-        intake = intake.noted(*_duplicate_notes(x, rest[0]), *_scale_notes(x, rest[0], inputs))
+        intake = intake.with_notes(*_duplicate_notes(x, rest[0]), *_scale_notes(x, rest[0], inputs))
         parts = (x, y, rest[0], labels.y_test)
         return Dataset(
             name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs
@@ -157,9 +157,9 @@ def _hold_out(whole: Dataset, share: float) -> Dataset:
     site = site_column_in(whole.columns)
     if whole.x.ndim == 2 and not (whole.layout and any(len(each.shape) > 1 for each in whole.layout.inputs)):
         divided = with_test_set(whole, share, site)
-        return divided.noted(*_duplicate_notes(divided.x, divided.x_test))
+        return divided.with_notes(*_duplicate_notes(divided.x, divided.x_test))
     same = first_duplicates(whole.x)
-    whole = whole.noted(*_label_conflict_note(whole.y, same))
+    whole = whole.with_notes(*_label_conflict_note(whole.y, same))
     divided = with_test_set(whole, share, site, same)
     copies, notes = int((same != np.arange(len(same))).sum()), _duplicate_notes(divided.x, divided.x_test)
     if copies and not notes:
@@ -167,8 +167,8 @@ def _hold_out(whole: Dataset, share: float) -> Dataset:
             f"{quantity(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the"
             " test split"
         )
-        return divided.noted(("note", text))
-    return divided.noted(*notes)
+        return divided.with_notes(("note", text))
+    return divided.with_notes(*notes)
 
 
 def _label_conflict_note(y: np.ndarray, same: np.ndarray) -> list[Note]:

@@ -119,7 +119,7 @@ def decode_files(
         return seen
 
     seen = read_each(files, look)
-    notes.append(streaming_note(len(files), shape, scratch.told("decoded")))
+    notes.append(streaming_note(len(files), shape, scratch.place_text("decoded")))
     return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), seen
 
 

@@ -179,7 +179,7 @@ def npz(
                 f" ({python_files.one_line(error)})"
             )
             raise DataError("E401", f"{text}; write it again.") from error
-    wished = Target.wished(target, center, scale) if target else None
+    wished = Target.from_settings(target, center, scale) if target else None
     others: list[Note] = (
         [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")]
         if archive.others
@@ -211,7 +211,7 @@ def npy(
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
     return _dataset_of(
-        files, root, root.resolve().name, Target.wished(target, center, scale) if target else None
+        files, root, root.resolve().name, Target.from_settings(target, center, scale) if target else None
     )
 
 

@@ -111,13 +111,15 @@ def dataset_of_table(
     heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *label_names(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in TABLE_KINDS)]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
-    left_out = [*table.more, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
     notes: tuple[Note, ...] = (("left out", abbreviate(left_out)),) if left_out else ()
     if not column:
-        return sheet_set(sheet, label, site, None, aim, features=partial(encode_table, table)).noted(*notes)
+        return sheet_set(sheet, label, site, None, aim, features=partial(encode_table, table)).with_notes(
+            *notes
+        )
     if table.columns[column].kind == "list":
-        return _read_lists(table, sheet, (column, label, site), layout, aim).noted(*notes)
-    return _read_files(table, sheet, (column, label, site), images, aim).noted(*notes)
+        return _read_lists(table, sheet, (column, label, site), layout, aim).with_notes(*notes)
+    return _read_files(table, sheet, (column, label, site), images, aim).with_notes(*notes)
 
 
 def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
@@ -174,8 +176,8 @@ def _read_inputs(
         Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test()),
         list[Note](),
     )
-    if table.more:
-        notes.append(("left out", abbreviate(list(table.more))))
+    if table.omissions:
+        notes.append(("left out", abbreviate(list(table.omissions))))
     raw, sheet = _read_facts(table, sheet, (tuple(columns), *beside), aim, notes)
     files = {c: file_settings(table, c, images) for c in columns if table.columns[c].kind == "packed"}
     words = [c for c in columns if table.columns[c].kind == "text"]
@@ -264,7 +266,9 @@ def _read_facts(
         sheet = apply_split(sheet, lists, notes)
         labels, y = (
             (lists,),
-            np.concatenate([held for _, held in RowGroups(table, ListForm(table, lists, "auto")).passed()]),
+            np.concatenate(
+                [held for _, held in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
+            ),
         )
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:

@@ -82,7 +82,7 @@ def csv_pair(
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = join_sheets(train, test)
     return replace(
-        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).noted(*notes),
+        sheet_set(train, label, site, classes, target_of(target, label, center, scale)).with_notes(*notes),
         name=name,
     )
 
@@ -166,7 +166,7 @@ def target_of(target: str, label: str, center: float | None, scale: float | None
         if center is not None or scale is not None:
             raise DataError("E403", "center and scale are a target's: name its column, target=COLUMN.")
         return None
-    return Target.wished(target, center, scale)
+    return Target.from_settings(target, center, scale)
 
 
 Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]

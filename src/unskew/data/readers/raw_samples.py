@@ -129,9 +129,9 @@ class RawSamples:
     """Samples and labels before conversion.
 
     x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
-    together: a column's name and values, of training samples that no split may separate, such as the slices
+    groups: a column's name and values, of training samples that no split may separate, such as the slices
     of a patient.
-    form: how the columns of a table became samples (Intake.form). came: the original type of samples that are
+    form: how the columns of a table became samples (Intake.form). source_dtype: the original type of samples that are
     scaled already.
     """
 
@@ -144,13 +144,13 @@ class RawSamples:
     test_columns: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     target: Target | None = None
-    together: tuple[str, np.ndarray] | None = None
+    groups: tuple[str, np.ndarray] | None = None
     form: Mapping[str, Any] = field(default_factory=dict)
-    came: str = ""
+    source_dtype: str = ""
 
     def dataset(self, name: str) -> Dataset:
         """The set of these samples; raises the errors of `arrays`."""
-        columns = {**self.columns, **dict([self.together] if self.together else [])}
+        columns = {**self.columns, **dict([self.groups] if self.groups else [])}
         dataset = arrays(
             self.x,
             self.y,
@@ -163,21 +163,22 @@ class RawSamples:
             notes=self.notes,
             target=self.target,
         )
-        form = {**self.form, **({"together": self.together[0]} if self.together else {})}
-        if not form and not self.came:
+        form = {**self.form, **({"together": self.groups[0]} if self.groups else {})}
+        if not form and not self.source_dtype:
             return dataset
         intake = dataset.intake or Intake()
         return replace(
-            dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype)
+            dataset,
+            intake=replace(intake, form={**intake.form, **form}, dtype=self.source_dtype or intake.dtype),
         )
 
-    def tested_on(self, test: RawSamples) -> RawSamples:
+    def with_test(self, test: RawSamples) -> RawSamples:
         """The set with the samples of another as its test part, and the facts that both have, such as
         sites."""
         facts = {name: values for name, values in test.columns.items() if name in self.columns}
         return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
 
-    def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> RawSamples:
+    def renumber(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> RawSamples:
         """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
         y, *test = [renumber(y, classes, among, of) for y in (self.y, self.y_test) if y is not None]
         note: Note = ("labels", "classes were matched by their names, because sets number them differently")
@@ -195,8 +196,10 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
         for part in (dataset.x, dataset.x_test)
     )
     notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
-    came = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
-    raw = RawSamples(x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, came=came)
+    source_dtype = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
+    raw = RawSamples(
+        x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, source_dtype=source_dtype
+    )
     tested = len(dataset.y_test) > 0
     if dataset.target or dataset.several:
         target = dataset.target or Target(",".join(dataset.classes))
@@ -209,7 +212,7 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
         raw,
         y=y,
         classes=dataset.classes if dataset.y.ndim > 1 else None,
-        together=(name, dataset.columns[name]) if name else None,
+        groups=(name, dataset.columns[name]) if name else None,
     )
     raw = replace(raw, x_test=x_test, y_test=y_test) if tested else raw
     return _merge_test_set(raw) if dataset.held_out else raw
@@ -261,7 +264,7 @@ def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]
     lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
     among = common_names([(name, classes) for name, classes in lists if classes])
     return [
-        raw.renumbered(classes, among, of) if classes and among else raw
+        raw.renumber(classes, among, of) if classes and among else raw
         for (of, classes), (_, raw) in zip(lists, named)
     ]
 
@@ -289,7 +292,7 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
     if common_test is None and all(brings_test):
         parts.append(_join_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
     (x, y, owner), *test = parts
-    came, scaling = _common_type(sets)
+    source_dtype, scaling = _common_type(sets)
     notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
     classes = _common_classes(sets)
     if not isinstance(x, PackedSamples) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
@@ -303,17 +306,19 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
         columns={CLIENT_COLUMN: owner},
         notes=tuple(dict.fromkeys(notes)),
         target=_common_target(sets),
-        together=_common_groups(sets),
+        groups=_common_groups(sets),
         form=form,
-        came=came,
+        source_dtype=source_dtype,
     )
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]})
     if common_test is not None:
         whole = replace(whole, x_test=common_test.x, y_test=common_test.y)
-    dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
+    dataset = whole.dataset("clients").with_notes(
+        ("sites", f"{len(names)} clients brought sets of their own")
+    )
     if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
-        dataset = dataset.noted(("left out", f"{abbreviate(empty)}, without training samples"))
+        dataset = dataset.with_notes(("left out", f"{abbreviate(empty)}, without training samples"))
     assert dataset.intake
     return replace(
         dataset, labels={CLIENT_COLUMN: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT_COLUMN)
@@ -323,13 +328,13 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
 def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
     """The column of groups that belong together, at all clients; samples of clients without groups are
     single."""
-    known = [raw.together[0] for raw in sets.values() if raw.together]
+    known = [raw.groups[0] for raw in sets.values() if raw.groups]
     if not known:
         return None
     values = [
         f"{name}/{value}"
         for name, raw in sets.items()
-        for value in (raw.together[1] if raw.together else (f"sample {i}" for i in range(len(raw.y))))
+        for value in (raw.groups[1] if raw.groups else (f"sample {i}" for i in range(len(raw.y))))
     ]
     return known[0], np.array(values)
 
@@ -407,7 +412,7 @@ def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
         if are_inputs(raw.x, raw.y):
             return "", []
         array = sample_array(raw.x, f"client '{name}'")
-        types.append(raw.came or str(array.dtype.newbyteorder("=")))
+        types.append(raw.source_dtype or str(array.dtype.newbyteorder("=")))
         if bits := bits_of(array):
             notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
     if len(kinds := dict.fromkeys(types)) == 1:

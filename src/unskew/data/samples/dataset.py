@@ -44,7 +44,7 @@ class Target:
     given: bool = False
 
     @staticmethod
-    def wished(name: str, center: float | None = None, scale: float | None = None) -> Target:
+    def from_settings(name: str, center: float | None = None, scale: float | None = None) -> Target:
         """The target that a user names. Raises UsageError (E109) if only one constant is given, or the
         scale is not above 0."""
         if (center is None) != (scale is None):
@@ -59,7 +59,7 @@ class Target:
             )
         return Target(name, float(center), float(scale), given=True)
 
-    def fitted(self, y: np.ndarray, data: str) -> Target:
+    def fit(self, y: np.ndarray, data: str) -> Target:
         """This target with the mean and deviation of training targets; unchanged if the user chose the
         constants.
 
@@ -323,7 +323,7 @@ class Dataset:
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
             check_targets(self.name, self.y, self.y_test)
-            object.__setattr__(self, "target", self.target.fitted(self.y, self.name))
+            object.__setattr__(self, "target", self.target.fit(self.y, self.name))
         else:
             check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape, self.layout)
         check_finite(self.name, "training", self.x)
@@ -358,9 +358,9 @@ class Dataset:
         mean, std = scaling.find_constants(self.x, self.layout, inputs)
         return replace(self, mean=mean, std=std)
 
-    def noted(self, *notes: Note) -> Dataset:
+    def with_notes(self, *notes: Note) -> Dataset:
         """The set with further notes on how the data were read."""
-        return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).noted(*notes))
+        return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).with_notes(*notes))
 
     def standardised(self) -> Dataset:
         """The set with samples (x - mean) / std, channel by channel; unchanged without constants."""

@@ -29,7 +29,7 @@ class Intake:
     form: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unnamed: bool = False
 
-    def noted(self, *notes: Note) -> Intake:
+    def with_notes(self, *notes: Note) -> Intake:
         """This intake with further notes; a note that is there already is not repeated."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 

@@ -40,16 +40,16 @@ class LazyInputs(Source):
     def __init__(self, name: str, layout: Layout, inputs: Mapping[str, np.ndarray]):
         self.name, self.layout, self.inputs = name, layout, inputs
         self.shape = (len(next(iter(inputs.values()))), layout.width)
-        asked = [x.source.together for x in inputs.values() if isinstance(x, Rows)]
-        self.together = max((most for most in asked if most), default=None)
+        asked = [x.source.read_size for x in inputs.values() if isinstance(x, Rows)]
+        self.read_size = max((most for most in asked if most), default=None)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         return pack_rows(self.layout, {name: x[rows] for name, x in self.inputs.items()}, len(rows))
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         for x in self.inputs.values():
             if isinstance(x, Rows):
-                x.coming(rows)
+                x.prefetch(rows)
 
 
 def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> np.ndarray:
@@ -230,7 +230,7 @@ def _input_of(key: str, values: np.ndarray, name: str) -> Input:
         raise DataError(
             "E403", f"{name}: {_input_name(key)} is {list(shape)} in a sample; give it at least one number."
         )
-    came = values.source.came if isinstance(values, Rows) else values.dtype
+    came = values.source.source_dtype if isinstance(values, Rows) else values.dtype
     bits = DEPTHS.get(came) if len(shape) > 1 else None
     return Input(key, shape, "float32" if bits else KINDS[came.kind], (1 << bits) - 1 if bits else 1)
 

@@ -26,7 +26,7 @@ def office_caltech10(size: Annotated[Literal[64, 128], "side of the images, in p
     if "x64_webp" not in archive:
         return _from_archive(archive, size)
     x = unit_interval(archive.pictures("x64_webp" if size == 64 else "x128_jpeg", size))
-    return archive.divided(x, archive["split"] == 1, ("domain",), labels={"domain": DOMAINS})
+    return archive.split(x, archive["split"] == 1, ("domain",), labels={"domain": DOMAINS})
 
 
 def _from_archive(archive: NamedArchive, size: int) -> Dataset:

@@ -44,7 +44,11 @@ class StridedRows(Source):
         full: int | None,
     ):
         self.path, self.name, self.offset, self.strides, self.shape = path, path.name, offset, strides, shape
-        self.kind, self.full, self.came = kind, full, kind.newbyteorder("=") if full is None else Source.came
+        self.kind, self.full, self.source_dtype = (
+            kind,
+            full,
+            kind.newbyteorder("=") if full is None else Source.source_dtype,
+        )
         self._open()
         self._stamp = self._now()
 
@@ -105,7 +109,7 @@ class NpyRows(Source):
         self._stamp = self._file.stamp()
 
     @classmethod
-    def opened(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
+    def from_file(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> NpyRows:
         """The rows of float32 in an open file without a name on the disk. name: the source's name, for
         messages."""
         self = cls.__new__(cls)
@@ -118,7 +122,10 @@ class NpyRows(Source):
         self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
     ) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
-        self.name, self.came = path.name, kind.newbyteorder("=") if full is None else Source.came
+        self.name, self.source_dtype = (
+            path.name,
+            kind.newbyteorder("=") if full is None else Source.source_dtype,
+        )
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,7 +151,7 @@ class NpyRows(Source):
             x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         self._file.fetch(list(self._ranges(rows)))
 
     def _ranges(self, rows: np.ndarray) -> Iterator[ByteRange]:

@@ -46,10 +46,10 @@ class Source:
 
     name: str
     shape: tuple[int, ...]
-    together: int | None = None
+    read_size: int | None = None
     """Bytes of samples to read at once in training, if each read is expensive whatever its size; None
     otherwise."""
-    came: np.dtype[Any] = np.dtype(np.float32)
+    source_dtype: np.dtype[Any] = np.dtype(np.float32)
     """The original type of unscaled numbers; float32 for scaled ones."""
 
     def read(self, rows: np.ndarray) -> np.ndarray:
@@ -57,7 +57,7 @@ class Source:
         rows that cannot be read."""
         raise NotImplementedError
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         """Announces the next rows, so that a disk may prefetch them; called from any thread. Nothing is
         raised."""
 
@@ -142,9 +142,9 @@ class Rows:
             x = change(x)
         return x if np.ndim(rows) else x[0]
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         """Announces that the samples at these numbers are read next, so that a disk may prefetch them."""
-        self.source.coming(rows if self.rows is None else self.rows[rows])
+        self.source.prefetch(rows if self.rows is None else self.rows[rows])
 
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
         raise DataError(
@@ -212,8 +212,8 @@ class Concatenation(Source):
         self.parts = parts
         self.name = next(part.source.name for part in parts if isinstance(part, Rows))
         self.starts = np.cumsum([0, *map(len, parts)])
-        asked = [part.source.together for part in parts if isinstance(part, Rows)]
-        self.together = max((most for most in asked if most), default=None)
+        asked = [part.source.read_size for part in parts if isinstance(part, Rows)]
+        self.read_size = max((most for most in asked if most), default=None)
         self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
 
     def read(self, rows: np.ndarray) -> np.ndarray:
@@ -224,10 +224,10 @@ class Concatenation(Source):
             x[here] = self.parts[number][rows[here] - self.starts[number]]
         return x
 
-    def coming(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> None:
         for part, start in zip(self.parts, self.starts):
             if isinstance(part, Rows):
-                part.coming(rows[(rows >= start) & (rows < start + len(part))] - start)
+                part.prefetch(rows[(rows >= start) & (rows < start + len(part))] - start)
 
     @cached_property
     def survey(self) -> Survey:

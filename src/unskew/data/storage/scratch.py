@@ -75,7 +75,7 @@ class ScratchFile:
         self.close()
         self.why = f"{self.folder} could not be written to: {error.strerror}"
 
-    def told(self, how: str) -> str:
+    def place_text(self, how: str) -> str:
         """Where samples are read from, for a table. how: what has to be done each time where there is no
         file."""
         return (
@@ -89,7 +89,7 @@ class ScratchFile:
         return (
             source
             if self._file is None
-            else ScratchRows(source, NpyRows.opened(self._file, self.shape, source.name))
+            else ScratchRows(source, NpyRows.from_file(self._file, self.shape, source.name))
         )
 
     def close(self) -> None:
@@ -103,12 +103,12 @@ class ScratchRows(Source):
     another process."""
 
     def __init__(self, source: Source, copy: NpyRows):
-        self.source, self.copy, self.name, self.shape, self.came = (
+        self.source, self.copy, self.name, self.shape, self.source_dtype = (
             source,
             copy,
             source.name,
             source.shape,
-            source.came,
+            source.source_dtype,
         )
         self.__dict__["survey"] = source.survey
 
@@ -116,14 +116,14 @@ class ScratchRows(Source):
         return {**vars(self), "copy": None}
 
     @property
-    def together(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.source.together if self.copy is None else None
+    def read_size(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.read_size if self.copy is None else None
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         return (self.copy or self.source).read(rows)
 
-    def coming(self, rows: np.ndarray) -> None:
-        (self.copy or self.source).coming(rows)
+    def prefetch(self, rows: np.ndarray) -> None:
+        (self.copy or self.source).prefetch(rows)
 
 
 def scratch_folder() -> Path | None:
