@@ -151,8 +151,8 @@ def test_what_was_asked_and_not_waited_for_never_overwrites_what_is_read_later(t
     )
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     monkeypatch.setattr(file_ranges.ReadQueue, "_some", some)
-    emptied, empty = [], file_ranges.ReadQueue._emptied
-    monkeypatch.setattr(file_ranges.ReadQueue, "_emptied", lambda self: emptied.append(1) or empty(self))
+    emptied, empty = [], file_ranges.ReadQueue._reopen
+    monkeypatch.setattr(file_ranges.ReadQueue, "_reopen", lambda self: emptied.append(1) or empty(self))
     for _ in range(2):
         assert np.array_equal(source.read(np.arange(1, 90, 2)), x[1::2])
     assert len(emptied) == 1
@@ -175,8 +175,8 @@ def test_each_look_at_what_memory_holds_is_at_other_rows(tmp_path, monkeypatch):
     """Asking about a row has the system fetch its first page, which then says nothing of the others."""
     (tmp_path / "x").write_bytes(bytes(64))
     some, seen = RangeFile(tmp_path / "x"), []
-    monkeypatch.setattr(RangeFile, "_is_held", lambda _, one: seen.append(one[2]) or one[2] < 32)
+    monkeypatch.setattr(RangeFile, "_is_cached", lambda _, one: seen.append(one[2]) or one[2] < 32)
     everything = [(i, 1, i) for i in range(64)]
-    assert [some._held(everything) for _ in range(2)] == [0.5, 0.5]
+    assert [some._cached_share(everything) for _ in range(2)] == [0.5, 0.5]
     assert len(set(seen)) == 16
-    assert some._held([]) == 1
+    assert some._cached_share([]) == 1

@@ -273,7 +273,7 @@ def test_a_disk_fetches_the_next_rows_while_some_are_read(tmp_path, monkeypatch)
     assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20
     assert not asked
     monkeypatch.setattr(
-        "unskew.data.storage.file_ranges.RangeFile._is_held",
+        "unskew.data.storage.file_ranges.RangeFile._is_cached",
         lambda _, one: one[2] != read.source.offset + 64 * where[1],
     )
     assert len(list(StreamedSamples(read, torch.device("cpu")).ahead(batches))) == 20

@@ -145,9 +145,9 @@ def test_samples_fit_that_take_a_quarter_of_the_memory_and_no_more(monkeypatch):
     monkeypatch.setattr(memory_budget, "usable_memory", lambda: 4 * 4 * 10 * 6)
     assert memory_budget.float32_bytes(10, (2, 3)) == 240
     assert memory_budget.fits_memory(10, (2, 3))
-    assert not memory_budget.fits_memory(10, (2, 3), beside=1)
+    assert not memory_budget.fits_memory(10, (2, 3), other_bytes=1)
     assert not memory_budget.fits_memory(11, (2, 3))
-    assert memory_budget.fits_memory(9, (2, 3), beside=24)
+    assert memory_budget.fits_memory(9, (2, 3), other_bytes=24)
 
 
 def test_where_samples_are_read_from_is_told():

@@ -116,8 +116,8 @@ def _site_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
         ]
         pixels = f", {abbreviate(shares, 3)}" if dataset.masks else ""
         rows.append(("", f"{_printable_name(site.name)}: values {site.low:.3g} to {site.high:.3g}{pixels}"))
-    if two := different_ranges(sites):
-        small, large = two
+    if pair := different_ranges(sites):
+        small, large = pair
         text = (
             f"values of {_printable_name(large.name)} range {large.spread / small.spread:.0f} times as far as"
             f" those of {_printable_name(small.name)}; if {_printable_name(small.name)} is only stored"
@@ -144,7 +144,7 @@ def _sample_text(dataset: Dataset | Federation) -> str:
 
 def _input_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
     """A row for each input: its description, and its smallest and largest value."""
-    lines = (f"{each}, {low:.4g} to {high:.4g}" for each, (low, high) in _input_ranges(dataset))
+    lines = (f"{item}, {low:.4g} to {high:.4g}" for item, (low, high) in _input_ranges(dataset))
     return [("inputs" if not i else "", line) for i, line in enumerate(lines)]
 
 
@@ -162,8 +162,8 @@ def _input_ranges(dataset: Dataset | Federation) -> list[tuple[Input, list[float
 
 def _value_text(dataset: Dataset | Federation) -> str:
     low, high = value_range(dataset)
-    came = f", given as {dataset.intake.dtype}" if dataset.intake and dataset.intake.dtype else ""
-    return f"{low:.4g} to {high:.4g}{came}"
+    source = f", given as {dataset.intake.dtype}" if dataset.intake and dataset.intake.dtype else ""
+    return f"{low:.4g} to {high:.4g}{source}"
 
 
 def value_range(dataset: Dataset | Federation) -> tuple[float, float]:
@@ -187,11 +187,11 @@ def _class_text(dataset: Dataset | Federation) -> str:
     """Names and counts of training samples; with masks, shares of their pixels."""
     counts = _class_counts(dataset)
     total = max(1, int(counts.sum()))
-    shown = [
+    texts = [
         f"{_printable_name(c)} {100 * n / total:.1f} %" if dataset.masks else f"{_printable_name(c)} {n:,}"
         for c, n in zip(dataset.classes, counts)
     ]
-    return f"{len(shown)}: {abbreviate(shown, CLASSES_SHOWN)}"
+    return f"{len(texts)}: {abbreviate(texts, CLASSES_SHOWN)}"
 
 
 def _target_text(dataset: Dataset | Federation) -> str:
@@ -218,8 +218,8 @@ def _range_of(y: np.ndarray) -> list[float]:
 def _site_text(dataset: Dataset, column: str) -> str:
     values, counts = np.unique(dataset.columns[column], return_counts=True)
     names: Sequence[str] | None = dataset.labels.get(column)
-    shown = [f"{_printable_name(names[int(v)] if names else str(v))} {n:,}" for v, n in zip(values, counts)]
-    return f"{len(shown)}: {abbreviate(shown, SITES_SHOWN)}; --skew column:{column} makes each a client"
+    texts = [f"{_printable_name(names[int(v)] if names else str(v))} {n:,}" for v, n in zip(values, counts)]
+    return f"{len(texts)}: {abbreviate(texts, SITES_SHOWN)}; --skew column:{column} makes each a client"
 
 
 def _mixed_sites_text(federation: Federation, column: str) -> str:
@@ -273,17 +273,17 @@ def terminal(federation: Federation) -> str:
         ),
     ]
     if empty := int((sizes == 0).sum()):
-        have = "client has" if empty == 1 else "clients have"
-        lines.append(f"        {empty} {have} no samples: they receive the model and send nothing")
-    own = [table(f), ""] if f.intake else []
-    return "\n".join([*own, *lines, *(_label_map(f) if len(f.groups) <= MAP_CLASSES else ())])
+        verb = "client has" if empty == 1 else "clients have"
+        lines.append(f"        {empty} {verb} no samples: they receive the model and send nothing")
+    overview = [table(f), ""] if f.intake else []
+    return "\n".join([*overview, *lines, *(_label_map(f) if len(f.groups) <= MAP_CLASSES else ())])
 
 
 def _label_map(f: Federation) -> list[str]:
-    shown = range(f.clients) if f.clients <= CLIENTS_SHOWN else [*range(CLIENTS_SHOWN - 1), f.clients - 1]
-    width = max(len(f.name_of(k)) for k in shown)
+    clients = range(f.clients) if f.clients <= CLIENTS_SHOWN else [*range(CLIENTS_SHOWN - 1), f.clients - 1]
+    width = max(len(f.name_of(k)) for k in clients)
     lines = []
-    for i, k in enumerate(shown):
+    for i, k in enumerate(clients):
         if f.clients > CLIENTS_SHOWN and i == CLIENTS_SHOWN - 1:
             lines.append(f"        {'...':<{width}}")
         lines.append(f"        {f.name_of(k):<{width}} {_pixel_row(f, k) if f.masks else _label_row(f, k)}")
@@ -299,5 +299,5 @@ def _label_row(f: Federation, k: int) -> str:
 def _pixel_row(f: Federation, k: int) -> str:
     shares = f.label_counts[k] / max(1, f.label_counts[k].sum())
     classes = ", ".join(f"{name} {100 * s:.1f} %" for name, s in zip(f.classes[1:], shares[1:]))
-    what, places = ("sample", "tokens") if f.tokens else ("image", "pixels")
-    return f"{quantity(int(f.sizes[k]), what)}, {classes} of the {places}"
+    noun, places = ("sample", "tokens") if f.tokens else ("image", "pixels")
+    return f"{quantity(int(f.sizes[k]), noun)}, {classes} of the {places}"

@@ -49,8 +49,8 @@ class Site:
 def site_column(dataset: Dataset | Federation) -> str:
     """The column by which the set was divided, else the first with a usual name for sites; "" without
     either."""
-    divided = dataset.intake.divided if dataset.intake else ""
-    return divided if divided in dataset.columns else site_column_in(dataset.columns)
+    column = dataset.intake.divided if dataset.intake else ""
+    return column if column in dataset.columns else site_column_in(dataset.columns)
 
 
 def sites_of(data: Dataset | Federation) -> list[Site]:
@@ -66,18 +66,18 @@ def sites_of(data: Dataset | Federation) -> list[Site]:
     if not column:
         return []
     values, names = data.columns[column], data.labels.get(column)
-    known = np.unique(values).tolist()
-    return [_site_of(data, names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in known]
+    distinct = np.unique(values).tolist()
+    return [_site_of(data, names[int(v)] if names else str(v), np.flatnonzero(values == v)) for v in distinct]
 
 
 def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
     counts = np.zeros(len(data.classes), np.int64)
     for row in range(0, 0 if data.target else len(rows), SITE_SAMPLES):
-        some = np.asarray(data.y[rows[row : row + SITE_SAMPLES]])
-        counts += some.sum(0) if data.several else np.bincount(some[some >= 0], minlength=len(counts))
-    some = np.asarray(data.x[rows[:: max(1, len(rows) // SITE_SAMPLES)]])
-    some = some.reshape(len(some), data.x[0].size)
-    low, high = (some.min(1), some.max(1)) if len(some) else (np.zeros(1), np.zeros(1))
+        block = np.asarray(data.y[rows[row : row + SITE_SAMPLES]])
+        counts += block.sum(0) if data.several else np.bincount(block[block >= 0], minlength=len(counts))
+    block = np.asarray(data.x[rows[:: max(1, len(rows) // SITE_SAMPLES)]])
+    block = block.reshape(len(block), data.x[0].size)
+    low, high = (block.min(1), block.max(1)) if len(block) else (np.zeros(1), np.zeros(1))
     shares = counts / max(1, counts.sum())
     return Site(
         name,
@@ -91,8 +91,12 @@ def _site_of(data: Dataset | Federation, name: str, rows: np.ndarray) -> Site:
 
 def different_ranges(sites: list[Site]) -> tuple[Site, Site] | None:
     """The sites of the smallest and the largest range of values, if these differ more than fourfold."""
-    varied = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
-    return (varied[0], varied[-1]) if varied and varied[-1].spread > RANGE_RATIO * varied[0].spread else None
+    by_spread = sorted((site for site in sites if site.spread > 0), key=lambda site: site.spread)
+    return (
+        (by_spread[0], by_spread[-1])
+        if by_spread and by_spread[-1].spread > RANGE_RATIO * by_spread[0].spread
+        else None
+    )
 
 
 def similar_names(dataset: Dataset | Federation) -> list[str]:
@@ -100,11 +104,11 @@ def similar_names(dataset: Dataset | Federation) -> list[str]:
     names: dict[str, Sequence[str]] = {} if dataset.target else {"classes": dataset.classes}
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         names["sites"] = dataset.labels.get(column, ())
-    groups = {what: _first_similar(each) for what, each in names.items()}
+    groups = {kind: _first_similar(labels) for kind, labels in names.items()}
     return [
-        f"{what} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and"
+        f"{kind} {' and '.join(excerpt(name, 40) for name in group)} differ in capitals or spaces alone and"
         f" count as {len(group)}; if they are one, give them one name"
-        for what, group in groups.items()
+        for kind, group in groups.items()
         if group
     ]
 
@@ -139,16 +143,16 @@ def leaks(dataset: Dataset | Federation) -> str:
         [_column_codes(part) for _, part in _column_parts(select_samples(dataset.x, rows)[:], columns)],
         axis=1,
     )
-    telling = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
-    if not is_streamed(dataset.x) and telling.any():  # all samples, of the few columns that may be some
-        few = [column for column, tells in zip(columns, telling) if tells]
-        whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, few)], axis=1)
-        telling[telling] = _leaking(whole_nD, dataset.y, bool(dataset.target))
-    names = [name for (name, *_), tells in zip(columns, telling) if tells]
+    leaking = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
+    if not is_streamed(dataset.x) and leaking.any():  # all samples, of the few columns that may be some
+        suspects = [column for column, tells in zip(columns, leaking) if tells]
+        whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, suspects)], axis=1)
+        leaking[leaking] = _leaking(whole_nD, dataset.y, bool(dataset.target))
+    names = [name for (name, *_), tells in zip(columns, leaking) if tells]
     if not names:
         return ""
-    has = "is the target in another unit" if dataset.target else "has a value of its own for each class"
-    of_label = "tells a label by itself" if dataset.several else has
+    fact = "is the target in another unit" if dataset.target else "has a value of its own for each class"
+    of_label = "tells a label by itself" if dataset.several else fact
     verb, _, rest = of_label.partition(" ")
     several = f"{PLURALS[verb]} {rest.replace('of its', 'of their').replace('itself', 'themselves')}"
     text = f"{abbreviate(names)} {of_label if len(names) == 1 else several} in all training samples"
@@ -156,8 +160,8 @@ def leaks(dataset: Dataset | Federation) -> str:
 
 
 def _leak_samples(x: np.ndarray) -> np.ndarray:
-    most = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, x.shape[1])))
-    return np.unique(np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64))
+    limit = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, x.shape[1])))
+    return np.unique(np.linspace(0, len(x) - 1, min(limit, len(x))).astype(np.int64))
 
 
 def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
@@ -261,14 +265,14 @@ def target_outliers(data: Dataset | Federation) -> str:
     if not data.target or len(data.y) < OUTLIER_MINIMUM:
         return ""
     y = np.asarray(data.y, dtype=np.float64)
-    squared = (y - np.median(y)) ** 2
-    few = max(1, int(OUTLIER_SHARE * len(y)))
-    farthest = np.argsort(-squared, kind="stable")
-    share, others = squared[farthest[:few]].sum() / squared.sum(), y[farthest[few:]]
+    squares = (y - np.median(y)) ** 2
+    count = max(1, int(OUTLIER_SHARE * len(y)))
+    farthest = np.argsort(-squares, kind="stable")
+    share, others = squares[farthest[:count]].sum() / squares.sum(), y[farthest[count:]]
     if not share > ERROR_SHARE:
         return ""
-    which = "target" if few == 1 else f"{few:,} targets"
-    make = "makes" if few == 1 else "make"
+    which = "target" if count == 1 else f"{count:,} targets"
+    make = "makes" if count == 1 else "make"
     return (
         f"the {which} of {len(y):,} farthest from the median, such as {y[farthest[0]]:g} (the others are"
         f" {others.min():g} to {others.max():g}), {make} {share:.0%} of the spread, so training and RMSE are"

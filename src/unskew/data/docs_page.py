@@ -118,8 +118,8 @@ def _partition_rows() -> list[tuple[str, str]]:
     rows = []
     for kind in partitions().values():
         module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").split("\n")[0]
-        alone = kind.__module__.endswith(f".{kind.name}")
-        rows.append((f"`{kind.example}`", module if alone else _first_line(kind)))
+        single = kind.__module__.endswith(f".{kind.name}")
+        rows.append((f"`{kind.example}`", module if single else _first_line(kind)))
     return rows
 
 

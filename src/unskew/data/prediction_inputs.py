@@ -69,20 +69,20 @@ def read_parquet(
     values, E414 for more than memory holds.
     """
     table = read_table(path)
-    names, turned = list(RowNames(table)), form.get("layout", "auto")
+    names, axis_order = list(RowNames(table)), form.get("layout", "auto")
     if layout:
         if not layout.named:
             raise DataError(
                 "E403", f"{path} names its columns, and this model takes inputs by place; give an .npz."
             )
         columns = [
-            column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs
+            column_named(dict.fromkeys(table.columns), item.name, table.name) for item in layout.inputs
         ]
         words = {column: list(kinds) for column, kinds in form.get("beside", ())}
         words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
         sheet = Sheet(table.name, LazyColumns(table, [c for c in columns if c in words]), RowNames(table))
-        rest = raw_inputs(table, [c for c in columns if c not in words], turned, form.get("files", {}))
-        return names, rest | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
+        inputs = raw_inputs(table, [c for c in columns if c not in words], axis_order, form.get("files", {}))
+        return names, inputs | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
         if isinstance(
@@ -95,24 +95,24 @@ def read_parquet(
         plain = [n for n, column in table.columns.items() if column.kind in TABLE_KINDS]
         sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table))
         return names, encode_as(sheet, dict(form["columns"]))
-    trained = str(form.get("column", ""))
+    trained_column = str(form.get("column", ""))
     if kind in ("images", "sounds"):
         into = {name: value for name, value in form.items() if name != "column"}
         return names, read_file_column(
-            table, _sample_column(table, trained, "packed"), into, [], in_memory=True
+            table, _sample_column(table, trained_column, "packed"), into, [], in_memory=True
         )
-    return names, raw_lists(table, _sample_column(table, trained, "list"), turned)
+    return names, raw_lists(table, _sample_column(table, trained_column, "list"), axis_order)
 
 
-def _sample_column(table: ShardTable, trained: str, kind: str) -> str:
+def _sample_column(table: ShardTable, trained_column: str, kind: str) -> str:
     """The column of lists, or of files, that holds the samples: that of training, or the only one."""
     usable = [n for n, column in table.columns.items() if column.kind == kind]
-    if trained in usable:
-        return trained
+    if trained_column in usable:
+        return trained_column
     if len(usable) != 1:
-        text = f"{abbreviate(usable, 8) or 'none'}; the samples of training were in '{trained or 'x'}'"
-        what = {"list": "lists", "packed": "files"}[kind]
-        raise DataError("E403", f"{table.name} has as columns of {what} {text}: give that column its name.")
+        text = f"{abbreviate(usable, 8) or 'none'}; the samples of training were in '{trained_column or 'x'}'"
+        noun = {"list": "lists", "packed": "files"}[kind]
+        raise DataError("E403", f"{table.name} has as columns of {noun} {text}: give that column its name.")
     return usable[0]
 
 
@@ -134,14 +134,16 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
     if layout:
         return _pack_inputs(path, layout, form)
     kind = str(form.get("kind", "arrays"))
-    came = _kind_of(path)
-    if came not in ("arrays", kind) and not (came == "parquet" and kind in PARQUET_KINDS):
+    source_kind = _kind_of(path)
+    if source_kind not in ("arrays", kind) and not (source_kind == "parquet" and kind in PARQUET_KINDS):
         expects = {"table": "a table"}.get(kind, kind)
-        what = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(came, came)
-        raise DataError(
-            "E403", f"{path} holds {what}; the model was trained on {expects}, and also reads .npy and .npz."
+        noun = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(
+            source_kind, source_kind
         )
-    return READERS[came](path, form)
+        raise DataError(
+            "E403", f"{path} holds {noun}; the model was trained on {expects}, and also reads .npy and .npz."
+        )
+    return READERS[source_kind](path, form)
 
 
 def _kind_of(path: Path) -> str:
@@ -197,11 +199,11 @@ def _pack_inputs(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSa
     """Samples with several inputs, by name or place."""
     if _kind_of(path) == "parquet":
         return read_parquet(path, form, layout)
-    listed = "beside" in form and form["kind"] in DECODERS
-    if path.is_dir() and listed:
+    has_listing = "beside" in form and form["kind"] in DECODERS
+    if path.is_dir() and has_listing:
         return _read_with_columns(path, form)
     if path.suffix.lower() != ".npz":
-        lacks = "no folder with a CSV that lists files" if listed else "no .npz"
+        lacks = "no folder with a CSV that lists files" if has_listing else "no .npz"
         raise DataError(
             "E403", f"{path} is {lacks}; samples with several inputs are read from one that holds {layout}."
         )
@@ -262,10 +264,10 @@ def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     dicom = file_ending(path) not in VOLUME_ENDINGS and not (
         path.is_dir() and read_tree(path, VOLUME_ENDINGS, validation=True).files
     )
-    series = [one.series for one in find_series(path)[0]] if dicom else []
-    sources, called = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
+    series = [place.series for place in find_series(path)[0]] if dicom else []
+    sources, labels = (series, list(map(str, series))) if dicom else _files_below(path, VOLUME_ENDINGS)
     read = read_each(
-        sources, lambda i: prediction_slices(sources[i], called[i], form["axis"], int(form["size"]))
+        sources, lambda i: prediction_slices(sources[i], labels[i], form["axis"], int(form["size"]))
     )
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
@@ -283,11 +285,11 @@ def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[st
 def _without_masks(tree: FolderTree) -> Sequence[File]:
     """The files of a folder without the masks next to images as in training; all files if no other is
     left."""
-    beside = has_mask_folders(tree)
+    has_masks = has_mask_folders(tree)
     images = [
         file
         for file in tree.files
-        if not (beside and is_in_mask_folder(file))
+        if not (has_masks and is_in_mask_folder(file))
         and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
     ]
     return images or tree.files

@@ -56,8 +56,8 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     if isinstance(data, Federation | Dataset):
         return _check_named_columns(data, label or target, site)
     if isinstance(data, str | os.PathLike):
-        named = (("label", label), ("site", site), ("target", target))
-        return read(os.fspath(data), **{k: v for k, v in named if v})
+        entries = (("label", label), ("site", site), ("target", target))
+        return read(os.fspath(data), **{k: v for k, v in entries if v})
     check_instance(data)
     if is_frame(data):
         return read_table(frame_columns(data), "table", label, site, target=target)
@@ -68,11 +68,11 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
     wish = LabelSpec(label, target)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
     if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
-        named = _named_sets(clients)
-        raws = _read_sets([*named, *([("the test set", data[1])] if clients is not data else [])], wish)
+        entries = _named_sets(clients)
+        raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], wish)
         test = raws.pop() if clients is not data else None
         return _check_named_columns(
-            from_clients({name: raw for (name, _), raw in zip(named, raws)}, test), "", site
+            from_clients({name: raw for (name, _), raw in zip(entries, raws)}, test), "", site
         )
     column = "" if _has_columns(data) or target else label
     return _check_named_columns(_read_sets([("", data)], wish)[0].dataset("arrays"), column, site)
@@ -89,16 +89,16 @@ class LabelSpec(NamedTuple):
         return self.label or self.target
 
 
-def _read_sets(named: Sequence[tuple[str, Any]], wish: LabelSpec, beside: int = 0) -> list[RawSamples]:
-    """The samples of named sets; tables among them are read together. beside: bytes that other sets take
+def _read_sets(entries: Sequence[tuple[str, Any]], wish: LabelSpec, other_bytes: int = 0) -> list[RawSamples]:
+    """The samples of named sets; tables among them are read together. other_bytes: bytes that other sets take
     in memory."""
-    frames = {name: frame_columns(one, name) for name, one in named if is_frame(one)}
+    frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
     tables = read_frames(frames, *wish) if frames else {}
-    raws, held = list[RawSamples](), beside
-    for name, one in named:
-        raw = tables[name] if is_frame(one) else _read_set(one, wish, held)
+    raws, size = list[RawSamples](), other_bytes
+    for name, data in entries:
+        raw = tables[name] if is_frame(data) else _read_set(data, wish, size)
         raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
-        held += sum(map(_memory_of, (raw.x, raw.x_test)))
+        size += sum(map(_memory_of, (raw.x, raw.x_test)))
     return raws
 
 
@@ -137,35 +137,35 @@ def settings_of(
     Raises the errors of `take`.
     """
     if isinstance(data, str | os.PathLike):
-        named = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
-        place, given = place_of(os.fspath(data)) if named else (os.fspath(data), {})
-        text = calls.call_text(place, given | named)
-        divided = divided_by(text)
-        return text, {"data": text, **({"skew": f"column:{divided}"} if divided else {})}
+        settings = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
+        place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
+        text = calls.call_text(place, arguments | settings)
+        column = divided_by(text)
+        return text, {"data": text, **({"skew": f"column:{column}"} if column else {})}
     dataset = take(data, label=label, site=site, target=target)
-    divided = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
-    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{divided}"} if divided else {})}
+    column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
+    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
-    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for
+def _read_set(source: Any, wish: LabelSpec, other_bytes: int) -> RawSamples:
+    """The samples of one set. other_bytes: bytes that others take in memory. Raises DataError (E403) for
     anything but a set."""
-    data: Any = loader_dataset(given) if is_loader(given) else given
+    data: Any = loader_dataset(source) if is_loader(source) else source
     check_instance(data)
     if isinstance(data, RawSamples):
         return data
     if isinstance(data, tuple):
-        return _read_tuple(data, wish, beside)
+        return _read_tuple(data, wish, other_bytes)
     if isinstance(data, Mapping) and set(data) <= ARRAYS:
         return _read_archive(data)
     if isinstance(data, Mapping) and _is_split(data):
-        return _read_split(data, wish, beside)
+        return _read_split(data, wish, other_bytes)
     if isinstance(data, Dataset | str | os.PathLike):
-        taken = data if isinstance(data, Dataset) else take(data, **wish._asdict())
-        assert isinstance(taken, Dataset)
-        return raw_samples_of(taken)
+        dataset = data if isinstance(data, Dataset) else take(data, **wish._asdict())
+        assert isinstance(dataset, Dataset)
+        return raw_samples_of(dataset)
     if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
-        return from_items(data, wish.column, beside)
+        return from_items(data, wish.column, other_bytes)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
@@ -175,7 +175,7 @@ def _read_set(given: Any, wish: LabelSpec, beside: int) -> RawSamples:
     )
 
 
-def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSamples:
+def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, other_bytes: int) -> RawSamples:
     """The set (x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number
     of parts."""
     if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
@@ -191,7 +191,7 @@ def _read_tuple(data: tuple[Any, ...], wish: LabelSpec, beside: int) -> RawSampl
             f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test),"
             ' or name them: {"train": ..., "val": ..., "test": ...}.',
         )
-    return _read_split({"train": data[0], "test": data[1]}, wish, beside)
+    return _read_split({"train": data[0], "test": data[1]}, wish, other_bytes)
 
 
 def _labelled_tables(data: tuple[Any, ...], wish: LabelSpec) -> RawSamples:
@@ -281,28 +281,32 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_split(data: Mapping[str, Any], wish: LabelSpec, beside: int) -> RawSamples:
+def _read_split(data: Mapping[str, Any], wish: LabelSpec, other_bytes: int) -> RawSamples:
     """Training and test part as one set; validation samples are left out, with a note.
 
     Raises DataError (E403) for two kinds of test samples.
     """
-    used = {
+    sources = {
         PART_NAMES[str(name).lower()]: one
         for name, one in data.items()
         if PART_NAMES[str(name).lower()] != "val"
     }
-    raws = share_numbering(list(zip(used, _read_sets(list(used.items()), wish, beside))))
-    named = list(zip(used, raws))
-    form, parts = check_columns(named), dict(named)
+    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), wish, other_bytes))))
+    entries = list(zip(sources, raws))
+    form, parts = check_columns(entries), dict(entries)
     train, test = replace(parts["train"], form=form), parts.get("test")
-    left = [str(n) for n in data if PART_NAMES[str(n).lower()] == "val"]
+    validation = [str(n) for n in data if PART_NAMES[str(n).lower()] == "val"]
     notes = (
         *train.notes,
-        *((("left out", f"{abbreviate(left)}: choose settings with validation=0.1"),) if left else ()),
+        *(
+            (("left out", f"{abbreviate(validation)}: choose settings with validation=0.1"),)
+            if validation
+            else ()
+        ),
     )
     if test is None:
         return replace(train, notes=notes)
-    if owner := next((name for name, raw in named if raw.x_test is not None), ""):
+    if owner := next((name for name, raw in entries if raw.x_test is not None), ""):
         raise DataError(
             "E403",
             f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind.",

@@ -54,9 +54,9 @@ def reader_of(name: str) -> Callable[..., Dataset]:
             raise UsageError(
                 "E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH)."
             )
-        known = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
+        hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError(
-            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}"
+            "E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {hint}"
         )
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
@@ -70,10 +70,12 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     read.
     """
     text = os.fspath(text)
-    place, given = _split_text(text)
+    place, settings = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
-        return reader(place, **arguments.check(reader, given | options, f"{kind} {excerpt(place)}", "E125"))
+        return reader(
+            place, **arguments.check(reader, settings | options, f"{kind} {excerpt(place)}", "E125")
+        )
     _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
     reader = reader_of(call.name)
@@ -86,10 +88,10 @@ def check_text(text: str) -> None:
 
     Raises DataError (E402) for a missing archive. Whether a named set is on this machine is not checked.
     """
-    place, given = _split_text(text)
+    place, settings = _split_text(text)
     if place:
         reader, kind = _reader_of_path(Path(place))
-        arguments.check(reader, given, f"{kind} {excerpt(place)}", "E125")
+        arguments.check(reader, settings, f"{kind} {excerpt(place)}", "E125")
         return
     _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
@@ -101,9 +103,9 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
 
     Raises UsageError (E125) for a text that cannot be read.
     """
-    place, given = _split_text(text)
+    place, settings = _split_text(text)
     if place:
-        return place, given
+        return place, settings
     call = calls.parse(text, "data set", "E125")
     return call.name, call.arguments
 
@@ -112,8 +114,8 @@ def divided_by(text: str) -> str:
     """The column that divides the data: `bank` for `credit.csv(site=bank)`, "" for none."""
     if not text.endswith(")"):
         return ""
-    place, given = _split_text(text)
-    site = str(given.get("site") or "")
+    place, settings = _split_text(text)
+    site = str(settings.get("site") or "")
     return "site" if site and place and _reader_of_path(Path(place))[0] in (folder, volumes) else site
 
 

@@ -56,8 +56,8 @@ class Skew:
     def parse(text: str) -> Skew:
         """The skew that a text names. Raises UsageError (E103) for an unknown kind or setting, or one out
         of range."""
-        dealt, *suffixes = text.split("+")
-        spec = specs.parse(dealt.strip(), "skew", "E103")
+        kind, *suffixes = text.split("+")
+        spec = specs.parse(kind.strip(), "skew", "E103")
         partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
         return Skew(partition, tuple(_parse_shift(suffix) for suffix in suffixes))
 
@@ -122,14 +122,14 @@ def largest_remainder_exact(n: int, weights: np.ndarray, rng: np.random.Generato
 
     The units missing after rounding down go to the largest remainders, one each, ties at random.
     """
-    whole, rest = np.divmod(n * weights, weights.sum())
-    missing = n - int(whole.sum())
+    counts, remainders = np.divmod(n * weights, weights.sum())
+    missing = n - int(counts.sum())
     if missing:
-        order = rest + rng.random(
-            len(rest)
+        order = remainders + rng.random(
+            len(remainders)
         )  # the random part is below 1, so it decides only between equal remainders
-        whole[np.argpartition(-order, missing - 1)[:missing]] += 1
-    return whole
+        counts[np.argpartition(-order, missing - 1)[:missing]] += 1
+    return counts
 
 
 def build(
@@ -157,10 +157,10 @@ def build(
     parsed = Skew.parse(skew)
     by_column = parsed.partition if isinstance(parsed.partition, Column) else None
     reserved = _reserve_rows(dataset, reserve, rng_partition)
-    left = np.setdiff1d(np.arange(len(dataset.y)), reserved)
-    columns = {name: values[left] for name, values in dataset.columns.items()}
-    rows = partition(skew, dataset.y[left], clients, rng_partition, samples=samples, columns=columns)
-    rows = Index(left[rows.rows], rows.offsets)
+    remaining = np.setdiff1d(np.arange(len(dataset.y)), reserved)
+    columns = {name: values[remaining] for name, values in dataset.columns.items()}
+    rows = partition(skew, dataset.y[remaining], clients, rng_partition, samples=samples, columns=columns)
+    rows = Index(remaining[rows.rows], rows.offsets)
     train, val = _split_validation(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
     tests = _tests_by_column(dataset, by_column) if by_column else None
     federation = replace(
@@ -213,20 +213,20 @@ def _federation_without_tests(dataset: Dataset, skew: str, train: Index) -> Fede
     )
 
 
-def _reserve_rows(dataset: Dataset, each: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows of `each` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
-    if not each:
+def _reserve_rows(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of `count` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
+    if not count:
         return np.zeros(0, np.int64)
     if dataset.target or dataset.several:
-        what = "a target has no classes" if dataset.target else "a sample has several labels"
-        raise DataError("E406", f"{each} samples of each class are to be held back, but {what}.")
-    least = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
-    if least <= each:
+        reason = "a target has no classes" if dataset.target else "a sample has several labels"
+        raise DataError("E406", f"{count} samples of each class are to be held back, but {reason}.")
+    smallest = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
+    if smallest <= count:
         raise DataError(
-            "E406", f"{each} samples of each class are to be held back, but one class has only {least}."
+            "E406", f"{count} samples of each class are to be held back, but one class has only {smallest}."
         )
     of_class = (np.flatnonzero(dataset.y == c) for c in range(len(dataset.classes)))
-    return np.sort(np.concatenate([rng.permutation(rows)[:each] for rows in of_class]))
+    return np.sort(np.concatenate([rng.permutation(rows)[:count] for rows in of_class]))
 
 
 def _client_names(dataset: Dataset, by_column: Column) -> tuple[str, ...]:
@@ -252,9 +252,9 @@ def _split_validation(index: Index, share: float, rng: np.random.Generator) -> t
     """(the remaining rows, a random share of each client's rows)."""
     order = np.lexsort((rng.random(len(index.rows)), index.owner))
     place = np.arange(len(order)) - index.offsets[:-1][index.owner]
-    held = np.zeros(len(order), dtype=bool)
-    held[order] = place < np.floor(share * index.sizes)[index.owner]
-    return _subset(index, ~held), _subset(index, held)
+    validation = np.zeros(len(order), dtype=bool)
+    validation[order] = place < np.floor(share * index.sizes)[index.owner]
+    return _subset(index, ~validation), _subset(index, validation)
 
 
 def _subset(index: Index, keep: np.ndarray) -> Index:

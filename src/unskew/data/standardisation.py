@@ -57,14 +57,14 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dat
                 " mapped from a file; standardise them before they are saved, or give normalise=none.",
             )
         return dataset
-    why = "as normalise=dataset asks" if always else why_standardise(dataset)
-    if not why:
+    reason = "as normalise=dataset asks" if always else why_standardise(dataset)
+    if not reason:
         return dataset
-    each = "column" if has_columns(dataset) else "channel"
+    unit = "column" if has_columns(dataset) else "channel"
     return (
         dataset.with_constants()
         .standardised()
-        .with_notes(("scaled", f"standardised {each} by {each}: {why}"))
+        .with_notes(("scaled", f"standardised {unit} by {unit}: {reason}"))
     )
 
 
@@ -72,7 +72,7 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
     """A set with several inputs, standardised: all floats, or those that need it, images excepted if
     `but_images`."""
     assert dataset.layout
-    floats = [each.name for each in dataset.layout.inputs if each.kind == "float32"]
+    floats = [item.name for item in dataset.layout.inputs if item.kind == "float32"]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"
         raise UsageError(
@@ -80,18 +80,18 @@ def _standardise_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dat
         )
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
-    asked = "as normalise=dataset asks"
-    why = (
-        dict.fromkeys(floats, asked)
+    request = "as normalise=dataset asks"
+    reasons = (
+        dict.fromkeys(floats, request)
         if always
         else dict(_inputs_to_scale(dataset, _scale_samples(dataset), but_images))
     )
-    if not why:
+    if not reasons:
         return dataset
     notes: list[Note] = [
-        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in why.items()
+        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in reasons.items()
     ]
-    return dataset.with_constants(list(why)).standardised().with_notes(*notes)
+    return dataset.with_constants(list(reasons)).standardised().with_notes(*notes)
 
 
 def undo_scaling(dataset: Dataset) -> Dataset:
@@ -122,8 +122,10 @@ def why_standardise(dataset: Dataset, but_images: bool = False) -> str:
     """
     rows = _scale_samples(dataset)
     if not dataset.layout:
-        return _why(rows, column_names(dataset) if has_columns(dataset) else None)
-    return "; ".join(f"input {name}: {why}" for name, why in _inputs_to_scale(dataset, rows, but_images))
+        return _reason(rows, column_names(dataset) if has_columns(dataset) else None)
+    return "; ".join(
+        f"input {name}: {reason}" for name, reason in _inputs_to_scale(dataset, rows, but_images)
+    )
 
 
 def _scale_samples(dataset: Dataset) -> np.ndarray:
@@ -133,11 +135,11 @@ def _scale_samples(dataset: Dataset) -> np.ndarray:
 def _inputs_to_scale(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[tuple[str, str]]:
     """(name, reason) of the float inputs that need standardising."""
     assert dataset.layout
-    for i, each in enumerate(dataset.layout.inputs):
-        if each.kind != "float32" or (but_images and each.is_image):
+    for i, item in enumerate(dataset.layout.inputs):
+        if item.kind != "float32" or (but_images and item.is_image):
             continue
-        if why := _why(dataset.layout.column(rows[:], i).reshape(-1, *(each.shape or (1,)))):
-            yield each.name, why
+        if reason := _reason(dataset.layout.column(rows[:], i).reshape(-1, *(item.shape or (1,)))):
+            yield item.name, reason
 
 
 def has_columns(dataset: Dataset | Federation) -> bool:
@@ -153,28 +155,28 @@ def column_names(dataset: Dataset | Federation) -> list[str]:
     return [excerpt(column, 40) for column, kinds in form["columns"] for _ in range(column_width(kinds))]
 
 
-def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
+def _reason(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
     """The reason why these samples [n, channels, ...] need standardising, "" if they do not. columns:
     names of the channels."""
     word = "channel" if columns is None else "column"
     names = columns or list(map(str, range(rows.shape[1])))
     mean, std = moments(rows)
-    far = np.flatnonzero((np.abs(mean) > UNSCALED_ABOVE) | (std > UNSCALED_ABOVE))
-    if len(far):
-        c = int(far[0])
+    unscaled = np.flatnonzero((np.abs(mean) > UNSCALED_ABOVE) | (std > UNSCALED_ABOVE))
+    if len(unscaled):
+        c = int(unscaled[0])
         if columns is not None and len(columns) == 1:
             return (
                 f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
             )
-        which = f"{len(far)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
+        which = f"{len(unscaled)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
         return (
             f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation"
             f" {std[c]:.3g}"
         )
     if std.max() < UNSCALED_BELOW and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
-    if rows.ndim == 2 and (why := _column_scales(rows[:], mean, std, names)):
-        return why
+    if rows.ndim == 2 and (reason := _column_scales(rows[:], mean, std, names)):
+        return reason
     return ""
 
 

@@ -211,9 +211,13 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
         if not rounds:
             raise ValueError("it has no rows")
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError)
-        why = f"there is no file {path}" if gone else f"cannot read {path} ({os.strerror(error.errno or 0)})"
-        raise UsageError("E111", f"{why}; a trace is a CSV with columns round,client[,seconds].") from None
+        is_missing = isinstance(error, FileNotFoundError)
+        reason = (
+            f"there is no file {path}"
+            if is_missing
+            else f"cannot read {path} ({os.strerror(error.errno or 0)})"
+        )
+        raise UsageError("E111", f"{reason}; a trace is a CSV with columns round,client[,seconds].") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
             "E408", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."
@@ -311,18 +315,18 @@ class Availability:
     def _once(self, t: int, K: int, rng: Rng) -> Attendance:
         generator, options = rng(t), self.options
         present = self.presence.draw(t, K, generator, rng)
-        asked, there = present.asked, present.answers
+        asked, answers = present.asked, present.answers
         seconds = present.seconds
         if seconds is None:
             none = options.deadline is None
             seconds = np.zeros(len(asked)) if none else generator.lognormal(0.0, 0.5, len(asked))
         if options.drop:
-            there = there & (generator.random(len(asked)) >= options.drop)
-        in_time = there if options.deadline is None else there & (seconds <= options.deadline)
+            answers = answers & (generator.random(len(asked)) >= options.drop)
+        in_time = answers if options.deadline is None else answers & (seconds <= options.deadline)
         answered = asked[in_time]
         if len(answered) < options.quorum:
             answered = answered[:0]
-        return Attendance(asked, answered, asked[there & ~in_time])
+        return Attendance(asked, answered, asked[answers & ~in_time])
 
 
 def without_trace(text: str) -> str:

@@ -203,18 +203,18 @@ class Federation:
 
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""
-        shown = slice(0, SUMMARY_CLIENTS)
+        first = slice(0, SUMMARY_CLIENTS)
         return {
             "name": self.name,
             "classes": list(self.groups),
             "clients": self.clients,
             "names": [self.name_of(k) for k in range(min(self.clients, SUMMARY_CLIENTS))],
             "sizes": {
-                "train": self.sizes[shown].tolist(),
-                "val": self.val.sizes[shown].tolist(),
-                "test": self.test_sizes[shown].tolist(),
+                "train": self.sizes[first].tolist(),
+                "val": self.val.sizes[first].tolist(),
+                "test": self.test_sizes[first].tolist(),
             },
-            "labels": self.label_counts[shown].tolist(),
+            "labels": self.label_counts[first].tolist(),
             "unit": "tokens" if self.tokens else "pixels" if self.masks else "samples",
             "test": self.common_test,
             "skew": self.skew,

@@ -146,13 +146,13 @@ def draw_rows(y: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == c))[:n] for c, n in enumerate(sizes)]))
 
 
-def split_among_owners(owned: list[np.ndarray], request: Request, rng: np.random.Generator) -> Index:
+def split_among_owners(client_classes: list[np.ndarray], request: Request, rng: np.random.Generator) -> Index:
     """Each class's shuffled rows, split evenly among the clients that own the class.
 
-    owned: the classes of every client. The rows of a class without an owner are left out.
+    client_classes: the classes of every client. The rows of a class without an owner are left out.
     """
-    clients = np.repeat(np.arange(len(owned)), [len(classes) for classes in owned])
-    classes = np.concatenate(owned)
+    clients = np.repeat(np.arange(len(client_classes)), [len(classes) for classes in client_classes])
+    classes = np.concatenate(client_classes)
     owner = np.full(len(request.y), -1, dtype=np.int64)
     for c in range(request.classes):
         owners = clients[classes == c]
@@ -160,4 +160,4 @@ def split_among_owners(owned: list[np.ndarray], request: Request, rng: np.random
             rows = rng.permutation(np.flatnonzero(request.y == c))
             sizes = len(rows) // len(owners) + (np.arange(len(owners)) < len(rows) % len(owners))
             owner[rows] = np.repeat(owners, sizes)
-    return Index.by_owner(owner, len(owned))
+    return Index.by_owner(owner, len(client_classes))

@@ -253,4 +253,6 @@ def _image_views(f: Federation, shifts: Sequence[Shift]) -> list[View]:
     if not images:
         text = f"feature skew '+{shifts[0].name}' changes images, and none of a sample's inputs is one"
         raise UsageError("E103", f"{text}: {f.layout}; give a skew without it.")
-    return [lambda x, each=each, a=a, b=b: x[:, a:b].reshape(len(x), *each.shape) for each, a, b in images]
+    return [
+        lambda x, image=image, a=a, b=b: x[:, a:b].reshape(len(x), *image.shape) for image, a, b in images
+    ]

@@ -74,8 +74,8 @@ class Recipe:
 
 def _hub_samples(splits: Mapping[str, original_files.HubSplit]) -> OriginalSamples:
     train, test = splits["train"], splits.get("test")
-    most = max(int(split.y.max(initial=-1)) for split in splits.values())
-    classes = train.classes or tuple(map(str, range(most + 1)))
+    largest = max(int(split.y.max(initial=-1)) for split in splits.values())
+    classes = train.classes or tuple(map(str, range(largest + 1)))
     columns = {name: (values, test.columns[name] if test else None) for name, values in train.columns.items()}
     return OriginalSamples(
         train.x, train.y, test.x if test else None, test.y if test else None, classes, columns
@@ -112,13 +112,14 @@ def recipes() -> dict[str, Recipe]:
 
 def recipe_of(name: str) -> Recipe:
     """The recipe of a set. Raises UsageError (E125) for an unknown name."""
-    known = recipes()
-    if name not in known:
+    by_name = recipes()
+    if name not in by_name:
         text = (
-            f"unskew data get knows no {excerpt(name)}.{suggestion(name, known)} Known: {', '.join(known)}."
+            f"unskew data get knows no {excerpt(name)}.{suggestion(name, by_name)} Known:"
+            f" {', '.join(by_name)}."
         )
         raise UsageError("E125", text)
-    return known[name]
+    return by_name[name]
 
 
 class NamedArchive(Archive):
@@ -164,17 +165,18 @@ def open_archive(name: str, source: str) -> NamedArchive:
         return NamedArchive(read_archive(path), source)
 
     folder = os.environ.get("UNSKEW_DATA")
-    why = (
+    reason = (
         f"there is no {Path(folder) / name}.npz"
         if folder
         else f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
     )
-    packed = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
+    remedy = f"pack it as {name}.npz (docs/data-sets.md says which arrays), and name its folder"
     if name in recipes():
-        packed = (
+        remedy = (
             f"make the set of it, unskew data get {name} --from ARCHIVE --out FOLDER, and name that folder"
         )
     raise DataError(
         "E402",
-        f"{why}. Get it from {source}, {packed}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no file.",
+        f"{reason}. Get it from {source}, {remedy}: export UNSKEW_DATA=FOLDER. The set 'digits' needs no"
+        " file.",
     )

@@ -62,16 +62,16 @@ def get(name: str, origin: Path | None, out: Path, size: int | None = None) -> W
         )
     if not origin.exists():
         raise DataError("E402", f"there is no {origin}.")
-    digests, compared = _digests(origin, recipe)
+    digests, verified = _digests(origin, recipe)
     samples = recipe.samples(OriginalFiles(origin, name, size or OriginalFiles.size))
     _check_samples(name, samples)
-    remarks = (*_set_remarks(name, recipe, samples, digests, compared), *samples.notes)
+    remarks = (*_set_remarks(name, recipe, samples, digests, verified), *samples.notes)
     content = _archive_bytes(samples)
     try:
         out.mkdir(parents=True, exist_ok=True)
         disk.replace(
             out / f"{name}.md",
-            _card_text(name, recipe, samples, digests, compared, hashlib.sha256(content).hexdigest()),
+            _card_text(name, recipe, samples, digests, verified, hashlib.sha256(content).hexdigest()),
         )
         disk.replace(path, content)
     except OSError as error:
@@ -91,14 +91,14 @@ def _digests(origin: Path, recipe: Recipe) -> tuple[dict[str, str], set[str]]:
         if origin.is_file()
         else sorted(p for p in origin.rglob("*") if p.is_file() and not p.is_symlink())
     )
-    known = [p for p in files if p.name in recipe.files]
-    listed = files if len(files) <= MOST_HASHED else known
-    digests = {p.name: disk.sha256(p) for p in listed}
+    published = [p for p in files if p.name in recipe.files]
+    hashed = files if len(files) <= MOST_HASHED else published
+    digests = {p.name: disk.sha256(p) for p in hashed}
     for name, digest in digests.items():
         if recipe.files.get(name, digest) != digest:
             text = f"{name} has the SHA-256 {digest}, and the published one is {recipe.files[name]}"
             raise DataError("E412", f"{text}; download it again from {recipe.source}.")
-    return digests, {p.name for p in known}
+    return digests, {p.name for p in published}
 
 
 def _check_samples(name: str, samples: OriginalSamples) -> None:
@@ -121,18 +121,18 @@ def _check_samples(name: str, samples: OriginalSamples) -> None:
 
 
 def _set_remarks(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], compared: set[str]
+    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], verified: set[str]
 ) -> tuple[str, ...]:
     remarks = []
-    if not compared:
+    if not verified:
         remarks.append(
             f"no SHA-256 of {'these files' if len(digests) != 1 else next(iter(digests))} is published"
             " that we know; the card records it, and it is not compared"
         )
     counts = (len(samples.x), 0 if samples.x_test is None else len(samples.x_test))
     if recipe.sizes and counts != recipe.sizes:
-        published = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
-        remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {published}")
+        text = f"the published set has {recipe.sizes[0]:,} and {recipe.sizes[1]:,}"
+        remarks.append(f"{name} has {counts[0]:,} training and {counts[1]:,} test samples here; {text}")
     return tuple(remarks)
 
 
@@ -155,7 +155,7 @@ def _card_text(
     recipe: Recipe,
     samples: OriginalSamples,
     digests: Mapping[str, str],
-    compared: set[str],
+    verified: set[str],
     sha256: str,
 ) -> str:
     """The text of NAME.md."""
@@ -192,7 +192,7 @@ def _card_text(
         (
             escape_markdown(n),
             d,
-            "equals the published one" if n in compared else "not compared: none is published that we know",
+            "equals the published one" if n in verified else "not compared: none is published that we know",
         )
         for n, d in digests.items()
     ]

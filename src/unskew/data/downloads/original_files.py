@@ -158,11 +158,11 @@ def _open_folder(root: Path) -> dict[str, Callable[[], bytes]]:
 
 
 def _gunzip(content: bytes, place: str) -> bytes:
-    most = min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * len(content)))
+    limit = min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * len(content)))
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        unpacked = file.read(most + 1)
-    _check_size(len(unpacked), len(content), place)
-    return unpacked
+        result = file.read(limit + 1)
+    _check_size(len(result), len(content), place)
+    return result
 
 
 def _check_name(name: str, place: str) -> None:
@@ -170,20 +170,20 @@ def _check_name(name: str, place: str) -> None:
         raise _refusal(place, f"its member {excerpt(name)} leads out of it")
 
 
-def _check_size(total: int, packed: int, place: str) -> None:
-    if total > min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * packed)):
-        raise _refusal(place, f"its {packed:,} bytes unpack to {total:,} or more")
+def _check_size(total: int, archive_size: int, place: str) -> None:
+    if total > min(LARGEST_ARCHIVE, max(SMALL_ARCHIVE, MOST_RATIO * archive_size)):
+        raise _refusal(place, f"its {archive_size:,} bytes unpack to {total:,} or more")
 
 
-def _refusal(place: str, why: str) -> DataError:
+def _refusal(place: str, reason: str) -> DataError:
     return DataError(
-        "E411", f"{place} is refused: {why}, as no archive of a data set does. Download it again."
+        "E411", f"{place} is refused: {reason}, as no archive of a data set does. Download it again."
     )
 
 
 def _damage_error(place: str, error: Exception) -> DataError:
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{place} is damaged or not what its name says: {why}. Download it again.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{place} is damaged or not what its name says: {reason}. Download it again.")
 
 
 LARGEST_IMAGE = 4096 * 4096
@@ -274,22 +274,20 @@ def _read_columns(files: Files, name: str, hub: Hub) -> tuple[dict[str, list[Any
         raise DataError("E401", f"reading {place} needs pyarrow; pip install 'unskew[tables]'.") from None
     try:
         file = parquet.ParquetFile(io.BytesIO(files.reading[name]()))
-        needed = [hub.image, hub.label, *hub.columns]
-        lacking = [column for column in needed if column not in file.schema_arrow.names]
-        unpacked = sum(
-            file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)
-        )
-        if lacking or unpacked > LARGEST_ARCHIVE:
-            why = f"has no column {lacking[0]}" if lacking else f"unpacks to {unpacked:,} bytes"
-            raise DataError("E411", f"{place} {why}, so it is not {hub.repository}; download it again.")
-        return file.read(columns=needed).to_pydict(), _schema_classes(
+        columns = [hub.image, hub.label, *hub.columns]
+        lacking = [column for column in columns if column not in file.schema_arrow.names]
+        size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        if lacking or size > LARGEST_ARCHIVE:
+            reason = f"has no column {lacking[0]}" if lacking else f"unpacks to {size:,} bytes"
+            raise DataError("E411", f"{place} {reason}, so it is not {hub.repository}; download it again.")
+        return file.read(columns=columns).to_pydict(), _schema_classes(
             file.schema_arrow.metadata or {}, hub.label
         )
     except DataError:
         raise
     except Exception as error:  # pyarrow raises many kinds of error for damaged files
-        why = " ".join(str(error).split()).rstrip(".")
-        raise DataError("E401", f"{place} cannot be read as Parquet: {why}. Download it again.") from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DataError("E401", f"{place} cannot be read as Parquet: {reason}. Download it again.") from error
 
 
 def _schema_classes(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:

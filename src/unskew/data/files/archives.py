@@ -69,21 +69,21 @@ def read_archive(path: Path) -> Archive:
     except (DataError, PermissionError):
         raise
     except MemoryError as error:
-        why = f"{path} announces more than memory holds"
+        reason = f"{path} announces more than memory holds"
         raise DataError(
-            "E401", f"{why}: {error}. Save large arrays as .npy files in a folder, or copy it again."
+            "E401", f"{reason}: {error}. Save large arrays as .npy files in a folder, or copy it again."
         ) from error
     except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
         size = path.stat().st_size if path.is_file() else 0
         pickled = "allow_pickle" in str(error)
-        why = (
+        reason = (
             "it begins like none, so it is perhaps another kind of file"
             if pickled
             else str(error).rstrip(".")
         )
         raise DataError(
             "E401",
-            f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again.",
+            f"{path} ({size:,} bytes) is not a whole NumPy archive: {reason}. Copy it, or save it, again.",
         ) from error
 
 

@@ -111,8 +111,8 @@ def _open_text(path: Path) -> IO[str]:
 def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
     """(rows that are not blank, the line at which each begins). Raises DataError (E414) if memory does not
     hold them."""
-    most = usable_memory() // CHARACTER_BYTES
-    reader = csv.reader(_limit_lines(path, file, most), delimiter=delimiter)
+    limit = usable_memory() // CHARACTER_BYTES
+    reader = csv.reader(_limit_lines(path, file, limit), delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:
@@ -122,14 +122,14 @@ def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str
     return rows, lines
 
 
-def _limit_lines(path: Path, file: IO[str], most: int) -> Iterator[str]:
-    """The lines of a table, each at most `most` characters long."""
-    read = 0
+def _limit_lines(path: Path, file: IO[str], limit: int) -> Iterator[str]:
+    """The lines of a table, each at most `limit` characters long."""
+    length = 0
     for line in file:
-        read += len(line)
-        if read > most:
+        length += len(line)
+        if length > limit:
             text = (
-                f"{path} holds more than {most:,} characters, and a table in text is read into memory, where"
+                f"{path} holds more than {limit:,} characters, and a table in text is read into memory, where"
                 f" it takes {CHARACTER_BYTES}"
             )
             raise DataError(

@@ -88,10 +88,10 @@ def read_tree(
     files = []
     for path in paths:
         names = _path_names(path, root)[:-1]
-        part, others = split_part(names) if split else ("train", names)
-        files.append(File(path, part or "train", others))
-    known = tuple(f for f in files if f.kind in kinds)
-    other = Counter(f.kind or "no ending" for f in files if f.kind not in kinds | {".csv"})
+        part, outer = split_part(names) if split else ("train", names)
+        files.append(File(path, part or "train", outer))
+    data_files = tuple(f for f in files if f.kind in kinds)
+    other_kinds = Counter(f.kind or "no ending" for f in files if f.kind not in kinds | {".csv"})
     notes: list[Note] = []
     if litter:
         notes.append(("left out", f"{quantity(len(litter), 'hidden or system file')}, such as {litter[0]}"))
@@ -103,18 +103,20 @@ def read_tree(
                 f"{links} to a folder that holds {'them' if circles[1:] else 'it'}, such as {circles[0]}",
             )
         )
-    if other:
-        endings = abbreviate([f"{n:,} {ending}" for ending, n in other.most_common()], 5)
-        what = "no volumes" if kinds == VOLUME_ENDINGS else "neither images nor sounds"
-        notes.append(("left out", f"files that are {what}: {endings}"))
-    if (n := sum(f.part == "val" for f in known)) and not validation:
+    if other_kinds:
+        endings = abbreviate([f"{n:,} {ending}" for ending, n in other_kinds.most_common()], 5)
+        noun = "no volumes" if kinds == VOLUME_ENDINGS else "neither images nor sounds"
+        notes.append(("left out", f"files that are {noun}: {endings}"))
+    if (n := sum(f.part == "val" for f in data_files)) and not validation:
         text = (
             f"{quantity(n, 'file')} for validation: scores are on the test set, or on a share of the training"
             " samples"
         )
         notes.append(("left out", f"{text} (validation=0.1)"))
     inner = frozenset(_without_parts(names) if split else names for names in folders)
-    return FolderTree(root, tuple(f for f in known if validation or f.part != "val"), inner, tuple(notes))
+    return FolderTree(
+        root, tuple(f for f in data_files if validation or f.part != "val"), inner, tuple(notes)
+    )
 
 
 def empty_folder_notes(tree: FolderTree, depth: int = 0) -> list[Note]:
@@ -143,16 +145,16 @@ def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], lis
     litter: list[str] = []
     circles: list[str] = []
     for place, below, names in os.walk(root, followlinks=True):
-        here = Path(place)
-        within = here.resolve()
+        folder = Path(place)
+        within = folder.resolve()
         circular = [
-            n for n in below if (here / n).is_symlink() and within.is_relative_to((here / n).resolve())
+            n for n in below if (folder / n).is_symlink() and within.is_relative_to((folder / n).resolve())
         ]
-        circles += [str((here / n).relative_to(root)) for n in circular]
-        litter += [str((here / n).relative_to(root)) for n in (*below, *names) if is_system_file(n)]
+        circles += [str((folder / n).relative_to(root)) for n in circular]
+        litter += [str((folder / n).relative_to(root)) for n in (*below, *names) if is_system_file(n)]
         below[:] = sorted(n for n in below if not is_system_file(n) and n not in circular)
-        folders += [_path_names(here / n, root) for n in below]
-        files += [here / n for n in names if not is_system_file(n)]
+        folders += [_path_names(folder / n, root) for n in below]
+        files += [folder / n for n in names if not is_system_file(n)]
     return sorted(files), folders, sorted(litter), sorted(circles)
 
 
@@ -258,7 +260,7 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
     for p in places:
         if plain_name(p.kind) in MASK_FOLDERS:
             masks.setdefault(p.key(p.file.stem), []).append(p)
-    stray = [p.file for p in places if not p.kind]
+    unplaced = [p.file for p in places if not p.kind]
     if not images:
         raise DataError("E409", f"{tree.root} holds no images in images/.")
     stems: dict[object, _Place] = {}
@@ -268,25 +270,25 @@ def pair_masks(tree: FolderTree) -> tuple[list[Pair], list[Note]]:
             raise DataError(
                 "E409", f"{twin.file.path} and {p.file.path} would share one mask; keep one of them."
             )
-    drawn = [_masks_of(p, masks, stems) for p in images]
-    _check_each_has_one(images, drawn, stray)
+    matches = [_masks_of(p, masks, stems) for p in images]
+    _check_each_has_one(images, matches, unplaced)
     sites = _pair_sites(images)
-    paired = [Pair(p.file, ms[0].file, site) for p, ms, site in zip(images, drawn, sites)]
-    used = {pair.mask.path for pair in paired}
-    idle = [p.file for ms in masks.values() for p in ms if p.file.path not in used]
+    pairs = [Pair(p.file, ms[0].file, site) for p, ms, site in zip(images, matches, sites)]
+    mask_paths = {pair.mask.path for pair in pairs}
+    idle = [p.file for ms in masks.values() for p in ms if p.file.path not in mask_paths]
     notes: list[Note] = []
-    for files, noun, why in (
-        (stray, "image", "in neither images/ nor masks/"),
+    for files, noun, reason in (
+        (unplaced, "image", "in neither images/ nor masks/"),
         (idle, "mask", "without an image"),
     ):
         if files:
-            where = files[0].path.relative_to(tree.root)
-            notes.append(("left out", f"{quantity(len(files), noun)} {why}, such as {where}"))
-    return paired, notes
+            example = files[0].path.relative_to(tree.root)
+            notes.append(("left out", f"{quantity(len(files), noun)} {reason}, such as {example}"))
+    return pairs, notes
 
 
 def _place_of(file: File) -> _Place:
-    at = next(
+    position = next(
         (
             i
             for i in reversed(range(len(file.folders)))
@@ -294,26 +296,26 @@ def _place_of(file: File) -> _Place:
         ),
         None,
     )
-    if at is None:
+    if position is None:
         return _Place(file, "", file.folders, ())
-    return _Place(file, file.folders[at], file.folders[:at], file.folders[at + 1 :])
+    return _Place(file, file.folders[position], file.folders[:position], file.folders[position + 1 :])
 
 
 def _masks_of(image: _Place, masks: dict[object, list[_Place]], images: dict[object, _Place]) -> list[_Place]:
     """The masks with an image's name, or that name with a usual suffix unless it is another image's name."""
     stem = image.file.stem
-    others = [stem + suffix for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
+    variants = [stem + suffix for suffix in MASK_SUFFIXES] + [f"mask_{stem}"]
     if stem.endswith(CHANNEL_SUFFIX):
-        others.append(stem.removesuffix(CHANNEL_SUFFIX))
-    names = [stem, *(name for name in others if image.key(name) not in images)]
+        variants.append(stem.removesuffix(CHANNEL_SUFFIX))
+    names = [stem, *(name for name in variants if image.key(name) not in images)]
     return [mask for name in names for mask in masks.get(image.key(name), ())]
 
 
 def _check_each_has_one(
-    images: Sequence[_Place], drawn: Sequence[Sequence[_Place]], stray: Sequence[File]
+    images: Sequence[_Place], matches: Sequence[Sequence[_Place]], unplaced: Sequence[File]
 ) -> None:
     """Raises DataError (E409) for images with no mask or several."""
-    bare = [p.file.path for p, masks in zip(images, drawn) if not masks]
+    bare = [p.file.path for p, masks in zip(images, matches) if not masks]
     if bare:
         text = (
             f"{bare[0]} has no mask: there is no {bare[0].stem} with any ending in masks/ beside"
@@ -324,10 +326,12 @@ def _check_each_has_one(
                 f" {len(bare):,} of {len(images):,} images have none, also"
                 f" {abbreviate(list(map(str, bare[1:])))}."
             )
-        if stray:
-            text += f" {stray[0].path} lies in neither images/ nor masks/; does its folder have another name?"
+        if unplaced:
+            text += (
+                f" {unplaced[0].path} lies in neither images/ nor masks/; does its folder have another name?"
+            )
         raise DataError("E409", text)
-    twice = next((masks for masks in drawn if len(masks) > 1), None)
+    twice = next((masks for masks in matches if len(masks) > 1), None)
     if twice:
         raise DataError(
             "E409", f"{twice[0].file.path} and {twice[1].file.path} are masks of one image; keep one of them."
@@ -340,10 +344,10 @@ def _pair_sites(images: Sequence[_Place]) -> list[str]:
     names = [p.above if above else p.below[:1] for p in images]
     without = next((p for p, name in zip(images, names) if not name), None)
     if without and any(names):
-        other = next(p for p, name in zip(images, names) if name)
+        first = next(p for p, name in zip(images, names) if name)
         raise DataError(
             "E409",
-            f"{other.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
+            f"{first.file.path} lies in the folder of a site, {without.file.path} does not; put all images"
             " into SITE/images/, or none.",
         )
     while all(len(name) > 1 for name in names) and len({name[0] for name in names}) == 1:

@@ -41,8 +41,8 @@ def check_no_masks(files: Sequence[File], place: int) -> None:
     _check_folder(files)
     folders: dict[tuple[object, ...], dict[str, dict[str, Path]]] = {}
     for f in files:
-        rest = (f.part, *f.folders[:place], *f.folders[place + 1 :])
-        folders.setdefault(rest, {}).setdefault(f.folders[place], {})[_stem(f.path)] = f.path
+        key = (f.part, *f.folders[:place], *f.folders[place + 1 :])
+        folders.setdefault(key, {}).setdefault(f.folders[place], {})[_stem(f.path)] = f.path
     for classes in folders.values():
         _check_classes(classes)
 
@@ -70,18 +70,18 @@ def _check_classes(classes: dict[str, dict[str, Path]]) -> None:
     """Raises DataError (E409) if one class folder holds the masks of another. classes: files by stem, by
     class."""
     for name, masks in classes.items():
-        for other, images in classes.items():
-            shared = sorted(masks.keys() & images.keys())
-            if other == name or len(shared) < 2 or len(shared) < 0.8 * len(masks):
+        for image_class, images in classes.items():
+            stems = sorted(masks.keys() & images.keys())
+            if image_class == name or len(stems) < 2 or len(stems) < 0.8 * len(masks):
                 continue
-            pairs = [(masks[stem], images[stem]) for stem in shared[:: max(1, len(shared) // FILES_PROBED)]]
+            pairs = [(masks[stem], images[stem]) for stem in stems[:: max(1, len(stems) // FILES_PROBED)]]
             if all(_is_mask(*pair) for pair in pairs) and (
                 plain_name(name) in MASK_FOLDERS or not any(_is_mask(image, mask) for mask, image in pairs)
             ):
                 raise DataError(
                     "E409",
                     f"{pairs[0][0]} looks like the mask of {pairs[0][1]}, but '{name}' would be a class like"
-                    f" '{other}'; {MASK_FOLDERS_HINT}.",
+                    f" '{image_class}'; {MASK_FOLDERS_HINT}.",
                 )
 
 
@@ -95,8 +95,8 @@ def _is_mask(path: Path, image: Path) -> bool:
     from PIL import Image
 
     try:
-        with Image.open(path) as file, Image.open(image) as other:
-            if file.size != other.size:
+        with Image.open(path) as file, Image.open(image) as picture:
+            if file.size != picture.size:
                 return False
             values = np.asarray(
                 file if file.mode in ("L", "P", "1") or file.mode[0] in "IF" else file.convert("L")
@@ -138,18 +138,18 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     """
     depths = {len(f.folders): f for f in files}
     if len(depths) > 1:
-        one, other = (f.path for f in list(depths.values())[:2])
+        first, second = (f.path for f in list(depths.values())[:2])
         raise DataError(
             "E409",
-            f"{tree.root}: {one} and {other} lie at different depths; put all files into CLASS/, or into"
+            f"{tree.root}: {first} and {second} lie at different depths; put all files into CLASS/, or into"
             " SITE/CLASS/.",
         )
     depth = next(iter(depths), 1)
     if depth == 0 or depth > 2:
-        where = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
+        position = "directly in it" if depth == 0 else f"{depth} folders deep, such as {files[0].path}"
         raise DataError(
             "E409",
-            f"{tree.root} holds its files {where}; put them into CLASS/, or into SITE/CLASS/, to name"
+            f"{tree.root} holds its files {position}; put them into CLASS/, or into SITE/CLASS/, to name"
             " classes.",
         )
     inner = depth == 2 and _second_is_class(files)
@@ -161,18 +161,20 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
             f"{tree.root} holds {quantity(len(classes), 'class folder')}; put images or sounds into"
             f" {tree.root}/CLASS/, at least"
         )
-        other = "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
+        second = (
+            "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
+        )
         masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
-        raise DataError("E409", f"{text} {other}, and {masks}.")
+        raise DataError("E409", f"{text} {second}, and {masks}.")
     check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
-    ordered = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
-    labels = np.array([number[f.folders[place]] for f in ordered], dtype=np.int64)
+    sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
+    labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
     if depth == 1:
-        return LabelledFiles(tuple(ordered), classes, labels, None)
+        return LabelledFiles(tuple(sorted_files), classes, labels, None)
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
-    sites = tuple(f.folders[1 - place] for f in ordered)
-    return LabelledFiles(tuple(ordered), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
+    sites = tuple(f.folders[1 - place] for f in sorted_files)
+    return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
 
 
 def _second_is_class(files: Sequence[File]) -> bool:

@@ -51,13 +51,13 @@ def number_columns(
     test = {n: _check_column(name, n, v) for n, v in (test_columns or {}).items()}
     words: dict[str, tuple[str, ...]] = {}
     for column in train:
-        both = [part[column] for part in (train, test) if column in part]
-        if any(v.dtype.kind in "US" for v in both):
-            known, codes = np.unique(np.concatenate([v.astype(str) for v in both]), return_inverse=True)
-            words[column] = tuple(map(str, known))
-            train[column], rest = codes[: len(both[0])], codes[len(both[0]) :]
-            if len(both) > 1:
-                test[column] = rest
+        parts = [part[column] for part in (train, test) if column in part]
+        if any(v.dtype.kind in "US" for v in parts):
+            distinct, codes = np.unique(np.concatenate([v.astype(str) for v in parts]), return_inverse=True)
+            words[column] = tuple(map(str, distinct))
+            train[column], test_codes = codes[: len(parts[0])], codes[len(parts[0]) :]
+            if len(parts) > 1:
+                test[column] = test_codes
     return train, test, words
 
 
@@ -84,15 +84,17 @@ PART_COLUMNS = ("split", "part", "subset", "partition")
 
 
 def part_column(
-    columns: Mapping[str, np.ndarray], taken: Iterable[str], name: str
+    columns: Mapping[str, np.ndarray], excluded: Iterable[str], name: str
 ) -> tuple[str, np.ndarray | None]:
     """(the column of parts, its words train, test and val, [N]), or ("", None) without one.
 
-    A column with such a name but none of these words is an ordinary column. taken: columns with another
+    A column with such a name but none of these words is an ordinary column. excluded: columns with another
     purpose. name: name of the table. Raises DataError (E403) if the column also has other words.
     """
     for column in (
-        c for c in columns if c.lower() in PART_COLUMNS and c not in taken and columns[c].dtype.kind in "OUS"
+        c
+        for c in columns
+        if c.lower() in PART_COLUMNS and c not in excluded and columns[c].dtype.kind in "OUS"
     ):
         words = cells.words(columns[column])
         kinds = {word: PART_NAMES.get(word.strip().lower(), "") for word in set(words.tolist())}
@@ -134,9 +136,9 @@ def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
     """The column of this name. Raises DataError (E403) if there is none."""
     column = column if column in columns else cells.word(column)
     if column not in columns:
-        known = abbreviate(list(map(str, columns)), 12)
+        names = abbreviate(list(map(str, columns)), 12)
         raise DataError(
-            "E403", f"{name} has no column '{column}'; it has: {known}.{suggestion(column, columns)}"
+            "E403", f"{name} has no column '{column}'; it has: {names}.{suggestion(column, columns)}"
         )
     return column
 
@@ -156,27 +158,27 @@ def label_column(
     values = columns[column]
     _check_one_hot(sheet, column)
     _check_missing(sheet, column, classes)
-    guessed = not label and not label_column_in(columns)
+    is_guess = not label and not label_column_in(columns)
     if values.dtype.kind in "US" or (
         values.dtype.kind == "O" and all(isinstance(v, str) for v in values.tolist())
     ):
         values = cells.words(values)
         if classes is None:
-            values = _numbers_in_one_spelling(sheet, column, values, guessed, notes)
-    if guessed:
+            values = _numbers_in_one_spelling(sheet, column, values, is_guess, notes)
+    if is_guess:
         _check_guess(sheet, column, values)
-    others = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
-    for other in others:
-        if _are_equivalent(columns[other], values):
+    rivals = [c for c in columns if c.lower() in LABEL_NAMES and c != column] if not label else []
+    for rival in rivals:
+        if _are_equivalent(columns[rival], values):
             raise DataError(
                 "E404",
-                f"{sheet.name}: columns '{column}' and '{other}' both hold the labels; remove one of them.",
+                f"{sheet.name}: columns '{column}' and '{rival}' both hold the labels; remove one of them.",
             )
     source = f"from the column '{column}'"
-    if guessed:
+    if is_guess:
         source += ", the last; label=NAME chooses another"
-    elif others:
-        source += f"; '{abbreviate(others)}' counts as a feature, label={others[0]} chooses it"
+    elif rivals:
+        source += f"; '{abbreviate(rivals)}' counts as a feature, label={rivals[0]} chooses it"
     notes.append(("labels", source))
     return column, values
 
@@ -200,7 +202,7 @@ def _cell_text(value: Any) -> str:
 
 
 def _numbers_in_one_spelling(
-    sheet: Sheet, column: str, values: np.ndarray, guessed: bool, notes: list[Note]
+    sheet: Sheet, column: str, values: np.ndarray, is_guess: bool, notes: list[Note]
 ) -> np.ndarray:
     """Labels as words; if all are whole numbers, `01` and `1.0` become `1`. Raises DataError (E404) for
     fractions."""
@@ -211,16 +213,16 @@ def _numbers_in_one_spelling(
         return values
     fraction = next((i for i, t in enumerate(texts) if float(t) % 1), None)
     if fraction is not None:
-        other = (
+        hint = (
             f" Or name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}."
-            if guessed
+            if is_guess
             else ""
         )
         raise DataError(
             "E404",
             f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is"
             f" {excerpt(texts[fraction], 20)}; numbers with fractions ask for regression: name the column as"
-            f" the target, target={column}.{other}",
+            f" the target, target={column}.{hint}",
         )
     plain = np.array([cells.canonical(t) for t in texts])
     if len(set(plain.tolist())) < len(set(texts)):
@@ -231,20 +233,21 @@ def _numbers_in_one_spelling(
 def _check_guess(sheet: Sheet, column: str, values: np.ndarray) -> None:
     """Raises DataError (E404) if the last column cannot be one of labels."""
     kinds = len(set(values.tolist()))
-    many = kinds > max(2, len(values) / 2)
+    too_many = kinds > max(2, len(values) / 2)
     dates = values.dtype.kind == "M" or all(cells.is_date(str(v)) for v in values.tolist())
-    if many or dates or is_row_number(column, values):
-        why = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
+    if too_many or dates or is_row_number(column, values):
+        reason = "holds dates" if dates else f"has {kinds:,} different values in {len(values):,} rows"
         raise DataError(
             "E404",
-            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}', {why};"
+            f"{sheet.name} has no column called label, target, class or y, and the last, '{column}',"
+            f" {reason};"
             f" name the column of labels, label=COLUMN, out of {abbreviate(list(sheet.columns), 12)}.",
         )
 
 
-def _are_equivalent(one: np.ndarray, other: np.ndarray) -> bool:
+def _are_equivalent(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether the values of two columns correspond one to one."""
-    pairs = set(zip(map(str, one.tolist()), map(str, other.tolist())))
+    pairs = set(zip(map(str, first.tolist()), map(str, second.tolist())))
     return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
@@ -264,23 +267,28 @@ def _one_hot_columns(columns: Mapping[str, np.ndarray], label: str) -> list[str]
     """The neighbouring columns of 0 and 1, including the labels, that sum to one in every row; [] without
     any."""
     names = list(columns)
-    at = names.index(label)
-    first, last = at, at + 1
-    own = _binary_column(columns[label])
-    if own is None or len(np.unique(own)) < 2:
+    position = names.index(label)
+    first, last = position, position + 1
+    label_bits = _binary_column(columns[label])
+    if label_bits is None or len(np.unique(label_bits)) < 2:
         return []
-    bits = {at: own}
-    while first > max(0, at - NEIGHBOURS) and (b := _binary_column(columns[names[first - 1]])) is not None:
+    bits = {position: label_bits}
+    while (
+        first > max(0, position - NEIGHBOURS) and (b := _binary_column(columns[names[first - 1]])) is not None
+    ):
         first -= 1
         bits[first] = b
-    while last < min(len(names), at + NEIGHBOURS) and (b := _binary_column(columns[names[last]])) is not None:
+    while (
+        last < min(len(names), position + NEIGHBOURS)
+        and (b := _binary_column(columns[names[last]])) is not None
+    ):
         bits[last] = b
         last += 1
-    sums_CN = np.cumsum([np.zeros_like(own), *(bits[i] for i in range(first, last))], axis=0)
-    for begin in range(first, at + 1):
-        for end in range(last, max(at, begin + 1), -1):
-            few, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
-            if (few == 1).all() and (full == 1).all():
+    sums_CN = np.cumsum([np.zeros_like(label_bits), *(bits[i] for i in range(first, last))], axis=0)
+    for begin in range(first, position + 1):
+        for end in range(last, max(position, begin + 1), -1):
+            head, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
+            if (head == 1).all() and (full == 1).all():
                 return names[begin:end]
     return []
 

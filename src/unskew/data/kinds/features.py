@@ -36,9 +36,10 @@ def missing_code_remark(column: str, numbers: np.ndarray) -> str:
             continue
         low, high = float(others.min()), float(others.max())
         if min(abs(code - low), abs(code - high)) > high - low > 0:
-            held = quantity(len(numbers) - len(others), "row")
+            count = quantity(len(numbers) - len(others), "row")
             text = (
-                f"column '{column}' holds {code:g} in {held}, far from its other values ({low:g} to {high:g})"
+                f"column '{column}' holds {code:g} in {count}, far from its other values ({low:g} to"
+                f" {high:g})"
             )
             return f"{text}: if it stands for a missing value, fill it or leave these rows out"
     return ""
@@ -78,8 +79,8 @@ def encode_features(
     parts: dict[str, list[np.ndarray]] = {}
 
     def judge(column: str) -> Encoding:
-        one, parts[column] = encode_column(sheet, column, columns[column])
-        return one
+        encoding, parts[column] = encode_column(sheet, column, columns[column])
+        return encoding
 
     used = encodings_of(sheet, columns, judge, notes)
     return stack_columns([part for column in used for part in parts[column]]), used
@@ -94,24 +95,25 @@ def encodings_of(
     left_out: list[str] = []
     spread: list[str] = []
     for column in columns:
-        one = judge(column)
-        if one.kinds is None:
+        encoding = judge(column)
+        if encoding.kinds is None:
             left_out.append(f"'{column}' (numbers of rows)")
             continue
-        if len(one.kinds) > MOST_KINDS:
-            left_out.append(f"'{column}' ({len(one.kinds):,} different words)")
+        if len(encoding.kinds) > MOST_KINDS:
+            left_out.append(f"'{column}' ({len(encoding.kinds):,} different words)")
             continue
-        used[column] = one.kinds
-        if one.kinds:
-            spread.append(f"'{column}' ({len(one.kinds)} kinds)")
-        if one.remark:
-            notes.append(("note", one.remark))
-        if one.unseen:
+        used[column] = encoding.kinds
+        if encoding.kinds:
+            spread.append(f"'{column}' ({len(encoding.kinds)} kinds)")
+        if encoding.remark:
+            notes.append(("note", encoding.remark))
+        if encoding.unseen:
             notes.append(
                 (
                     "note",
                     (
-                        f"column '{column}' has {excerpt(abbreviate(list(one.unseen)), 60)} only in the test"
+                        f"column '{column}' has {excerpt(abbreviate(list(encoding.unseen)), 60)} only in the"
+                        " test"
                         " part"
                     ),
                 )
@@ -156,29 +158,29 @@ def encode_as(sheet: Sheet, used: Kinds) -> np.ndarray:
     Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers,
     and words that the column did not have in training.
     """
-    kept: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
     for column, kinds in used.items():
         if column not in sheet.columns:
-            has = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
+            names = abbreviate([excerpt(name, 40) for name in sheet.columns], 12)
             raise DataError(
                 "E403",
-                f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {has}.",
+                f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {names}.",
             )
         values = sheet.columns[column]
         if kinds:
-            kept += _one_hot(_known_words(sheet, column, kinds), kinds)
+            parts += _one_hot(_words_in(sheet, column, kinds), kinds)
         elif (numbers := column_of_numbers(sheet, column, values)) is not None:
-            kept.append(numbers)
+            parts.append(numbers)
         else:
             text = (
                 f"{sheet.name}: column {excerpt(column, 40)} holds words such as"
                 f" {excerpt(cells.word(values[0]), 30)}"
             )
             raise DataError("E405", f"{text}; the model was trained on numbers there.")
-    return stack_columns(kept)
+    return stack_columns(parts)
 
 
-def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
+def _words_in(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
     """A column of words, [N]. Raises DataError (E405) for missing words, and for words that training did
     not have."""
     _check_complete(sheet, column, sheet.columns[column])
@@ -186,13 +188,13 @@ def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
     unknown = ~np.isin(texts, kinds)
     if unknown.any():
         row = int(np.argmax(unknown))
-        what = (
+        fault = (
             f"holds {excerpt(str(texts[row]), 30)} {sheet.where(row)}"
             f" ({quantity(int(unknown.sum()), 'such cell')})"
         )
         raise DataError(
             "E405",
-            f"{sheet.name}: column {excerpt(column, 40)} {what}, which the model has never seen; it knows "
+            f"{sheet.name}: column {excerpt(column, 40)} {fault}, which the model has never seen; it knows "
             f"{abbreviate([excerpt(kind, 30) for kind in kinds], 12)}.",
         )
     return texts
@@ -244,8 +246,8 @@ def is_row_number(column: str, values: np.ndarray) -> bool:
     texts = values.tolist() if values.dtype.kind in "US" else []
     if not texts or not all(t.isascii() and t.isdigit() and len(t) < 19 for t in texts):
         return False
-    whole = [int(t) for t in texts]
-    return max(whole) - min(whole) == count - 1
+    integers = [int(t) for t in texts]
+    return max(integers) - min(integers) == count - 1
 
 
 def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
@@ -263,12 +265,12 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
     if large.any():
         row = int(np.argmax(large))
         value: Any = values[row]
-        what = (
+        fault = (
             "which is no finite number" if "inf" in str(value).lower() else "which is too large for float32"
         )
         raise DataError(
             "E405",
-            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {what}"
+            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {fault}"
             f" ({quantity(int(large.sum()), 'such cell')}); correct it, or leave the row out.",
         )
     return numbers
@@ -301,15 +303,15 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray 
     plain = cells.are_plain(texts)
     if plain.all():
         return np.array(texts).astype(np.float64)
-    like = cells.look_like_numbers(texts)
-    if like.mean() <= NUMBER_SHARE:
+    numeric = cells.look_like_numbers(texts)
+    if numeric.mean() <= NUMBER_SHARE:
         return None
     row = int(np.argmin(plain))
-    others = int((~plain).sum())
+    count = int((~plain).sum())
     raise DataError(
         "E405",
         f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)}"
-        f" {sheet.where(row)} ({quantity(others, 'such cell')} of {len(texts):,}); write plain numbers such"
+        f" {sheet.where(row)} ({quantity(count, 'such cell')} of {len(texts):,}); write plain numbers such"
         " as 1234.5, or leave the rows or the column out.",
     )
 
@@ -325,18 +327,18 @@ def encode_inputs(
     inputs: dict[str, np.ndarray] = {}
     used: Kinds = {}
     for column in columns:
-        one, parts = encode_input(sheet, column, sheet.columns[column])
-        used[column] = one.kinds or []
+        encoding, parts = encode_input(sheet, column, sheet.columns[column])
+        used[column] = encoding.kinds or []
         if not parts:
             text = f"column '{column}' holds {len(used[column]):,} different words, too many for an input"
             raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
         inputs[column] = stack_columns(parts)[:, 0] if len(parts) == 1 else stack_columns(parts)
         if used[column]:
             notes.append(("note", f"input '{column}': words became 0 and 1 ({len(used[column])} kinds)"))
-        if one.remark:
-            notes.append(("note", one.remark))
-        if one.unseen:
-            unseen = excerpt(abbreviate(list(one.unseen)), 60)
+        if encoding.remark:
+            notes.append(("note", encoding.remark))
+        if encoding.unseen:
+            unseen = excerpt(abbreviate(list(encoding.unseen)), 60)
             notes.append(("note", f"input '{column}' has {unseen} only in the test part"))
     return inputs, used
 

@@ -43,18 +43,18 @@ def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
 
     if image.mode not in ("RGB", "RGBA"):
         return None
-    apart = _plane_mode(image)
-    ways = [_raw_mode(tile) + apart for tile in image.tile]
-    if not ways or any(way[-4:] not in BYTE_SWAPS or way.startswith("RGBa") for way in ways):
+    suffix = _plane_mode(image)
+    modes = [_raw_mode(tile) + suffix for tile in image.tile]
+    if not modes or any(mode[-4:] not in BYTE_SWAPS or mode.startswith("RGBa") for mode in modes):
         return None
-    if ways[0] == "LA;16B":  # of PNG: four bytes a pixel, as RGBA has, but those of two numbers
-        bytes_ = _read_raw(image, ["RGBA"] * len(ways)).astype(np.uint16)
+    if modes[0] == "LA;16B":  # of PNG: four bytes a pixel, as RGBA has, but those of two numbers
+        bytes_ = _read_raw(image, ["RGBA"] * len(modes)).astype(np.uint16)
         return np.repeat((bytes_[..., :1] << 8) | bytes_[..., 1:2], 3, axis=2)
-    upper = _read_raw(image, ways)
+    upper = _read_raw(image, modes)
     if not isinstance(file, Path):
         file.seek(0)
-    with Image.open(file) as again:
-        lower = _read_raw(again, [way[:-4] + BYTE_SWAPS[way[-4:]] for way in ways])
+    with Image.open(file) as reopened:
+        lower = _read_raw(reopened, [mode[:-4] + BYTE_SWAPS[mode[-4:]] for mode in modes])
     return (upper[..., :3].astype(np.uint16) << 8) | lower[..., :3]
 
 
@@ -75,11 +75,11 @@ def _plane_mode(image: Any) -> str:
     return ";16B" if tags.prefix == b"MM" else ";16L"
 
 
-def _read_raw(image: Any, ways: list[str]) -> np.ndarray:
+def _read_raw(image: Any, modes: list[str]) -> np.ndarray:
     """The bytes of an image read with these raw modes, [H, W, channels]."""
     tiles = []
-    for tile, way in zip(image.tile, ways):
-        args = way if isinstance(tile[3], str) else (way, *tile[3][1:])
+    for tile, mode in zip(image.tile, modes):
+        args = mode if isinstance(tile[3], str) else (mode, *tile[3][1:])
         tiles.append(tile._replace(args=args) if hasattr(tile, "_replace") else (*tile[:3], args))
     image.tile = tiles
     image.load()
@@ -211,8 +211,8 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
             ("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})")
         )
     if n := sum(f.shape[0] != f.shape[1] for f in forms):
-        done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
-        notes.append(("scaled", f"{quantity(n, 'image')} not square, {done} (fit={fit})"))
+        treatment = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
+        notes.append(("scaled", f"{quantity(n, 'image')} not square, {treatment} (fit={fit})"))
     for depth, n in Counter(f.depth for f in forms).items():
         how = {
             "8 bit": "divided by 255",
@@ -243,14 +243,15 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits
     """
     notes: list[Note] = []
     for site in sorted({*sites}) if sites else [""]:
-        here = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
-        depths = Counter(f.depth for f in here)
+        site_forms = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
+        depths = Counter(f.depth for f in site_forms)
         if len(depths) < 2 or (bits < 16 and "float" not in depths):
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
-        at = f"{excerpt(site, 40)} has " if site else ""
+        subject = f"{excerpt(site, 40)} has " if site else ""
         text = (
-            f"{at}images of several kinds, {kinds}, and each is scaled by its own: what was stored otherwise"
+            f"{subject}images of several kinds, {kinds}, and each is scaled by its own: what was stored"
+            " otherwise"
             " is as much brighter"
         )
         notes.append(
@@ -268,11 +269,11 @@ def _is_transparent(image: Any) -> bool:
 
 def image_error(file: Path | str, error: Exception) -> DataError:
     """The error (E401) for an image file that Pillow cannot read."""
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if why.startswith("cannot identify"):  # and what follows is the file again
-        why = "it is none of a kind that is known, or cut off"
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if reason.startswith("cannot identify"):  # and what follows is the file again
+        reason = "it is none of a kind that is known, or cut off"
     return DataError(
-        "E401", f"{file} cannot be read as an image: {why}; save it again, as PNG, or take it away."
+        "E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG, or take it away."
     )
 
 
@@ -303,11 +304,11 @@ def _deep_pixels(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int)
 
 def _check_bits(values: np.ndarray, name: str, bits: int) -> np.ndarray:
     """Whole numbers of at most `bits` bits, int64. Raises DataError (E401) for larger ones."""
-    most = (1 << bits) - 1
-    if values.min() < 0 or values.max() > most:
-        read = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
-        read = read if bits == 16 else f"bits={bits} allows {most:,} at most"
-        raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {read}.")
+    largest = (1 << bits) - 1
+    if values.min() < 0 or values.max() > largest:
+        remedy = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
+        remedy = remedy if bits == 16 else f"bits={bits} allows {largest:,} at most"
+        raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {remedy}.")
     return values.astype(np.int64)
 
 

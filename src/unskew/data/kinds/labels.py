@@ -77,12 +77,12 @@ def read_labels(
     notes: list[Note] = []
     if _are_several(name, parts, ndim):
         y, *test = [part.astype(bool) for part in parts]
-        given = names or tuple(map(str, range(y.shape[1])))
+        columns = names or tuple(map(str, range(y.shape[1])))
         text = (
             f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has"
             f" {y.sum(1).mean():.2f}"
         )
-        return Labels(y, test[0] if test else y[:0], given, (("labels", text),))
+        return Labels(y, test[0] if test else y[:0], columns, (("labels", text),))
     width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
     parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
     if any(y.ndim > 1 for y in parts):
@@ -210,38 +210,41 @@ def _word_labels(
         texts = [np.array([cells.canonical(w) for w in y.tolist()], dtype=str) for y in texts]
         if len({w for y in texts for w in np.unique(y).tolist()}) < len(kinds):
             notes.append(("labels", SPELLINGS))
-    known = (
+    vocabulary = (
         classes if classes is not None else sort_classes({w for y in texts for w in np.unique(y).tolist()})
     )
-    place = {word: i for i, word in enumerate(known)}
+    place = {word: i for i, word in enumerate(vocabulary)}
     for y in texts:
         for row, word in enumerate(y.tolist()):
             if word.lower() in cells.MISSING and (classes is None or word not in classes):
-                written = f", only {excerpt(word)}" if word else ""
+                cell = f", only {excerpt(word)}" if word else ""
                 count = sum(w.lower() in cells.MISSING for w in y.tolist())
                 raise DataError(
                     "E404",
-                    f"{name}: sample {row} has no label{written} ({count:,} are missing); fill it in, or"
+                    f"{name}: sample {row} has no label{cell} ({count:,} are missing); fill it in, or"
                     " leave the sample out.",
                 )
             if word not in place:
-                near = suggestion(word, known)
+                hint = suggestion(word, vocabulary)
                 raise DataError(
                     "E404",
                     f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the"
-                    f" classes.{near}",
+                    f" classes.{hint}",
                 )
-    if len(known) > 50 and len(known) * 2 > sum(map(len, texts)):
+    if len(vocabulary) > 50 and len(vocabulary) * 2 > sum(map(len, texts)):
         raise DataError(
             "E404",
-            f"{name}: {len(known):,} different labels for {sum(map(len, texts)):,} samples, such as "
-            f"{excerpt(known[0], 40)}; is this the column of labels? Name another, or give classes.",
+            f"{name}: {len(vocabulary):,} different labels for {sum(map(len, texts)):,} samples, such as "
+            f"{excerpt(vocabulary[0], 40)}; is this the column of labels? Name another, or give classes.",
         )
     if classes is None:
         notes.append(
-            ("labels", f"labels that are words were numbered in this order: {abbreviate(list(known), 10)}")
+            (
+                "labels",
+                f"labels that are words were numbered in this order: {abbreviate(list(vocabulary), 10)}",
+            )
         )
-    return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(known)
+    return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(vocabulary)
 
 
 def sort_classes(words: set[str]) -> tuple[str, ...]:
@@ -313,9 +316,9 @@ def _note_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list
             continue
         absent = np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist()
         if absent:
-            what = "pixel" if y.ndim > 1 else "sample"
+            unit = "pixel" if y.ndim > 1 else "sample"
             notes.append(
-                ("labels", f"no {part} {what} of class {abbreviate([classes[c] for c in absent], 5)}")
+                ("labels", f"no {part} {unit} of class {abbreviate([classes[c] for c in absent], 5)}")
             )
 
 
@@ -330,8 +333,8 @@ def are_token_labels(y: Any, x: np.ndarray, classes: Sequence[str] | None) -> bo
     labels = array_of(y)
     if labels.dtype.kind not in "iu":
         return False
-    known = None if classes is None else len(classes)
-    return int(labels.max()) > 1 or int(labels.min()) < 0 or (known is not None and known != x.shape[1])
+    count = None if classes is None else len(classes)
+    return int(labels.max()) > 1 or int(labels.min()) < 0 or (count is not None and count != x.shape[1])
 
 
 def read_token_labels(
@@ -347,12 +350,12 @@ def read_token_labels(
     if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
         text = "the label of every place is the token at that place; give the token that follows"
         raise DataError("E404", f"{name}: {text}: x = ids[:, :-1] and y = ids[:, 1:].")
-    known, top = (
+    present, top = (
         np.unique(np.concatenate([y[y != NO_LABEL] for y in parts])),
         max(int(y.max()) for y in parts),
     )
-    if classes is None and top + 1 > MOST_GAPS * len(known):
-        text = f"only {len(known):,} different labels, but the largest is {top}"
+    if classes is None and top + 1 > MOST_GAPS * len(present):
+        text = f"only {len(present):,} different labels, but the largest is {top}"
         raise DataError("E404", f"{name}: {text}; give classes, such as the model's whole vocabulary.")
     names = tuple(map(str, range(top + 1) if classes is None else classes))
     left_out = sum(int((y == NO_LABEL).sum()) for y in parts)
@@ -393,18 +396,18 @@ def read_multilabels(name: str, ys: tuple[Any, Any], names: Sequence[str]) -> La
     name: name of the set. ys: labels of both parts, the second None without a test set. Raises DataError
     (E404) for anything but zeros and ones, and for another number of names.
     """
-    y, *rest = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
+    y, *test = [_multilabel_array(name, array_of(part), names) for part in ys if part is not None]
     lacking = [names[i] for i in np.flatnonzero(~y.any(axis=0)).tolist()]
     texts = [f"{len(names)} labels, of which a sample has {y.sum(1).mean():.2f} on average"]
     texts += [f"no training sample has the label '{n}'" for n in lacking]
     notes: tuple[Note, ...] = tuple(("labels", text) for text in texts)
-    return Labels(y, rest[0] if rest else y[:0], tuple(names), notes)
+    return Labels(y, test[0] if test else y[:0], tuple(names), notes)
 
 
 def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndarray:
     if y.ndim != 2 or y.shape[1] != len(names):
-        what = f"labels are {y.dtype} {list(y.shape)}, and {len(names)} are named ({', '.join(names[:5])})"
-        raise DataError("E404", f"{name}: {what}; give one column for each, [N, {len(names)}].")
+        fault = f"labels are {y.dtype} {list(y.shape)}, and {len(names)} are named ({', '.join(names[:5])})"
+        raise DataError("E404", f"{name}: {fault}; give one column for each, [N, {len(names)}].")
     if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
         row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
         text = f"label '{names[column]}' of sample {row} is {y[row, column]}"
@@ -421,15 +424,15 @@ def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Tar
     """
     if classes is not None:
         raise DataError("E403", f"{name}: classes name labels, and target a number; give one of them.")
-    y, *rest = [_target_numbers(name, array_of(part)) for part in ys if part is not None]
-    y_test = rest[0] if rest else y[:0]
+    y, *test = [_target_numbers(name, array_of(part)) for part in ys if part is not None]
+    y_test = test[0] if test else y[:0]
     check_targets(name, y, y_test)
-    wished = Target(target) if isinstance(target, str) else target
-    constants = "as given" if wished.given else "the mean and standard deviation of the training samples"
+    aim = Target(target) if isinstance(target, str) else target
+    constants = "as given" if aim.given else "the mean and standard deviation of the training samples"
     notes: list[Note] = [
-        ("labels", f"'{wished.name}' is predicted as a number; center and scale are {constants}")
+        ("labels", f"'{aim.name}' is predicted as a number; center and scale are {constants}")
     ]
-    return Labels(y, y_test, (wished.name,), tuple(notes), wished)
+    return Labels(y, y_test, (aim.name,), tuple(notes), aim)
 
 
 def _target_numbers(name: str, y: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
     share, place = _histogram_hump(counts)
     if (counts > 0).sum() < LEAST_GREYS or share > 0.5:
         return False
-    areas = _histogram([one[_inner_greys(one)] for one in masks])[
+    areas = _histogram([mask[_inner_greys(mask)] for mask in masks])[
         place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH
     ]
     return share <= 0.25 or areas.sum() <= CHANCE_SHARE * counts.sum()
@@ -86,13 +86,13 @@ def _histogram_hump(counts: np.ndarray) -> tuple[float, int]:
     """(the largest share of the greys in between that form a hump with valleys on both sides, the value at
     its top)."""
     smooth = np.convolve(counts, np.ones(SMOOTHING_WIDTH), mode="same")
-    total, share, at = max(1, counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()), 0.0, 128
+    total, share, top = max(1, counts[EDGE_GREYS : 256 - EDGE_GREYS].sum()), 0.0, 128
     for place in range(EDGE_GREYS + SMOOTHING_WIDTH // 2, 256 - EDGE_GREYS - SMOOTHING_WIDTH // 2):
         valley = max(smooth[EDGE_GREYS : place + 1].min(), smooth[place : 256 - EDGE_GREYS].min())
-        gathered = float(counts[place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH].sum() / total)
-        if smooth[place] > 3 * valley and gathered > share:
-            share, at = gathered, place
-    return share, at
+        mass = float(counts[place - SMOOTHING_WIDTH + 1 : place + SMOOTHING_WIDTH].sum() / total)
+        if smooth[place] > 3 * valley and mass > share:
+            share, top = mass, place
+    return share, top
 
 
 UNNAMED_CLASSES = 20
@@ -224,17 +224,17 @@ def _check_site(name: str, group: _SiteMasks, kind: str, origins: Sequence[MaskO
     file = group.example(top, origins) if kind in ("void", "unclear") else ""
     if kind == "void":
         below = group.values[:-1]
-        mixed = [(m == top).any((1, 2)) & ((m > 0) & (m < top)).any((1, 2)) for m in group.masks]
-        why = (
+        with_classes = [(m == top).any((1, 2)) & ((m > 0) & (m < top)).any((1, 2)) for m in group.masks]
+        reason = (
             "255 is often 'void', pixels to be left out, but here every pixel is scored; set it to a class,"
             " such as mask[mask == 255] = 0"
-            if any(one.any() for one in mixed)
+            if any(flags.any() for flags in with_classes)
             else "no mask has both; save all of them with class numbers, such as mask // 255"
         )
         raise DataError(
             "E404",
             f"{name}: masks{group.of_site} hold class numbers ({abbreviate(list(map(str, below)), 5)}) and"
-            f" 255 ({file}); {why}.",
+            f" 255 ({file}); {reason}.",
         )
     if kind == "unclear":
         values = group.values.tolist()
@@ -255,22 +255,22 @@ def _check_sites(
     name: str, groups: list[_SiteMasks], kinds: Sequence[str], origins: Sequence[MaskOrigin]
 ) -> None:
     """Raises DataError (E404) if the values of two sites cannot be matched."""
-    drawn = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
+    unnumbered = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
     numbers = [
         g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1
     ]
-    if not drawn:
+    if not unnumbered:
         return
-    first, others = drawn[0], (numbers or drawn)
-    other = next((g for g in others if g in numbers or _two_values(g) != _two_values(first)), None)
-    if other is not None:
-        both = [
+    first, others = unnumbered[0], (numbers or unnumbered)
+    conflict = next((g for g in others if g in numbers or _two_values(g) != _two_values(first)), None)
+    if conflict is not None:
+        texts = [
             f"masks{g.of_site} hold {_value_list(g.values)} ({g.example(int(g.values[-1]), origins)})"
-            for g in (other, first)
+            for g in (conflict, first)
         ]
         raise DataError(
             "E404",
-            f"{name}: {both[0]}, {both[1]}; which of these values mean the same is not to be seen. Save all"
+            f"{name}: {texts[0]}, {texts[1]}; which of these values mean the same is not to be seen. Save all"
             " masks with the numbers of their classes.",
         )
 
@@ -286,27 +286,27 @@ def _two_values(group: _SiteMasks) -> tuple[int, int]:
 def _value_notes(groups: list[_SiteMasks], kinds: Sequence[str]) -> list[Note]:
     """Notes on the conversion of values that are no class numbers, by site if sites differ."""
     notes: list[Note] = []
-    ways: dict[str, list[_SiteMasks]] = {}
+    rules: dict[str, list[_SiteMasks]] = {}
     for group, kind in zip(groups, kinds):
         if kind == "greys":
-            ways.setdefault("greys", []).append(group)
+            rules.setdefault("greys", []).append(group)
         elif len(group.values) and group.values[-1] > 0:
-            ways.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(
+            rules.setdefault(_value_list(group.values) if kind == "two values" else "numbers", []).append(
                 group
             )
-    for way, members in ways.items():
-        where = f" of {abbreviate([g.site for g in members], 5)}" if len(ways) > 1 else ""
-        if way == "greys":
+    for rule, members in rules.items():
+        sites = f" of {abbreviate([g.site for g in members], 5)}" if len(rules) > 1 else ""
+        if rule == "greys":
             masks = [m for g in members for m in g.masks]
             share = 100 * sum(((m > 0) & (m < 255)).sum() for m in masks) / sum(m.size for m in masks)
             text = (
                 f"were thresholded at 128: nearly black and white, but {share:.1f} % of the pixels are grey"
             )
-            notes.append(("labels", f"masks{where} {text}"))
-        elif way == "numbers" and len(ways) > 1:
-            notes.append(("labels", f"masks{where} hold class numbers, which were kept"))
-        elif way != "numbers" and (len(ways) > 1 or way != "0 and 255"):
-            notes.append(("labels", f"masks{where} hold {way}, read as background and foreground"))
+            notes.append(("labels", f"masks{sites} {text}"))
+        elif rule == "numbers" and len(rules) > 1:
+            notes.append(("labels", f"masks{sites} hold class numbers, which were kept"))
+        elif rule != "numbers" and (len(rules) > 1 or rule != "0 and 255"):
+            notes.append(("labels", f"masks{sites} hold {rule}, read as background and foreground"))
     return notes
 
 
@@ -387,10 +387,10 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise image_error(file, error) from error
     values = 255 - values if inverted else values
-    away = -PADDING if colours else 0  # what lies around an image becomes 0
-    whole = values.dtype.kind != "f"
-    plain = Image.fromarray(values.astype(np.int32 if whole else np.float32) + away)
-    small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - away
+    shift = -PADDING if colours else 0  # what lies around an image becomes 0
+    is_integer = values.dtype.kind != "f"
+    plain = Image.fromarray(values.astype(np.int32 if is_integer else np.float32) + shift)
+    small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - shift
     one_byte = values.dtype.itemsize == 1 and not colours
     return MaskFile(small.astype(np.uint8) if one_byte else small, original, colours, numbered, inverted)
 
@@ -413,31 +413,32 @@ def mask_classes(
     coloured = [(m, file) for m, file in zip(masks, files) if m.colours]
     if not coloured:
         return [m.values for m in masks], notes
-    shown = sorted({colour for m, _ in coloured for colour in m.colours.values()}, key=_brightness)
-    differ, in_order = _palette_difference(coloured), _is_ascending(coloured, shown)
-    by_number = len(shown) > 2 or in_order or sum(shown[0][:3]) > 0  # black is nobody's foreground
-    if not differ and all(m.numbered for m, _ in coloured) and by_number:
-        if len(shown) > 2 or not in_order:
+    colours = sorted({colour for m, _ in coloured for colour in m.colours.values()}, key=_brightness)
+    difference, in_order = _palette_difference(coloured), _is_ascending(coloured, colours)
+    by_number = len(colours) > 2 or in_order or sum(colours[0][:3]) > 0  # black is nobody's foreground
+    if not difference and all(m.numbered for m, _ in coloured) and by_number:
+        if len(colours) > 2 or not in_order:
             first = ", ".join(
                 f"{n} is {_colour_name(colour)}"
                 for n, colour in sorted(_palette_numbers(coloured).items())[:4]
             )
             notes.append(("labels", f"masks have a palette, whose numbers were read: {first}"))
         return [np.maximum(m.values, 0) if m.colours else m.values for m in masks], notes
-    if len(shown) > 2:
-        hold = f"hold {len(shown):,} colours, such as {abbreviate(list(map(_colour_name, shown)), 4)}"
-        why = (
-            differ or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
+    if len(colours) > 2:
+        hold = f"hold {len(colours):,} colours, such as {abbreviate(list(map(_colour_name, colours)), 4)}"
+        reason = (
+            difference
+            or f"masks in colour {hold} ({coloured[0][1]}), and nothing says which number a class has"
         )
-        raise DataError("E404", f"{name}: {why}; {REMEDY}.")
+        raise DataError("E404", f"{name}: {reason}; {REMEDY}.")
     number = {
-        colour: k if shown[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS)
-        for k, colour in enumerate(shown)
+        colour: k if colours[1:] else int(_brightness(colour) >= FOREGROUND_BRIGHTNESS)
+        for k, colour in enumerate(colours)
     }
-    what = " and ".join(
+    text = " and ".join(
         f"{_colour_name(colour)} is {'foreground' if k else 'background'}" for colour, k in number.items()
     )
-    notes.append(("labels", f"{quantity(len(coloured), 'mask')} in colour: {what}"))
+    notes.append(("labels", f"{quantity(len(coloured), 'mask')} in colour: {text}"))
     return [_recolour(m, number) if m.colours else m.values for m in masks], notes
 
 
@@ -470,43 +471,43 @@ def _file_numbers(file: Path, image: Any) -> tuple[np.ndarray, dict[int, Colour]
 
 
 def _colour_numbers(
-    seen_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
+    rgba_HW4: np.ndarray, grey_HW: np.ndarray, file: Path
 ) -> tuple[np.ndarray, dict[int, Colour], bool]:
     """`_file_numbers` for a file of colours: greys if they are grey, else numbers in no order. grey_HW:
     each pixel's brightness."""
-    clear_HW = seen_HW4[..., 3] == 0
-    seen_HW4 = np.where(clear_HW[..., None], 0, seen_HW4)
-    spread = int((seen_HW4[..., :3].max(2) - seen_HW4[..., :3].min(2)).max())
-    brightest, dark_HW = seen_HW4[..., :3].max(), (seen_HW4[..., :3].max(2) == 0) & ~clear_HW
-    apart = (clear_HW | (seen_HW4[..., 3] == OPAQUE)).all() and not (clear_HW.any() and dark_HW.any())
+    clear_HW = rgba_HW4[..., 3] == 0
+    rgba_HW4 = np.where(clear_HW[..., None], 0, rgba_HW4)
+    spread = int((rgba_HW4[..., :3].max(2) - rgba_HW4[..., :3].min(2)).max())
+    brightest, dark_HW = rgba_HW4[..., :3].max(), (rgba_HW4[..., :3].max(2) == 0) & ~clear_HW
+    apart = (clear_HW | (rgba_HW4[..., 3] == OPAQUE)).all() and not (clear_HW.any() and dark_HW.any())
     if apart and (not spread or (spread <= GREY_TOLERANCE and brightest >= GREY_BRIGHTNESS)):
         return np.where(clear_HW, 0, grey_HW).astype(grey_HW.dtype), {}, False
-    packed = (seen_HW4.astype(np.uint64) << np.array([48, 32, 16, 0], np.uint64)).sum(2, dtype=np.uint64)
-    colours_C, first, numbers = np.unique(packed, return_index=True, return_inverse=True)
+    codes = (rgba_HW4.astype(np.uint64) << np.array([48, 32, 16, 0], np.uint64)).sum(2, dtype=np.uint64)
+    colours_C, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
     if len(colours_C) > MOST_COLOURS:
         text = (
             f"{file} holds {len(colours_C):,} colours, as photographs and masks in colour that were saved"
             " with loss do"
         )
         raise DataError("E404", f"{text}; {REMEDY}. Or were images and masks swapped?")
-    colours = {n: _colour_of(seen) for n, seen in enumerate(seen_HW4.reshape(-1, 4)[first])}
-    return numbers.reshape(packed.shape), colours, False
+    colours = {n: _colour_of(pixel) for n, pixel in enumerate(rgba_HW4.reshape(-1, 4)[first])}
+    return numbers.reshape(codes.shape), colours, False
 
 
-def _colour_of(seen: np.ndarray) -> Colour:
-    red, green, blue, opaque = seen.tolist()
+def _colour_of(pixel: np.ndarray) -> Colour:
+    red, green, blue, opaque = pixel.tolist()
     return (red, green, blue, opaque) if opaque else (0, 0, 0, 0)
 
 
 def _palette_difference(coloured: Sequence[tuple[MaskFile, Path]]) -> str:
     """A description of two files' palettes with different colours for one number; "" if there are none."""
-    stands: dict[int, tuple[Colour, Path]] = {}
+    first_uses: dict[int, tuple[Colour, Path]] = {}
     for m, file in coloured:
         for number, colour in m.colours.items() if m.numbered else ():
-            first, at = stands.setdefault(number, (colour, file))
+            first, first_file = first_uses.setdefault(number, (colour, file))
             if first != colour:
                 return (
-                    f"number {number} is {_colour_name(first)} in the palette of {at} and"
+                    f"number {number} is {_colour_name(first)} in the palette of {first_file} and"
                     f" {_colour_name(colour)} in that of {file}"
                 )
     return ""
@@ -516,13 +517,15 @@ def _palette_numbers(coloured: Sequence[tuple[MaskFile, Path]]) -> dict[int, Col
     return {number: colour for m, _ in coloured for number, colour in m.colours.items()}
 
 
-def _is_ascending(coloured: Sequence[tuple[MaskFile, Path]], shown: Sequence[Colour]) -> bool:
+def _is_ascending(coloured: Sequence[tuple[MaskFile, Path]], colours: Sequence[Colour]) -> bool:
     """Whether the darker of two colours has the lower number; for a single colour, whether its number is
     0."""
     numbers = sorted(
-        _palette_numbers(coloured), key=lambda number: shown.index(_palette_numbers(coloured)[number])
+        _palette_numbers(coloured), key=lambda number: colours.index(_palette_numbers(coloured)[number])
     )
-    return numbers == sorted(numbers) and len(numbers) == len(shown) and (len(shown) > 1 or numbers == [0])
+    return (
+        numbers == sorted(numbers) and len(numbers) == len(colours) and (len(colours) > 1 or numbers == [0])
+    )
 
 
 def _recolour(m: MaskFile, number: Mapping[Colour, int]) -> np.ndarray:

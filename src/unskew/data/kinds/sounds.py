@@ -175,24 +175,28 @@ def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> 
         common = math.gcd(rate, format.rate)
         wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
     size = waveform_length(format)
-    kept = np.pad(wave, (0, max(0, size - len(wave))))[:size]
-    pixels = log_mel(kept, format.rate, mels=MELS, window=format.window)
+    clip = np.pad(wave, (0, max(0, size - len(wave))))[:size]
+    pixels = log_mel(clip, format.rate, mels=MELS, window=format.window)
     return pixels, AudioInfo(seconds, rate, not pixels.any())
 
 
 def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
     """Notes on sounds that are longer than others, of other rates, or silent."""
     notes: list[Note] = [("scaled", f"sounds became {format}")]
-    if n := sum(one.seconds > format.seconds + 1 / format.rate for one in sounds):
-        longest = f"{'up to ' if n > 1 else ''}{max(one.seconds for one in sounds):.4g} s long"
+    if n := sum(sound.seconds > format.seconds + 1 / format.rate for sound in sounds):
+        longest = f"{'up to ' if n > 1 else ''}{max(sound.seconds for sound in sounds):.4g} s long"
         notes.append(
             ("left out", f"what comes after {format.seconds:g} s of {quantity(n, 'sound')}, {longest}")
         )
-    if others := Counter(one.rate for one in sounds if one.rate != format.rate):
-        rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in others.most_common()], 4)
-        low = "; those of a lower rate have nothing in the upper bands" if min(others) < format.rate else ""
+    if other_rates := Counter(sound.rate for sound in sounds if sound.rate != format.rate):
+        rates = abbreviate([f"{n:,} of {rate:,} Hz" for rate, n in other_rates.most_common()], 4)
+        low = (
+            "; those of a lower rate have nothing in the upper bands"
+            if min(other_rates) < format.rate
+            else ""
+        )
         notes.append(("note", f"sounds of other rates were resampled to {format.rate:,} Hz: {rates}{low}"))
-    if n := sum(one.silent for one in sounds):
+    if n := sum(sound.silent for sound in sounds):
         notes.append(("note", f"{quantity(n, 'sound')} without anything to hear"))
     return notes
 
@@ -232,9 +236,10 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
             )  # what is there would be taken for all of it
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        why = str(error).partition(". ")[0].rstrip(".")
+        reason = str(error).partition(". ")[0].rstrip(".")
         text = (
-            f"{name} cannot be read as a .wav file: {why}; save it again, as PCM of 16 bits, or take it away"
+            f"{name} cannot be read as a .wav file: {reason}; save it again, as PCM of 16 bits, or take it"
+            " away"
         )
         raise DataError("E401", f"{text}.") from error
     if not LOWEST_HZ <= rate <= HIGHEST_HZ:

@@ -71,8 +71,8 @@ class TableForm(RowForm):
         }
         return encode_as(Sheet(self.table.name, values, RowNames(self.table, begin)), self.used)
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
-        return held[rows]
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+        return unpacked[rows]
 
 
 class ListForm(RowForm):
@@ -104,12 +104,12 @@ class ListForm(RowForm):
         values = self.table.convert_part(lists_of, array, begin)
         if values is None or values.shape[1:] != self.inner:
             row = next((i for i in range(len(array)) if self._differs(array, i)), 0)
-            one = lists_of(array.slice(row, 1))
-            what = "lacks a value" if one is None else f"is {list(one.shape[1:])}"
+            odd = lists_of(array.slice(row, 1))
+            fault = "lacks a value" if odd is None else f"is {list(odd.shape[1:])}"
             raise DataError(
                 "E403",
                 f"{self.table.name}: column '{self.columns[0]}' is {list(self.inner)} in"
-                f" {self.table.where(0)} and {what} in {self.table.where(begin + row)}; cut or pad lists to"
+                f" {self.table.where(0)} and {fault} in {self.table.where(begin + row)}; cut or pad lists to"
                 " one shape.",
             )
         return values
@@ -118,9 +118,9 @@ class ListForm(RowForm):
         values = lists_of(array.slice(row, 1))
         return values is None or values.shape[1:] != self.inner
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            x = self.channels_first(held[rows]).astype(np.float32)
+            x = self.channels_first(unpacked[rows]).astype(np.float32)
         return x if self.full is None else x / np.float32(self.full)
 
     def channels_first(self, x: np.ndarray) -> np.ndarray:
@@ -147,20 +147,20 @@ class FileForm(RowForm):
     def unpack(self, columns: dict[str, Any], begin: int) -> np.ndarray:
         return self.table.convert_part(files_of, columns[self.columns[0]], begin)
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         x = np.empty((len(rows), *self.shape), np.float32)
         for place, row in enumerate(rows.tolist()):
-            content: Any = held[row]
+            content: Any = unpacked[row]
             x[place], _ = self.decode_row(content, begin + row)
         return x
 
     def decode_row(self, content: bytes | None, row: int) -> tuple[np.ndarray, Any]:
         """The sample in a file, and what else was noticed about it. row: row of the table. Raises
         DataError (E401) for a row without a file."""
-        where = self.table.where(row)
+        place = self.table.where(row)
         if content is None:
-            raise DataError("E401", f"{where} holds no file of its own in column '{self.columns[0]}'.")
-        return self.decode(io.BytesIO(content), f"{where[0].upper()}{where[1:]}")
+            raise DataError("E401", f"{place} holds no file of its own in column '{self.columns[0]}'.")
+        return self.decode(io.BytesIO(content), f"{place[0].upper()}{place[1:]}")
 
 
 class _SampleSink:
@@ -175,14 +175,14 @@ class _SampleSink:
 
     def put(self, begin: int, x: np.ndarray) -> None:
         """Samples [n, ...] from this row on."""
-        here = slice(begin, begin + len(x))
+        rows = slice(begin, begin + len(x))
         if self.scratch is None:
             assert self.x is not None
-            self.x[here] = x
+            self.x[rows] = x
             return
         self.scratch.put(begin, x)
         flat = x.reshape(len(x), -1)
-        self.crc[here], self.low_high[:, here] = checksums(x), (flat.min(1), flat.max(1))
+        self.crc[rows], self.low_high[:, rows] = checksums(x), (flat.min(1), flat.max(1))
 
     def samples(self, notes: list[Note]) -> np.ndarray:
         """All samples in memory, or as rows on disk, with a note."""
@@ -205,10 +205,10 @@ def read_samples(
     in_memory: whether to keep them in memory; None decides by their size. Raises the DataError of `form`.
     """
     source = RowGroups(table, form)
-    taken = _SampleSink(source, in_memory)
-    for begin, held in source.unpacked_pieces():
-        taken.put(begin, form.samples(held, np.arange(len(held)), begin))
-    return taken.samples(notes)
+    sink = _SampleSink(source, in_memory)
+    for begin, unpacked in source.unpacked_pieces():
+        sink.put(begin, form.samples(unpacked, np.arange(len(unpacked)), begin))
+    return sink.samples(notes)
 
 
 def read_files(
@@ -217,15 +217,15 @@ def read_files(
     """(the samples of files, what else was noticed about each). Raises DataError (E401), with all files
     that cannot be read."""
     source = RowGroups(table, form)
-    taken = _SampleSink(source, in_memory)
+    sink = _SampleSink(source, in_memory)
 
-    def look(row: int) -> Any:
-        sample, seen = form.decode_row(source.row(row), row)
-        taken.put(row, sample[None])
-        return seen
+    def decode(row: int) -> Any:
+        sample, info = form.decode_row(source.row(row), row)
+        sink.put(row, sample[None])
+        return info
 
-    seen = read_each(RowNames(table), look)
-    return taken.samples(notes), seen
+    infos = read_each(RowNames(table), decode)
+    return sink.samples(notes), infos
 
 
 @dataclass
@@ -271,15 +271,15 @@ def encode_table(
 
     def judge(column: str) -> Encoding:
         if column in extents:
-            whole, train = extents[column]
-            suspect = names_rows(column) or whole.counts(rows[0]) or train.counts(rows[1])
-            if whole.plain and not suspect:
+            every, training = extents[column]
+            suspect = names_rows(column) or every.counts(rows[0]) or training.counts(rows[1])
+            if every.plain and not suspect:
                 return Encoding([])
         return encode_column(sheet, column, columns[column])[0]
 
     readable = [c for c in columns if table.columns[c].kind in ("number", "text", "value")]
-    if others := [c for c in columns if c not in readable]:
-        notes.append(("left out", f"column '{others[0]}' of {table.columns[others[0]].form}"))
+    if unreadable := [c for c in columns if c not in readable]:
+        notes.append(("left out", f"column '{unreadable[0]}' of {table.columns[unreadable[0]].form}"))
     used = encodings_of(sheet, readable, judge, notes)
     return read_samples(table, TableForm(table, used), notes), used
 
@@ -291,10 +291,10 @@ def _column_extents(
     extents = {name: (ColumnExtent(), ColumnExtent()) for name in names}
     for begin, batch in table.batches(names) if names else ():
         train = None if test is None else ~test[begin : begin + batch.num_rows]
-        for name, (whole, trained) in extents.items():
+        for name, (every, training) in extents.items():
             values = table.convert_part(values_of, batch.column(table.columns[name].name), begin)
-            whole.add(values)
-            trained.add(values if train is None else values[train])
+            every.add(values)
+            training.add(values if train is None else values[train])
     return extents
 
 
@@ -343,12 +343,12 @@ def read_file_column(
     in_memory: whether to keep them in memory; None decides by their size. Raises DataError (E401), with all
     files that cannot be read.
     """
-    x, seen = read_files(table, file_form(table, column, into), notes, in_memory)
+    x, infos = read_files(table, file_form(table, column, into), notes, in_memory)
     if into["kind"] == "images":
-        notes += size_notes(seen, into["size"], into["fit"], into["bits"])
-        notes += depth_warnings(seen, None, into["bits"])
+        notes += size_notes(infos, into["size"], into["fit"], into["bits"])
+        notes += depth_warnings(infos, None, into["bits"])
     else:
-        notes += sound_notes(seen, SoundFormat(into["rate"], into["seconds"], into["window"]))
+        notes += sound_notes(infos, SoundFormat(into["rate"], into["seconds"], into["window"]))
     return x
 
 
@@ -369,8 +369,8 @@ def _sound_format(table: ShardTable, column: str) -> SoundFormat:
 
 def _decode_sound(file: io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
     """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
-    pixels, what = read_sound(file, format, name)
-    return pixels[None], what
+    pixels, info = read_sound(file, format, name)
+    return pixels[None], info
 
 
 def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
@@ -384,7 +384,9 @@ def raw_lists(table: ShardTable, column: str, layout: AxisOrder) -> np.ndarray:
             f"column '{column}' would take {float32_bytes(len(table), form.shape) / 2**30:,.1f} GiB of memory"
         )
         raise DataError("E414", f"{table.name}: {text}; give fewer rows at once.")
-    return np.concatenate([form.channels_first(held) for _, held in RowGroups(table, form).unpacked_pieces()])
+    return np.concatenate(
+        [form.channels_first(unpacked) for _, unpacked in RowGroups(table, form).unpacked_pieces()]
+    )
 
 
 def raw_inputs(
@@ -451,10 +453,10 @@ def _input_shape(
 
 def _number_column(table: ShardTable, column: str) -> np.ndarray:
     """A column of numbers. Raises DataError (E405) for missing ones."""
-    values = table.whole(column)
+    values = table.whole_column(column)
     if (missing := cells.missing(values)).any():
-        where = table.where(int(np.argmax(missing)))
+        place = table.where(int(np.argmax(missing)))
         raise DataError(
-            "E405", f"{table.name}: column '{column}' has no value in {where}; fill it or leave the row out."
+            "E405", f"{table.name}: column '{column}' has no value in {place}; fill it or leave the row out."
         )
     return values

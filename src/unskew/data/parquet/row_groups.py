@@ -50,7 +50,7 @@ class RowForm:
         """Unpacked rows, [n, ...]. columns: Arrow arrays by name. begin: number of the first row."""
         raise NotImplementedError
 
-    def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
+    def samples(self, unpacked: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         """The samples float32 [len(rows), *shape] at these positions of unpacked rows. begin: number of
         the first unpacked row."""
         raise NotImplementedError
@@ -64,8 +64,8 @@ class RowGroups(Source):
         self.table, self.form, self.name, self.source_dtype = table, form, table.name, form.source_dtype
         self.shape, self.read_size = (len(table), *form.shape), int(READ_SHARE * usable_memory())
         self.checked, self.most = False, int(CACHE_SHARE * usable_memory())
-        if (taken := max(form.row_bytes, float32_bytes(1, form.shape))) > self.most:
-            text = f"a row takes {taken:,} bytes, and at most {self.most:,} are read at once"
+        if (size := max(form.row_bytes, float32_bytes(1, form.shape))) > self.most:
+            text = f"a row takes {size:,} bytes, and at most {self.most:,} are read at once"
             raise DataError("E414", f"{table.name}: {text}; write smaller samples.")
         rows = max(1, PIECE_BYTES // max(1, form.row_bytes))
         self.at_once = min(form.at_once, rows)
@@ -75,13 +75,13 @@ class RowGroups(Source):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._held_bytes = 0
+        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._cached_bytes = 0
         self._batches: Iterator[Any] = iter(())
-        self._next, self._rest = -1, list[np.ndarray]()
+        self._next, self._surplus = -1, list[np.ndarray]()
 
     def __getstate__(self) -> dict[str, Any]:
-        private = ("_lock", "_held", "_held_bytes", "_batches", "_next", "_rest")
+        private = ("_lock", "_cache", "_cached_bytes", "_batches", "_next", "_surplus")
         return {name: value for name, value in vars(self).items() if name not in private}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -98,13 +98,13 @@ class RowGroups(Source):
             for number in sorted({int(self.pieces[piece, 1]) for piece in parts}):
                 self.table.shards[number].check()
             for piece in sorted(
-                parts, key=lambda piece: piece not in self._held
+                parts, key=lambda piece: piece not in self._cache
             ):  # stable: the others in the order of the files
                 x[parts[piece]] = self._samples(piece, rows[parts[piece]])
         wrong = np.flatnonzero(checksums(x) != self.survey.crc[rows])
         if len(wrong):
-            where = self.table.where(int(rows[wrong[0]]))
-            text = f"{where} is another than when it was checked"
+            place = self.table.where(int(rows[wrong[0]]))
+            text = f"{place} is another than when it was checked"
             raise DataError(
                 "E413", f"{text}; leave data alone while they are trained on, and start the run again."
             )
@@ -118,8 +118,8 @@ class RowGroups(Source):
     def clear_cache(self) -> None:
         """Empty the cache."""
         with self._lock:
-            self._held.clear()
-            self._held_bytes = 0
+            self._cache.clear()
+            self._cached_bytes = 0
 
     def unpacked_pieces(self) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first row, unpacked rows) of all pieces, in order."""
@@ -145,21 +145,21 @@ class RowGroups(Source):
 
     def _piece(self, piece: int) -> np.ndarray:
         """The unpacked rows of a piece."""
-        if piece in self._held:
-            self._held.move_to_end(piece)
-            return self._held[piece]
+        if piece in self._cache:
+            self._cache.move_to_end(piece)
+            return self._cache[piece]
         try:
-            same = self._next >= 0 and (self.pieces[self._next, 1:] == self.pieces[piece, 1:]).all()
-            if not same or self._next > piece:
+            same_group = self._next >= 0 and (self.pieces[self._next, 1:] == self.pieces[piece, 1:]).all()
+            if not same_group or self._next > piece:
                 self._open(piece)
             while self._next < piece:
                 self._advance(skip=True)
-            held = self._advance(skip=False)
+            unpacked = self._advance(skip=False)
         except BaseException:
             self._next = -1
             raise
-        self._keep(piece, held)
-        return held
+        self._keep(piece, unpacked)
+        return unpacked
 
     def _open(self, piece: int) -> None:
         """Begin to read at the first piece of this piece's row group."""
@@ -168,29 +168,29 @@ class RowGroups(Source):
         while first and (self.pieces[first - 1, 1:] == (number, group)).all():
             first -= 1
         raw = [self.table.columns[name].name for name in self.form.columns]
-        self._batches, self._rest = self.table.shards[number].batches(group, raw, self.at_once), []
+        self._batches, self._surplus = self.table.shards[number].batches(group, raw, self.at_once), []
         self._next = first
 
     def _advance(self, skip: bool) -> np.ndarray:
         """The rows of the next piece, or nothing if it is skipped; after the last piece of a row group its
         end is checked."""
-        piece, parts, taken = self._next, list[np.ndarray](), 0
+        piece, parts, size = self._next, list[np.ndarray](), 0
         begin, end = int(self.pieces[piece, 0]), int(self.ends[piece])
         while begin < end:
-            batch = None if self._rest else next(self._batches)
+            batch = None if self._surplus else next(self._batches)
             if skip and batch is not None and batch.num_rows <= end - begin:
                 begin += batch.num_rows
                 continue
-            part = self._rest.pop() if batch is None else self._unpack(batch, begin)
+            part = self._surplus.pop() if batch is None else self._unpack(batch, begin)
             if len(part) > end - begin:
-                self._rest.append(part[end - begin :])
+                self._surplus.append(part[end - begin :])
                 part = part[: end - begin]
             parts.append(part)
-            begin, taken = begin + len(part), taken + _piece_bytes(part)
-            if taken > self.most:
-                where = self.table.where(int(self.pieces[piece, 0]))
+            begin, size = begin + len(part), size + _piece_bytes(part)
+            if size > self.most:
+                place = self.table.where(int(self.pieces[piece, 0]))
                 text = (
-                    f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {where} on unpack to"
+                    f"the {int(self.ends[piece] - self.pieces[piece, 0]):,} rows from {place} on unpack to"
                     " more than"
                 )
                 raise DataError("E414", f"{text} {self.most:,} bytes; write smaller ones.")
@@ -206,12 +206,12 @@ class RowGroups(Source):
         columns = {name: batch.column(self.table.columns[name].name) for name in self.form.columns}
         return self.form.unpack(columns, begin)
 
-    def _keep(self, piece: int, held: np.ndarray) -> None:
+    def _keep(self, piece: int, unpacked: np.ndarray) -> None:
         """Cache a piece, and drop those that were not used for longest."""
-        self._held[piece] = held
-        self._held_bytes += _piece_bytes(held)
-        while self._held_bytes > self.most and len(self._held) > 1:
-            self._held_bytes -= _piece_bytes(self._held.popitem(last=False)[1])
+        self._cache[piece] = unpacked
+        self._cached_bytes += _piece_bytes(unpacked)
+        while self._cached_bytes > self.most and len(self._cache) > 1:
+            self._cached_bytes -= _piece_bytes(self._cache.popitem(last=False)[1])
 
 
 def _pieces(table: ShardTable, rows: int) -> np.ndarray:
@@ -220,14 +220,14 @@ def _pieces(table: ShardTable, rows: int) -> np.ndarray:
     Pieces have `rows` rows, or fewer at the end of a row group.
     """
     parts, first = [np.zeros((0, 3), np.int64)], 0
-    for number, one in enumerate(table.shards):
-        for group, count in enumerate(one.groups):
+    for number, shard in enumerate(table.shards):
+        for group, count in enumerate(shard.groups):
             begins = np.arange(first, first + count, rows)
             parts.append(np.stack([begins, np.full_like(begins, number), np.full_like(begins, group)], 1))
             first += count
     return np.concatenate(parts)
 
 
-def _piece_bytes(held: np.ndarray) -> int:
+def _piece_bytes(unpacked: np.ndarray) -> int:
     """The size of unpacked rows, in bytes."""
-    return sum(len(content or b"") for content in held) if held.dtype.kind == "O" else held.nbytes
+    return sum(len(content or b"") for content in unpacked) if unpacked.dtype.kind == "O" else unpacked.nbytes

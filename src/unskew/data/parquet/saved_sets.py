@@ -89,47 +89,49 @@ class BatchMessage:
 def read_messages(file: BinaryIO) -> tuple[bytes, list[BatchMessage]]:
     """(the message with the schema, the messages with rows) of a file. Raises StreamError."""
     end, schema, batches = os.fstat(file.fileno()).st_size, b"", list[BatchMessage]()
-    at = 0
+    position = 0
     while True:
-        head = _read_bytes(file, at, 8)
+        head = _read_bytes(file, position, 8)
         mark, length = struct.unpack("<II", head)
         if mark != MESSAGE_MARK:
             raise StreamError(
-                "is no Arrow stream" if not at else "holds something else where its next rows should begin"
+                "is no Arrow stream"
+                if not position
+                else "holds something else where its next rows should begin"
             )
         if not length:
             break
-        if length > LARGEST_METADATA or at + 8 + length > end:
+        if length > LARGEST_METADATA or position + 8 + length > end:
             raise StreamError("is cut off or damaged: it does not hold what it announces")
-        metadata = _read_bytes(file, at + 8, length)
+        metadata = _read_bytes(file, position + 8, length)
         try:
             kind, size, rows, buffers = _parse_message(metadata)
         except (struct.error, IndexError, OverflowError) as error:
             raise StreamError("is damaged: a description of its rows cannot be read") from error
-        body = at + 8 + length
+        body = position + 8 + length
         if size < 0 or body + size > end:
             raise StreamError("is cut off or damaged: it does not hold what it announces")
-        if kind != (BATCH_KIND if at else SCHEMA_KIND):
-            what = (
+        if kind != (BATCH_KIND if position else SCHEMA_KIND):
+            fault = (
                 "its words are listed apart (dictionaries)"
-                if kind == 2 and at
+                if kind == 2 and position
                 else "its schema does not come first"
             )
-            raise StreamError(f"is not as Datasets saves it: {what}")
+            raise StreamError(f"is not as Datasets saves it: {fault}")
         if kind == SCHEMA_KIND:
             schema = head + metadata
         else:
-            if rows < 0 or any(where < 0 or count < 0 or where + count > size for where, count in buffers):
+            if rows < 0 or any(begin < 0 or count < 0 or begin + count > size for begin, count in buffers):
                 raise StreamError("is damaged: it places values outside of itself")
-            batches.append(BatchMessage(at, body, 8 + length + size, rows, buffers))
-        at = body + size
+            batches.append(BatchMessage(position, body, 8 + length + size, rows, buffers))
+        position = body + size
     if not schema:
         raise StreamError("is no Arrow stream")
     return schema, batches
 
 
-def _read_bytes(file: BinaryIO, at: int, count: int) -> bytes:
-    file.seek(at)
+def _read_bytes(file: BinaryIO, position: int, count: int) -> bytes:
+    file.seek(position)
     content = file.read(count)
     if len(content) < count:
         raise StreamError("is cut off: the mark at its end is missing")
@@ -146,47 +148,47 @@ def _parse_message(metadata: bytes) -> tuple[int, int, int, tuple[tuple[int, int
     batch = _field_target(metadata, root, 2)
     if _field_place(metadata, batch, 3):
         raise StreamError("holds compressed values, as Datasets saves none; save it again")
-    listed = _field_target(metadata, batch, 2)
-    count = _unpack_number("<I", metadata, listed)
+    vector = _field_target(metadata, batch, 2)
+    count = _unpack_number("<I", metadata, vector)
     if count > len(metadata) // 16:
         raise StreamError("is damaged: a description of its rows cannot be read")
-    numbers = struct.unpack_from(f"<{2 * count}q", metadata, listed + 4)
+    numbers = struct.unpack_from(f"<{2 * count}q", metadata, vector + 4)
     return kind, size, _field_value("<q", metadata, batch, 0), tuple(zip(numbers[::2], numbers[1::2]))
 
 
-def _unpack_number(form: str, content: bytes, at: int) -> int:
-    if at < 0:
-        raise IndexError(at)
-    return int(struct.unpack_from(form, content, at)[0])
+def _unpack_number(form: str, content: bytes, position: int) -> int:
+    if position < 0:
+        raise IndexError(position)
+    return int(struct.unpack_from(form, content, position)[0])
 
 
 def _field_place(content: bytes, table: int, field: int) -> int:
     """The position of a field of a flatbuffer's table, 0 if it is absent."""
     fields = table - _unpack_number("<i", content, table)
-    held = (_unpack_number("<H", content, fields) - 4) // 2
-    offset = _unpack_number("<H", content, fields + 4 + 2 * field) if field < held else 0
+    count = (_unpack_number("<H", content, fields) - 4) // 2
+    offset = _unpack_number("<H", content, fields + 4 + 2 * field) if field < count else 0
     return table + offset if offset else 0
 
 
 def _field_value(form: str, content: bytes, table: int, field: int) -> int:
     """A number in a table, 0 if it is absent."""
-    at = _field_place(content, table, field)
-    return _unpack_number(form, content, at) if at else 0
+    place = _field_place(content, table, field)
+    return _unpack_number(form, content, place) if place else 0
 
 
 def _field_target(content: bytes, table: int, field: int) -> int:
     """The position to which a field points."""
-    at = _field_place(content, table, field)
-    if not at:
+    place = _field_place(content, table, field)
+    if not place:
         raise IndexError(field)
-    return at + _unpack_number("<I", content, at)
+    return place + _unpack_number("<I", content, place)
 
 
 def buffers_of(types: Sequence[Any]) -> Iterator[range]:
     """The buffers of each column. types: Arrow types of the columns, in order. Raises StreamError."""
     begin = 0
-    for one in types:
-        count = _buffer_count(one)
+    for kind in types:
+        count = _buffer_count(kind)
         yield range(begin, begin + count)
         begin += count
 
@@ -211,18 +213,18 @@ class ArrowShard(Shard):
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
         """The batches of rows, as `Shard.batches` returns them; the buffers of a batch are in memory at
         once."""
-        ipc, one = _pyarrow_ipc(self.path), self.frames[group]
+        ipc, message = _pyarrow_ipc(self.path), self.frames[group]
         try:
             schema = ipc.read_schema(_arrow_buffer(self.schema))
             columns = list(buffers_of(schema.types))
-            needed = [one.buffers[i] for name in names for i in columns[self.places[name]]]
-            self._check_room(group, sum(count for _, count in needed))
-            batch = ipc.read_record_batch(ipc.read_message(self._part(one, needed)), schema)
+            buffers = [message.buffers[i] for name in names for i in columns[self.places[name]]]
+            self._check_memory(group, sum(count for _, count in buffers))
+            batch = ipc.read_record_batch(ipc.read_message(self._read_message(message, buffers)), schema)
             arrays = [batch.column(self.places[name]) for name in names]
             for array in arrays:
                 array.validate(full=True)
             arrays = [getattr(array, "storage", array) for array in arrays]
-            chosen = importlib.import_module("pyarrow").RecordBatch.from_arrays(arrays, list(names))
+            record = importlib.import_module("pyarrow").RecordBatch.from_arrays(arrays, list(names))
         except DataError:
             raise
         except StreamError as error:
@@ -230,37 +232,38 @@ class ArrowShard(Shard):
         except Exception as error:  # pyarrow raises many kinds of error for damaged files
             self.check()
             raise arrow_error(self.path, error) from error
-        if chosen.num_rows != one.rows:
+        if record.num_rows != message.rows:
             text = (
-                f"holds {chosen.num_rows:,} rows in batch {group}, and announces {one.rows:,}; save it again"
+                f"holds {record.num_rows:,} rows in batch {group}, and announces {message.rows:,}; save it"
+                " again"
             )
             raise DataError("E401", f"{self.path} {text}.")
-        for begin in range(0, one.rows, at_once):
-            yield chosen.slice(begin, at_once)
+        for begin in range(0, message.rows, at_once):
+            yield record.slice(begin, at_once)
         self.check()
 
-    def _check_room(self, group: int, taken: int) -> None:
-        if taken > MEMORY_SHARE * usable_memory():
-            text = f"batch {group} of {self.path} takes {taken:,} bytes, which must be in memory at once"
+    def _check_memory(self, group: int, size: int) -> None:
+        if size > MEMORY_SHARE * usable_memory():
+            text = f"batch {group} of {self.path} takes {size:,} bytes, which must be in memory at once"
             raise DataError(
                 "E414", f"{text}; save the set with smaller batches (writer_batch_size in Datasets)."
             )
 
-    def _part(self, one: BatchMessage, needed: Sequence[tuple[int, int]]) -> Any:
+    def _read_message(self, message: BatchMessage, buffers: Sequence[tuple[int, int]]) -> Any:
         """A message that is zero except for its metadata and these buffers."""
-        memory = mmap.mmap(-1, one.bytes)  # what is not written to takes no memory
-        with open(self.path, "rb", buffering=0) as file, memoryview(memory) as whole:
-            begin = one.body - one.at
-            for where, count in ((0, begin), *((begin + where, count) for where, count in needed)):
-                file.seek(one.at + where)
-                done = 0
-                while done < count:
-                    with whole[where + done : where + count] as part:
-                        got = file.readinto(part)
-                    if not got:
+        memory = mmap.mmap(-1, message.bytes)  # what is not written to takes no memory
+        with open(self.path, "rb", buffering=0) as file, memoryview(memory) as target:
+            begin = message.body - message.at
+            for start, count in ((0, begin), *((begin + start, count) for start, count in buffers)):
+                file.seek(message.at + start)
+                position = 0
+                while position < count:
+                    with target[start + position : start + count] as part:
+                        length = file.readinto(part)
+                    if not length:
                         self.check()
                         raise StreamError("is cut off")
-                    done += got
+                    position += length
         return importlib.import_module("pyarrow").py_buffer(memory)
 
 
@@ -278,7 +281,7 @@ def read_stream(path: Path) -> ArrowShard:
     stamp = file_stamp(path)
     try:
         with open(path, "rb") as file:
-            content, listed = read_messages(file)
+            content, messages = read_messages(file)
         schema = ipc.read_schema(_arrow_buffer(content))
         columns, fields = list(buffers_of(schema.types)), [column_of(one) for one in schema]
         notes = schema.metadata or {}
@@ -287,21 +290,21 @@ def read_stream(path: Path) -> ArrowShard:
     except Exception as error:  # as above
         raise arrow_error(path, error) from error
     needs = columns[-1].stop if columns else 0
-    if any(len(one.buffers) != needs for one in listed):
+    if any(len(one.buffers) != needs for one in messages):
         raise DataError("E401", f"{path} is damaged: some rows have other columns than its schema says.")
     names = [one.name for one in fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    size = sum(one.bytes for one in listed)
+    size = sum(one.bytes for one in messages)
     return ArrowShard(
         path,
         stamp,
-        tuple(one.rows for one in listed),
+        tuple(one.rows for one in messages),
         {one.name: one for one in fields},
         size,
         class_names(notes),
         None,
-        tuple(listed),
+        tuple(messages),
         content,
         {name: i for i, name in enumerate(names)},
     )
@@ -309,8 +312,8 @@ def read_stream(path: Path) -> ArrowShard:
 
 def arrow_error(path: Path, error: Exception) -> DataError:
     """The error for a damaged file."""
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as Arrow: {excerpt(why, 200)[1:-1]}.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as Arrow: {excerpt(reason, 200)[1:-1]}.")
 
 
 def _arrow_buffer(content: bytes) -> Any:
@@ -370,9 +373,9 @@ def read_saved_table(path: Path, split: str) -> ShardTable:
         return join_shards(path, _arrow_files(path), (), ())
     splits = _check_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
     train, test = _choose_splits(path, splits, split)
-    rest = [one for one in splits if one not in (train, test)]
-    more = tuple(f"split '{excerpt(one, 40)[1:-1]}'" for one in rest)
-    return join_shards(path, _arrow_files(path / train), _arrow_files(path / test) if test else (), more)
+    unused = [name for name in splits if name not in (train, test)]
+    omissions = tuple(f"split '{excerpt(name, 40)[1:-1]}'" for name in unused)
+    return join_shards(path, _arrow_files(path / train), _arrow_files(path / test) if test else (), omissions)
 
 
 def _choose_splits(path: Path, splits: list[str], split: str) -> tuple[str, str]:
@@ -382,7 +385,7 @@ def _choose_splits(path: Path, splits: list[str], split: str) -> tuple[str, str]
     if split or len(splits) == 1:
         return split or splits[0], ""
     parts = {
-        part: [one for one in splits if PART_NAMES.get(one.lower()) == part] for part in ("train", "test")
+        part: [name for name in splits if PART_NAMES.get(name.lower()) == part] for part in ("train", "test")
     }
     if len(parts["train"]) != 1 or len(parts["test"]) > 1:
         text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
@@ -400,10 +403,10 @@ def _arrow_files(folder: Path) -> list[Shard]:
             " version of Datasets.",
         )
     _check_features(folder, _read_json(folder / FACTS_FILE).get("features"))
-    listed = state.get("_data_files")
+    entries = state.get("_data_files")
     files = (
-        [one.get("filename") if isinstance(one, Mapping) else None for one in listed]
-        if isinstance(listed, list)
+        [entry.get("filename") if isinstance(entry, Mapping) else None for entry in entries]
+        if isinstance(entries, list)
         else []
     )
     names = _check_names(files, folder / STATE_FILE)
@@ -428,10 +431,10 @@ def _check_features(folder: Path, features: Any) -> None:
             raise DataError("E403", f"{text}; remove the column, and save the set again.")
 
 
-def _check_names(given: Any, where: Path) -> list[str]:
+def _check_names(entries: Any, source: Path) -> list[str]:
     """Names of entries of a folder. Raises DataError (E401) for anything else, such as a path that leads
     out of it."""
-    names: list[Any] = given if isinstance(given, list) and given else [None]
+    names: list[Any] = entries if isinstance(entries, list) and entries else [None]
     for name in names:
         if (
             not isinstance(name, str)
@@ -439,14 +442,14 @@ def _check_names(given: Any, where: Path) -> list[str]:
             or {*"/\\\0"} & {*name}
             or Path(name).is_absolute()
         ):
-            what = (
+            fault = (
                 "lists nothing"
                 if name is None
                 else f"lists {excerpt(name, 60)}, which is no name in this folder"
             )
-            raise DataError("E401", f"{where} {what}; save the set again.")
-        if (where.parent / name).is_symlink():
-            raise DataError("E401", f"{where.parent / name} is a link; copy what it leads to.")
+            raise DataError("E401", f"{source} {fault}; save the set again.")
+        if (source.parent / name).is_symlink():
+            raise DataError("E401", f"{source.parent / name} is a link; copy what it leads to.")
     return names
 
 

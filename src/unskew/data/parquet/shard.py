@@ -119,9 +119,9 @@ def files_of(array: Any) -> np.ndarray:
     return _objects(array.field("bytes").to_pylist())
 
 
-def _objects(listed: list[Any]) -> np.ndarray:
-    values = np.empty(len(listed), object)
-    values[:] = listed
+def _objects(items: list[Any]) -> np.ndarray:
+    values = np.empty(len(items), object)
+    values[:] = items
     return values
 
 
@@ -160,11 +160,13 @@ class Shard:
     def check(self) -> None:
         """Raises DataError (E413) if the file has changed."""
         try:
-            now = file_stamp(self.path)
+            stamp = file_stamp(self.path)
         except DataError as error:
-            raise self._altered("is gone" if not self.path.exists() else "can no longer be read") from error
-        if now != self.stamp:
-            raise self._altered("has changed since it was checked")
+            raise self._change_error(
+                "is gone" if not self.path.exists() else "can no longer be read"
+            ) from error
+        if stamp != self.stamp:
+            raise self._change_error("has changed since it was checked")
 
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
         """The rows of a row group in order, in Arrow batches; `column(name)` returns a column of one.
@@ -206,10 +208,10 @@ class Shard:
                 f" {self.groups[group]:,}; write it again.",
             )
 
-    def _altered(self, what: str) -> DataError:
+    def _change_error(self, change: str) -> DataError:
         return DataError(
             "E413",
-            f"{self.path} {what}; leave data alone while they are trained on, and start the run again.",
+            f"{self.path} {change}; leave data alone while they are trained on, and start the run again.",
         )
 
 
@@ -245,10 +247,10 @@ def read_shard(path: Path) -> Shard:
 def file_stamp(path: Path) -> tuple[int, int]:
     """Size of a file and time of its last change. Raises DataError (E401) for a file without access."""
     try:
-        now = path.stat()
+        status = path.stat()
     except OSError as error:
         raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
-    return now.st_size, now.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _pyarrow_parquet(path: Path) -> Any:
@@ -261,19 +263,21 @@ def _pyarrow_parquet(path: Path) -> Any:
 
 
 def _parquet_error(path: Path, error: Exception) -> DataError:
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as Parquet: {excerpt(why, 200)[1:-1]}.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as Parquet: {excerpt(reason, 200)[1:-1]}.")
 
 
 def class_names(notes: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """The class names in a schema's metadata, by column; {} if there are none."""
     try:
         features = json.loads(notes[b"huggingface"])["info"]["features"].items()
-        named = {str(column): one.get("names") for column, one in features if isinstance(one, dict)}
+        lists = {
+            str(column): feature.get("names") for column, feature in features if isinstance(feature, dict)
+        }
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return {}
     return {
         column: tuple(names)
-        for column, names in named.items()
+        for column, names in lists.items()
         if isinstance(names, list) and names and all(isinstance(name, str) for name in names)
     }

@@ -48,18 +48,18 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
     if path.is_file():
         return {"train": files}
     root = path if path.is_dir() else path.parent
-    named = {file: _part_of(file.relative_to(root)) for file in files}
-    if not any(named.values()):
+    uses = {file: _part_of(file.relative_to(root)) for file in files}
+    if not any(uses.values()):
         return {"train": files}
-    if lacking := next((file for file, part in named.items() if not part), None):
-        other = next(file for file, part in named.items() if part)
+    if lacking := next((file for file, part in uses.items() if not part), None):
+        example = next(file for file, part in uses.items() if part)
         raise DataError(
             "E403",
-            f"{other} names what its rows are for, and {lacking} does not; begin every name with train or"
+            f"{example} names what its rows are for, and {lacking} does not; begin every name with train or"
             " test, or none.",
         )
     _check_one_set(root, files)
-    parts = {part: [file for file in files if named[file] == part] for part in ("train", "test", "val")}
+    parts = {part: [file for file in files if uses[file] == part] for part in ("train", "test", "val")}
     if not parts["train"]:
         raise DataError("E403", f"{root} holds no training rows; begin the name of a file with train.")
     return {part: several for part, several in parts.items() if several}
@@ -67,13 +67,13 @@ def files_by_part(path: Path) -> dict[str, list[Path]]:
 
 def holds_parquet(path: Path) -> bool:
     """Whether a folder holds Parquet files, and neither images, sounds nor volumes."""
-    there = False
+    has_parquet = False
     for _, _, names in os.walk(path):
         endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
         if endings & (IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS):
             return False
-        there = there or PARQUET_ENDING in endings
-    return there
+        has_parquet = has_parquet or PARQUET_ENDING in endings
+    return has_parquet
 
 
 def is_pattern(text: str) -> bool:
@@ -97,11 +97,11 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _matching_files(pattern: Path) -> Iterator[Path]:
     """The files of one folder that match a pattern; hidden files only if the pattern has their prefix."""
-    beside = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
+    hidden = () if pattern.name.startswith(HIDDEN_PREFIXES) else HIDDEN_PREFIXES
     return (
         file
         for file in pattern.parent.glob(pattern.name)
-        if file.is_file() and not file.name.startswith(beside)
+        if file.is_file() and not file.name.startswith(hidden)
     )
 
 
@@ -117,8 +117,8 @@ def _check_duplicates(files: list[Path]) -> None:
     """Raises DataError (E403) for one file with two names, such as two snapshots of the hub's cache."""
     real: dict[str, Path] = {}
     for file in files:
-        if (other := real.setdefault(os.path.realpath(file), file)) is not file:
-            raise DataError("E403", f"{other} and {file} are one file; name the folder that holds each once.")
+        if (first := real.setdefault(os.path.realpath(file), file)) is not file:
+            raise DataError("E403", f"{first} and {file} are one file; name the folder that holds each once.")
 
 
 def _check_one_set(root: Path, files: list[Path]) -> None:
@@ -173,7 +173,7 @@ class ShardTable:
     @cached_property
     def starts(self) -> np.ndarray:
         """The number of the first row of each file, and N at the end, int64 [files + 1]."""
-        return np.cumsum([0, *(sum(one.groups) for one in self.shards)])
+        return np.cumsum([0, *(sum(shard.groups) for shard in self.shards)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -185,21 +185,21 @@ class ShardTable:
     def classes(self, column: str) -> tuple[str, ...] | None:
         """The class names of a column, if its files have them."""
         name = self.columns[column].name
-        return next((one.classes[name] for one in self.shards if name in one.classes), None)
+        return next((shard.classes[name] for shard in self.shards if name in shard.classes), None)
 
     @property
     def row_bytes(self) -> int:
         """Approximate size of an unpacked row, from the footers."""
-        return max(1, sum(one.size for one in self.shards) // max(1, len(self)))
+        return max(1, sum(shard.size for shard in self.shards) // max(1, len(self)))
 
-    def heavy(self, column: str) -> bool:
+    def is_heavy(self, column: str) -> bool:
         """Whether the words of a column take too much memory for a whole column."""
-        if self.columns[column].kind != "text" or sum(one.size for one in self.shards) <= _words_limit():
+        if self.columns[column].kind != "text" or sum(shard.size for shard in self.shards) <= _words_limit():
             return False
-        taken = 0
+        size = 0
         for _, batch in self.batches([column]):
-            taken += int(batch.nbytes)
-            if taken > _words_limit():
+            size += int(batch.nbytes)
+            if size > _words_limit():
                 return True
         return False
 
@@ -212,9 +212,9 @@ class ShardTable:
         """(number of the first row, an Arrow batch of rows) of these columns, in order."""
         begin = 0
         raw = [self.columns[name].name for name in names]
-        for one in self.shards:
-            for group in range(len(one.groups)):
-                for batch in one.batches(group, raw, at_once):
+        for shard in self.shards:
+            for group in range(len(shard.groups)):
+                for batch in shard.batches(group, raw, at_once):
                     yield begin, batch
                     begin += batch.num_rows
 
@@ -226,21 +226,21 @@ class ShardTable:
         try:
             return convert(array)
         except Exception as error:  # whatever pyarrow and NumPy raise on damaged values
-            why = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
+            reason = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
             text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
-            raise DataError("E401", f"{text}: {why}.") from error
+            raise DataError("E401", f"{text}: {reason}.") from error
 
-    def whole(self, column: str) -> np.ndarray:
+    def whole_column(self, column: str) -> np.ndarray:
         """All values of a column, [N], numbers as int64 or float64. Raises DataError (E414) for words that
         take too much memory."""
-        parts, taken, raw = list[np.ndarray](), 0, self.columns[column].name
+        parts, size, raw = list[np.ndarray](), 0, self.columns[column].name
         for begin, batch in self.batches([column]):
-            taken += int(batch.nbytes)
-            if taken > _words_limit():
+            size += int(batch.nbytes)
+            if size > _words_limit():
                 raise DataError(
                     "E414",
                     f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and"
-                    f" takes more than {taken - int(batch.nbytes):,} bytes; leave it out, or write less"
+                    f" takes more than {size - int(batch.nbytes):,} bytes; leave it out, or write less"
                     " into it.",
                 )
             parts.append(widen(self.convert_part(values_of, batch.column(raw), begin)))
@@ -259,7 +259,7 @@ class LazyColumns(Mapping[str, np.ndarray]):
         if name not in self.names:
             raise KeyError(name)
         if self._last[0] != name:
-            self._last = (name, self.table.whole(name))
+            self._last = (name, self.table.whole_column(name))
         return self._last[1]
 
     def __iter__(self) -> Iterator[str]:
@@ -291,21 +291,23 @@ def read_table(path: Path) -> ShardTable:
     for more rows than memory holds numbers for.
     """
     parts = files_by_part(path)
-    more = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    omissions = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
     folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
     if folders:
-        more += (f"what names of folders say, such as {folders[0]}: write it into a column",)
-    known = {part: [read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
-    return join_shards(path, known["train"], known.get("test", ()), more)
+        omissions += (f"what names of folders say, such as {folders[0]}: write it into a column",)
+    shards = {part: [read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
+    return join_shards(path, shards["train"], shards.get("test", ()), omissions)
 
 
 def join_shards(
-    path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]
+    path: Path, train: Sequence[Shard], test: Sequence[Shard], omissions: tuple[str, ...]
 ) -> ShardTable:
-    """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as
-    `read_table` does."""
+    """Files at a path as one table. omissions: descriptions of what is left out.
+
+    Raises DataError, E403 and E414, as `read_table` does.
+    """
     shards = (*train, *test)
-    rows = sum(sum(one.groups) for one in shards)
+    rows = sum(sum(shard.groups) for shard in shards)
     if rows * ROW_OVERHEAD > MEMORY_SHARE * usable_memory():
         text = (
             f"declares {rows:,} rows, whose labels alone do not fit into the {usable_memory():,} bytes of"
@@ -313,7 +315,9 @@ def join_shards(
         )
         raise DataError("E414", f"{path} {text}; take fewer rows.")
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
-    return ShardTable(name, shards, sum(sum(one.groups) for one in train), (*_further_columns(shards), *more))
+    return ShardTable(
+        name, shards, sum(sum(shard.groups) for shard in train), (*_further_columns(shards), *omissions)
+    )
 
 
 def _check_exact(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
@@ -352,36 +356,36 @@ def _word_array(values: np.ndarray) -> np.ndarray:
 def _further_columns(shards: Sequence[Shard]) -> tuple[str, ...]:
     """Columns that the first file lacks, in words. Raises DataError (E403) for a column that a file lacks,
     or has with another type or other classes."""
-    first, more = shards[0], list[str]()
-    for one in shards[1:]:
+    first, omissions = shards[0], list[str]()
+    for shard in shards[1:]:
         for name, column in first.columns.items():
-            other = one.columns.get(name)
-            if other is None:
+            match = shard.columns.get(name)
+            if match is None:
                 raise DataError(
-                    "E403", f"{one.path} has no column {excerpt(name, 40)}, which {first.path} has."
+                    "E403", f"{shard.path} has no column {excerpt(name, 40)}, which {first.path} has."
                 )
-            if other.kind != column.kind or (
-                column.kind == "list" and _number_type(other) != _number_type(column)
+            if match.kind != column.kind or (
+                column.kind == "list" and _number_type(match) != _number_type(column)
             ):
                 forms = (
-                    f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(other.form, 40)[1:-1]} in"
-                    f" {one.path}"
+                    f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(match.form, 40)[1:-1]} in"
+                    f" {shard.path}"
                 )
                 raise DataError(
                     "E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files."
                 )
-        for name, classes in one.classes.items():
+        for name, classes in shard.classes.items():
             if classes != first.classes.get(name, classes):
                 text = (
-                    f"{first.path} and {one.path} number the classes of column {excerpt(name, 40)}"
+                    f"{first.path} and {shard.path} number the classes of column {excerpt(name, 40)}"
                     " differently"
                 )
                 raise DataError(
                     "E403", f"{text}; write one list of names into all files, and the numbers that fit it."
                 )
-        if extra := [name for name in one.columns if name not in first.columns]:
-            more.append(f"column {excerpt(extra[0], 40)}, which only {one.path.name} has")
-    return tuple(dict.fromkeys(more))
+        if extra := [name for name in shard.columns if name not in first.columns]:
+            omissions.append(f"column {excerpt(extra[0], 40)}, which only {shard.path.name} has")
+    return tuple(dict.fromkeys(omissions))
 
 
 def _number_type(column: Column) -> str:

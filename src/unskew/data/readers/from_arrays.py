@@ -69,23 +69,23 @@ def arrays(
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
-    given, inputs, done = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
+    samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
     y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
     layout = "channels first" if inputs else layout  # each input has been looked at
-    if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
-        check_axes(name, given[0], masks=True)
-    places = [token_input(part, inputs, y) for part in given] if inputs else given
+    if layout == "auto" and np.shape(y) == samples[0].shape and samples[0].ndim == 3:
+        check_axes(name, samples[0], masks=True)
+    places = [token_input(part, inputs, y) for part in samples] if inputs else samples
     labels = _read_labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
     if layout == "auto":
-        for part in given:
+        for part in samples:
             check_axes(name, part, masks=labels.y.ndim == 3)
-    x, *rest = [scale_samples(part, name) for part in given]
+    x, *tests = [scale_samples(part, name) for part in samples]
     y, facts = labels.y, number_columns(name, columns, test_columns)
-    came = "" if inputs else str(given[0].dtype.newbyteorder("="))
-    intake = _intake_of(came, (*notes, *done, *_scaling_notes(given)), labels)
-    if rest:
-        intake = intake.with_notes(*_duplicate_notes(x, rest[0]), *_scale_notes(x, rest[0], inputs))
-        parts = (x, y, rest[0], labels.y_test)
+    dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
+    intake = _intake_of(dtype, (*notes, *pack_notes, *_scaling_notes(samples)), labels)
+    if tests:
+        intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
+        parts = (x, y, tests[0], labels.y_test)
         return Dataset(
             name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs
         )
@@ -140,41 +140,44 @@ def _read_labels(
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
         return read_labels(name, ys, xs[0].ndim, classes, origins)
-    named = label_names(target if isinstance(target, str) else target.name)
-    if len(named) > 1 and np.ndim(ys[0]) == 2:
-        return read_multilabels(name, ys, named)
+    names = label_names(target if isinstance(target, str) else target.name)
+    if len(names) > 1 and np.ndim(ys[0]) == 2:
+        return read_multilabels(name, ys, names)
     return read_targets(name, ys, classes, target)
 
 
-def _hold_out(whole: Dataset, share: float) -> Dataset:
+def _hold_out(dataset: Dataset, share: float) -> Dataset:
     """The set with a share of it as test set, unless the share is 0.
 
     Identical images stay on one side; other identical samples get a note.
     """
     if not share:
-        return whole
-    _check_copy(whole.name, whole.x)
-    site = site_column_in(whole.columns)
-    if whole.x.ndim == 2 and not (whole.layout and any(len(each.shape) > 1 for each in whole.layout.inputs)):
-        divided = with_test_set(whole, share, site)
-        return divided.with_notes(*_duplicate_notes(divided.x, divided.x_test))
-    same = first_duplicates(whole.x)
-    whole = whole.with_notes(*_label_conflict_note(whole.y, same))
-    divided = with_test_set(whole, share, site, same)
-    copies, notes = int((same != np.arange(len(same))).sum()), _duplicate_notes(divided.x, divided.x_test)
+        return dataset
+    _check_copy(dataset.name, dataset.x)
+    site = site_column_in(dataset.columns)
+    if dataset.x.ndim == 2 and not (
+        dataset.layout and any(len(item.shape) > 1 for item in dataset.layout.inputs)
+    ):
+        split = with_test_set(dataset, share, site)
+        return split.with_notes(*_duplicate_notes(split.x, split.x_test))
+    first = first_duplicates(dataset.x)
+    dataset = dataset.with_notes(*_label_conflict_note(dataset.y, first))
+    split = with_test_set(dataset, share, site, first)
+    copies, notes = int((first != np.arange(len(first))).sum()), _duplicate_notes(split.x, split.x_test)
     if copies and not notes:
         text = (
-            f"{quantity(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the"
+            f"{quantity(copies, 'sample')} of {len(first):,} identical to another; they are on one side of"
+            " the"
             " test split"
         )
-        return divided.with_notes(("note", text))
-    return divided.with_notes(*notes)
+        return split.with_notes(("note", text))
+    return split.with_notes(*notes)
 
 
-def _label_conflict_note(y: np.ndarray, same: np.ndarray) -> list[Note]:
-    """A note on identical samples of different classes. same: for each sample, the first equal one, int64
+def _label_conflict_note(y: np.ndarray, first: np.ndarray) -> list[Note]:
+    """A note on identical samples of different classes. first: for each sample, the first equal one, int64
     [N]."""
-    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[same]).sum())):
+    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[first]).sum())):
         return []
     return [
         ("note", f"{quantity(wrong, 'sample')} identical to one of another class: which of both is right?")
@@ -244,10 +247,10 @@ def _scale_notes(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> li
     """The notes of `_scale_note`, one for each float input."""
     if inputs is None:
         return _scale_note(x, x_test)
-    floats = [i for i, each in enumerate(inputs.inputs) if each.kind == "float32"]
-    two = _evenly_spaced(x), _evenly_spaced(x_test)
-    columns = ((inputs.inputs[i].name, *(inputs.column(part, i) for part in two)) for i in floats)
-    return [note for name, *both in columns for note in prefix_notes(f"input {name}", _scale_note(*both))]
+    floats = [i for i, item in enumerate(inputs.inputs) if item.kind == "float32"]
+    pair = _evenly_spaced(x), _evenly_spaced(x_test)
+    columns = ((inputs.inputs[i].name, *(inputs.column(part, i) for part in pair)) for i in floats)
+    return [note for name, *parts in columns for note in prefix_notes(f"input {name}", _scale_note(*parts))]
 
 
 def _scale_note(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
@@ -285,17 +288,18 @@ def sample_parts(
     inputs are neither one each nor one for every place of one input; and the errors of `sample_array` and
     `pack`.
     """
-    given = [part for part in (train, test) if part[0] is not None]
-    several = [are_inputs(*part) for part in given]
+    parts = [part for part in (train, test) if part[0] is not None]
+    several = [are_inputs(*part) for part in parts]
     if not any(several):
-        return [sample_array(x, name) for x, _ in given], None, ()
+        return [sample_array(x, name) for x, _ in parts], None, ()
     if not all(several):
-        one, other = ("several inputs", "one") if several[0] else ("one input", "several")
+        train_form, test_form = ("several inputs", "one") if several[0] else ("one input", "several")
         raise DataError(
-            "E403", f"{name}: training samples have {one} and test samples {other}; give both alike."
+            "E403",
+            f"{name}: training samples have {train_form} and test samples {test_form}; give both alike.",
         )
-    rows = [pack(x, label, as_is) for (x, _), label in zip(given, (name, f"{name}, test samples"))]
-    for _, y in given:
+    rows = [pack(x, label, as_is) for (x, _), label in zip(parts, (name, f"{name}, test samples"))]
+    for _, y in parts:
         check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
         text = layout_difference(rows[0].layout, rows[-1].layout)
@@ -327,7 +331,7 @@ def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:
     NaN if only another kind of input has that many places; [N, 0] if none has.
     """
     places = y.shape[1] if y.ndim == 2 else 0
-    for i, each in enumerate(layout.inputs):
-        if each.shape == (places,) and each.kind == "int64":
+    for i, item in enumerate(layout.inputs):
+        if item.shape == (places,) and item.kind == "int64":
             return layout.column(x, i)
     return np.full((len(x), places if places in layout.lengths else 0), np.nan, np.float32)

@@ -102,38 +102,38 @@ def decode_files(
     if fits_memory(len(files), shape):
         x = np.empty((len(files), *shape), np.float32)
 
-        def keep(i: int) -> S:
-            x[i], seen = decode(files[i])
-            return seen
+        def decode_to_memory(i: int) -> S:
+            x[i], info = decode(files[i])
+            return info
 
-        return x, read_each(files, keep)
+        return x, read_each(files, decode_to_memory)
     stamps: list[Stamp] = [(0, 0)] * len(files)
     scratch = ScratchFile((len(files), *shape))
     crc, low_high = np.empty(len(files), np.uint32), np.empty((2, len(files)), np.float32)
 
-    def look(i: int) -> S:
+    def decode_to_disk(i: int) -> S:
         stamps[i] = _file_stamp(files[i])
-        sample, seen = decode(files[i])
+        sample, info = decode(files[i])
         scratch.put(i, sample[None])
         crc[i], low_high[:, i] = checksums(sample[None])[0], (sample.min(), sample.max())
-        return seen
+        return info
 
-    seen = read_each(files, look)
+    infos = read_each(files, decode_to_disk)
     notes.append(streaming_note(len(files), shape, scratch.place_text("decoded")))
-    return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), seen
+    return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), infos
 
 
 def _file_stamp(file: Path) -> Stamp:
     try:
-        now = file.stat()
+        status = file.stat()
     except OSError as error:
         raise DataError("E401", f"{file} cannot be read: {error.strerror}.") from error
-    return now.st_size, now.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
-def _changed_error(file: Path, what: str) -> DataError:
+def _changed_error(file: Path, change: str) -> DataError:
     return DataError(
-        "E413", f"{file} {what}; leave data alone while they are trained on, and start the run again."
+        "E413", f"{file} {change}; leave data alone while they are trained on, and start the run again."
     )
 
 
@@ -187,14 +187,14 @@ def folder(
         return _read_masks(tree, size, fit, bits)
     tree, files = _one_kind(tree)
     sounds = files[0].kind in SOUND_ENDINGS
-    beside = _further_inputs(tree, "sound" if sounds else "image", x)
-    listing = find_listing(tree, files, [label, site, *label_names(target), *beside])
+    inputs = _further_inputs(tree, "sound" if sounds else "image", x)
+    listing = find_listing(tree, files, [label, site, *label_names(target), *inputs])
     if listing is None:
         _check_columns(tree, columns, "no CSV below it lists its files")
-        ordered = files_by_class(tree, files)
+        labelled = files_by_class(tree, files)
     else:
-        ordered = read_listing(listing, (label, site), aim, beside)
-    return _read_sounds(tree, ordered) if sounds else _read_images(tree, ordered, size, fit, bits)
+        labelled = read_listing(listing, (label, site), aim, inputs)
+    return _read_sounds(tree, labelled) if sounds else _read_images(tree, labelled, size, fit, bits)
 
 
 def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
@@ -209,10 +209,10 @@ def _one_kind(tree: FolderTree) -> tuple[FolderTree, Sequence[File]]:
     return tree, sounds or tree.files
 
 
-def _check_columns(tree: FolderTree, columns: Mapping[str, str], why: str) -> None:
+def _check_columns(tree: FolderTree, columns: Mapping[str, str], reason: str) -> None:
     """Raises DataError (E409) if columns are named in a folder that has no table."""
     for setting, name in columns.items():
-        raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {why}; leave it out.")
+        raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {reason}; leave it out.")
 
 
 def _further_inputs(tree: FolderTree, file: str, x: str) -> tuple[str, ...]:
@@ -231,13 +231,13 @@ def _left_out_notes(tree: FolderTree) -> str:
     return "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
 
 
-def _read_images(tree: FolderTree, ordered: LabelledFiles, size: int, fit: Fit, bits: int) -> Dataset:
+def _read_images(tree: FolderTree, labelled: LabelledFiles, size: int, fit: Fit, bits: int) -> Dataset:
     streamed: list[Note] = []
-    x, forms = _decode_images(tree, [f.path for f in ordered.files], size, fit, bits, streamed)
-    notes = (*tree.notes, *ordered.notes, *size_notes(forms, size, fit, bits), *streamed)
-    notes += tuple(depth_warnings(forms, ordered.sites, bits))
+    x, forms = _decode_images(tree, [f.path for f in labelled.files], size, fit, bits, streamed)
+    notes = (*tree.notes, *labelled.notes, *size_notes(forms, size, fit, bits), *streamed)
+    notes += tuple(depth_warnings(forms, labelled.sites, bits))
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
-    return _with_form(_dataset_of(tree, ordered, x, notes), form, ordered)
+    return _with_form(_dataset_of(tree, labelled, x, notes), form, labelled)
 
 
 def _decode_images(
@@ -249,10 +249,10 @@ def _decode_images(
     )
 
 
-def _read_sounds(tree: FolderTree, ordered: LabelledFiles) -> Dataset:
+def _read_sounds(tree: FolderTree, labelled: LabelledFiles) -> Dataset:
     """Log-mel spectrograms, in the format of the training files, so that test files cannot change it."""
-    format = format_of([f.path for f in ordered.files if f.part == "train"])
-    files = [f.path for f in ordered.files]
+    format = format_of([f.path for f in labelled.files if f.part == "train"])
+    files = [f.path for f in labelled.files]
     streamed: list[Note] = []
     x, sounds = decode_files(
         tree.root.name,
@@ -262,25 +262,25 @@ def _read_sounds(tree: FolderTree, ordered: LabelledFiles) -> Dataset:
         streamed,
     )
     scaled = sound_notes(sounds, format)
-    if not ordered.beside:  # each of several inputs is judged by itself
+    if not labelled.beside:  # each of several inputs is judged by itself
         scaled.append(("scaled", "spectrograms were standardised"))
-    dataset = _dataset_of(tree, ordered, x, (*tree.notes, *ordered.notes, *scaled, *streamed))
-    dataset = dataset if ordered.beside else dataset.with_constants()
-    return _with_form(dataset, {"kind": "sounds", **asdict(format)}, ordered)
+    dataset = _dataset_of(tree, labelled, x, (*tree.notes, *labelled.notes, *scaled, *streamed))
+    dataset = dataset if labelled.beside else dataset.with_constants()
+    return _with_form(dataset, {"kind": "sounds", **asdict(format)}, labelled)
 
 
 def _decode_sound(file: Path, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
     """The spectrogram of a file with a channel axis, [1, 64, T], and the file's properties."""
-    pixels, what = read_sound(file, format)
-    return pixels[None], what
+    pixels, info = read_sound(file, format)
+    return pixels[None], info
 
 
 def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
-    paired, left_out = pair_masks(tree)
-    images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
+    pairs, left_out = pair_masks(tree)
+    images, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     streamed: list[Note] = []
     x, forms = _decode_images(tree, images, size, fit, bits, streamed)
-    masks = read_each(drawn, lambda i: read_mask(drawn[i], size, fit, forms[i]))
+    masks = read_each(mask_files, lambda i: read_mask(mask_files[i], size, fit, forms[i]))
     notes = [
         *tree.notes,
         *empty_folder_notes(tree),
@@ -295,55 +295,57 @@ def _read_masks(tree: FolderTree, size: int, fit: Fit, bits: int) -> Dataset:
         notes.append(
             (
                 "scaled",
-                f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})",
+                f"{quantity(len(smaller), 'mask')} of another size than the image ({sizes}, {mask_files[i]})",
             )
         )
-    sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
+    sites = tuple(p.site for p in pairs) if any(p.site for p in pairs) else None
     notes += depth_warnings(forms, sites, bits)
-    values, seen = mask_classes(masks, drawn, tree.root.name)
-    notes += seen
-    origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
+    values, colour_notes = mask_classes(masks, mask_files, tree.root.name)
+    notes += colour_notes
+    origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
-    ordered = LabelledFiles(tuple(p.image for p in paired), classes, y, sites)
-    dataset = _dataset_of(tree, ordered, x, notes)
-    return _with_form(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, ordered)
+    labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites)
+    dataset = _dataset_of(tree, labelled, x, notes)
+    return _with_form(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, labelled)
 
 
-def _with_form(dataset: Dataset, form: Mapping[str, Any], ordered: LabelledFiles) -> Dataset:
+def _with_form(dataset: Dataset, form: Mapping[str, Any], labelled: LabelledFiles) -> Dataset:
     """The set with a record of how its files, and the columns next to them, became samples."""
-    if ordered.used:
-        form = {**form, "beside": [[column, kinds] for column, kinds in ordered.used.items()]}
+    if labelled.used:
+        form = {**form, "beside": [[column, kinds] for column, kinds in labelled.used.items()]}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
-def _dataset_of(tree: FolderTree, ordered: LabelledFiles, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
+def _dataset_of(tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
     """The set of these samples, with the test part that folders or the table name."""
-    test = np.array([f.part == "test" for f in ordered.files], dtype=bool)
+    test = np.array([f.part == "test" for f in labelled.files], dtype=bool)
     train = ~test
     if not train.any():
         raise DataError("E409", f"{tree.root} holds no training files.")
-    columns = {**ordered.facts, **({} if ordered.sites is None else {"site": np.array(ordered.sites)})}
-    given: Any = x
-    if ordered.beside:
-        given = {"sound" if ordered.files[0].kind in SOUND_ENDINGS else "image": x, **ordered.beside}
-    y = ordered.labels
-    parts = (_select(given, train), y[train], _select(given, test), y[test]) if test.any() else (given, y)
+    columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
+    samples: Any = x
+    if labelled.beside:
+        samples = {"sound" if labelled.files[0].kind in SOUND_ENDINGS else "image": x, **labelled.beside}
+    y = labelled.labels
+    parts = (
+        (_select(samples, train), y[train], _select(samples, test), y[test]) if test.any() else (samples, y)
+    )
     return arrays(
         *parts,
-        classes=ordered.classes or None,
+        classes=labelled.classes or None,
         columns={n: v[train] for n, v in columns.items()},
         test_columns={n: v[test] for n, v in columns.items()} if test.any() else None,
         name=tree.root.resolve().name,
         notes=notes,
         layout="channels first",
-        target=ordered.target,
+        target=labelled.target,
     )
 
 
-def _select(given: Any, rows: np.ndarray) -> Any:
+def _select(samples: Any, rows: np.ndarray) -> Any:
     """The samples, of one or of several inputs, at these rows, bool [N]."""
     return (
-        {name: select_samples(x, rows) for name, x in given.items()}
-        if isinstance(given, dict)
-        else select_samples(given, rows)
+        {name: select_samples(x, rows) for name, x in samples.items()}
+        if isinstance(samples, dict)
+        else select_samples(samples, rows)
     )

@@ -43,9 +43,9 @@ class ItemRows(Source):
     to reading.
     """
 
-    def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], like: np.ndarray):
-        self.name, self.shape, self.kind, self.give = name, (count, *like.shape), like.dtype, give
-        bits = depth_of(like.dtype) if like.ndim > 1 else None
+    def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], first: np.ndarray):
+        self.name, self.shape, self.kind, self.give = name, (count, *first.shape), first.dtype, give
+        bits = depth_of(first.dtype) if first.ndim > 1 else None
         self.full = (1 << bits) - 1 if bits else None
         self._one_at_a_time = threading.Lock()
         low_high = np.empty((2, count), np.float32)
@@ -97,18 +97,18 @@ def pack_items(name: str, xs: Iterable[Any]) -> PackedSamples:
     first; and the errors of `pack`.
     """
     columns: dict[Any, list[np.ndarray]] = {}
-    named = True
+    by_name = True
     for i, x in enumerate(xs):
         inputs = _item_inputs(x, i, name)
         if not i:
-            columns, named = {key: [] for key in inputs}, isinstance(x, Mapping)
-        if named != isinstance(x, Mapping) or inputs.keys() != columns.keys():
+            columns, by_name = {key: [] for key in inputs}, isinstance(x, Mapping)
+        if by_name != isinstance(x, Mapping) or inputs.keys() != columns.keys():
             text = f"sample 0 has the inputs {excerpt(list(columns))}, sample {i} {excerpt(list(inputs))}"
             raise DataError("E403", f"{name}: {text}; give every sample the same.")
         for key, value in inputs.items():
             columns[key].append(value)
     arrays = {key: _stack_input(values, f"{name}: {_key_name(key)}") for key, values in columns.items()}
-    return pack(arrays if named else tuple(arrays.values()), name)
+    return pack(arrays if by_name else tuple(arrays.values()), name)
 
 
 def pack_first(name: str, x: Any) -> PackedSamples:
@@ -136,16 +136,16 @@ def _item_inputs(x: Any, i: int, name: str) -> dict[Any, np.ndarray]:
             "E403",
             f"{name}: sample 0 has several inputs, sample {i} a single {kind}; give every sample the same.",
         )
-    given = x if isinstance(x, Mapping) else dict(enumerate(x, 1))
+    inputs = x if isinstance(x, Mapping) else dict(enumerate(x, 1))
     return {
-        key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in given.items()
+        key: _input_value(value, f"{name}: {_key_name(key)} of sample {i}") for key, value in inputs.items()
     }
 
 
 def _input_value(value: Any, label: str) -> np.ndarray:
     if value is None or isinstance(value, str | bytes | Mapping):
-        what = "missing" if value is None else "text" if isinstance(value, str | bytes) else "a dictionary"
-        raise DataError("E403", f"{label} is {what}; an input is a number or an array of numbers.")
+        fault = "missing" if value is None else "text" if isinstance(value, str | bytes) else "a dictionary"
+        raise DataError("E403", f"{label} is {fault}; an input is a number or an array of numbers.")
     return channels_first(value)
 
 
@@ -205,9 +205,9 @@ def _draws_all(sampler: Any, dataset: Any) -> bool:
     return not getattr(sampler, "replacement", False) and len(sampler) == len(dataset)
 
 
-def _is_torchs(thing: Any, names: tuple[str, ...]) -> bool:
-    name = getattr(thing, "__name__", type(thing).__name__)
-    module = getattr(thing, "__module__", None) or type(thing).__module__
+def _is_torchs(item: Any, names: tuple[str, ...]) -> bool:
+    name = getattr(item, "__name__", type(item).__name__)
+    module = getattr(item, "__module__", None) or type(item).__module__
     return name in names and module.startswith("torch.utils.data")
 
 
@@ -231,10 +231,10 @@ IMAGE_SIZE = 64
 """Side to which images of different sizes are resized."""
 
 
-def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
-    """All samples of a set with a length and items. label: the key of labels in dictionaries. beside: bytes
-    that samples of other clients take in memory.
+def from_items(items: Any, label: str = "", other_bytes: int = 0) -> RawSamples:
+    """All samples of a set with a length and items.
 
+    label: the key of labels in dictionaries. other_bytes: bytes that samples of other clients take in memory.
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal
     shapes.
     """
@@ -252,12 +252,12 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
             )
         )
     if has_several_inputs(first[0]):
-        x, ys = _read_inputs(items, first, (name, label), beside, notes)
-    elif fits_memory(len(items), (like := channels_first(first[0])).shape, beside):
+        x, ys = _read_inputs(items, first, (name, label), other_bytes, notes)
+    elif fits_memory(len(items), (first_x := channels_first(first[0])).shape, other_bytes):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
         x, ys = _stack_samples(list(xs), name, notes), list(ys)
     else:
-        x, ys = _lazy_items(items, name, label, like, lambda x, _: channels_first(x), notes)
+        x, ys = _lazy_items(items, name, label, first_x, lambda x, _: channels_first(x), notes)
     if not is_streamed(x) and (_has_transform(items) or _is_random(items, (x, ys), name, label)):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, _item_keys(item, label)[0] if isinstance(item, Mapping) else None)
@@ -267,15 +267,15 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> RawSamples:
 
 
 def _read_inputs(
-    items: Any, first: tuple[Any, Any], named: tuple[str, str], beside: int, notes: list[Note]
+    items: Any, first: tuple[Any, Any], names: tuple[str, str], other_bytes: int, notes: list[Note]
 ) -> tuple[PackedSamples, list[Any]]:
-    """(samples with several inputs, their labels). first: the sample that is read already. named: the set
+    """(samples with several inputs, their labels). first: the sample that is read already. names: the set
     and the label."""
-    name, label = named
-    one = pack_first(name, first[0])
-    if not fits_memory(len(items), (one.layout.width,), beside):
-        x, labels = _lazy_items(items, name, label, one.x[0], partial(pack_item, name, one.layout), notes)
-        return PackedSamples(x, one.layout, one.notes), labels
+    name, label = names
+    row = pack_first(name, first[0])
+    if not fits_memory(len(items), (row.layout.width,), other_bytes):
+        x, labels = _lazy_items(items, name, label, row.x[0], partial(pack_item, name, row.layout), notes)
+        return PackedSamples(x, row.layout, row.notes), labels
     labels = []
 
     def give() -> Iterator[Any]:
@@ -291,14 +291,14 @@ def _lazy_items(
     items: Any,
     name: str,
     label: str,
-    like: np.ndarray,
+    first_x: np.ndarray,
     form: Callable[[Any, int], np.ndarray],
     notes: list[Note],
 ) -> tuple[np.ndarray, list[Any]]:
     """(rows that are read from the set again, labels) of a set that does not fit into memory; labels are
     those of the first reading.
 
-    like: sample 0. form: makes a sample of an item and its number.
+    first_x: sample 0. form: makes a sample of an item and its number.
     """
     labels: dict[int, Any] = {}
 
@@ -307,8 +307,8 @@ def _lazy_items(
         labels.setdefault(i, y)
         return form(x, i)
 
-    source = ItemRows(name, len(items), give, like)
-    notes.append(streaming_note(len(items), like.shape))
+    source = ItemRows(name, len(items), give, first_x)
+    notes.append(streaming_note(len(items), first_x.shape))
     if text := scaling_text(source):
         notes.append(("scaled", text))
     return as_rows(source), [labels[i] for i in range(len(items))]
@@ -325,8 +325,8 @@ def _is_random(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -
     if isinstance(x, PackedSamples) or x.dtype.kind not in "biuf":
         return False
     for i in np.unique(np.linspace(0, len(ys) - 1, ITEMS_REREAD).astype(np.int64)).tolist():
-        again, _ = _item(items, i, name, label)
-        values = channels_first(again)
+        x_again, _ = _item(items, i, name, label)
+        values = channels_first(x_again)
         if values.shape == x.shape[1:] and not np.array_equal(
             values, x[i], equal_nan=values.dtype.kind == "f"
         ):
@@ -383,10 +383,10 @@ def _item_pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
         )
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
-    what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
+    fault = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
     raise DataError(
         "E403",
-        f"{name}: sample {i} is {what}; it should be a pair (x, y); several inputs go into a tuple or a"
+        f"{name}: sample {i} is {fault}; it should be a pair (x, y); several inputs go into a tuple or a"
         " dictionary x.",
     )
 

@@ -81,12 +81,12 @@ def load_dataset(archive: Archive) -> Dataset:
     facts = json.loads(str(archive[FACTS_ARRAY]))
     intake, applied = facts["intake"], facts["applied"]
     _check_facts(facts)
-    read = {
+    rows = {
         name: read_rows(how, _rows_path(archive.path, name), archive.get(f"rows {name}"))
         for name, how in facts.get("stored", {}).items()
         if name in _SAMPLE_ARRAYS
     }
-    x, y, x_test, y_test = (read[name] if name in read else archive[name] for name in _SAMPLE_ARRAYS)
+    x, y, x_test, y_test = (rows[name] if name in rows else archive[name] for name in _SAMPLE_ARRAYS)
     dataset = Dataset(
         facts["name"],
         x,
@@ -179,13 +179,13 @@ def npz(
                 f" ({python_files.one_line(error)})"
             )
             raise DataError("E401", f"{text}; write it again.") from error
-    wished = Target.from_settings(target, center, scale) if target else None
-    others: list[Note] = (
+    aim = Target.from_settings(target, center, scale) if target else None
+    other_notes: list[Note] = (
         [("left out", f"files that are no arrays: {abbreviate(list(archive.others))}")]
         if archive.others
         else []
     )
-    return _dataset_of(archive, Path(path), Path(path).stem, wished, others)
+    return _dataset_of(archive, Path(path), Path(path).stem, aim, other_notes)
 
 
 def npy(
@@ -225,7 +225,7 @@ def _dataset_of(
     path: Path,
     name: str,
     target: Target | None = None,
-    others: Sequence[Note] = (),
+    other_notes: Sequence[Note] = (),
 ) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if _sample_arrays(archive, "x_train", path) is not None else ""
@@ -248,7 +248,7 @@ def _dataset_of(
     test: tuple[Any, Any] = _sample_arrays(archive, "x_test", path), archive.get("y_test")
     tested = test[1] is not None
     columns, left_out = _fact_columns(archive, part, len(y), tested)
-    notes = [*others]
+    notes = [*other_notes]
     if left_out:
         shapes = [f"{k} {list(archive[k].shape)}" for k in left_out]
         notes.append(("left out", f"arrays that are no columns: {abbreviate(shapes)}"))
@@ -288,13 +288,15 @@ def _fact_columns(
     inputs = (
         key for key in archive for name in ARRAY_NAMES if name not in archive and key.startswith(f"{name}.")
     )
-    others = {*ARRAY_NAMES, "classes", *inputs}
+    excluded = {*ARRAY_NAMES, "classes", *inputs}
     of_test = tested and part != "_test"
-    mine = {
+    of_part = {
         key: values
         for key, values in archive.items()
-        if key.endswith(part) and key not in others and not (of_test and key.endswith("_test"))
+        if key.endswith(part) and key not in excluded and not (of_test and key.endswith("_test"))
     }
-    columns = {k.removesuffix(part): v for k, v in mine.items() if v.ndim == 1 and len(v) == n}
-    rest = [k for k in archive if k not in others and k not in mine and not k.endswith(("_train", "_test"))]
-    return columns, [k for k in mine if k.removesuffix(part) not in columns] + (rest if part else [])
+    columns = {k.removesuffix(part): v for k, v in of_part.items() if v.ndim == 1 and len(v) == n}
+    unused = [
+        k for k in archive if k not in excluded and k not in of_part and not k.endswith(("_train", "_test"))
+    ]
+    return columns, [k for k in of_part if k.removesuffix(part) not in columns] + (unused if part else [])

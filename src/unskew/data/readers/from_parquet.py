@@ -96,19 +96,19 @@ def parquet(
 
 def dataset_of_table(
     table: ShardTable,
-    named: tuple[str, str, str],
+    roles: tuple[str, str, str],
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, ""
+    """The set in a table, as `parquet` describes it. roles: the columns of samples, labels and sites, ""
     to search for one."""
-    x, label, site = named
+    x, label, site = roles
     target = aim.name if aim else ""
     if len(inputs := label_names(x)) > 1 and x not in table.columns:
         return _read_inputs(table, inputs, (label, site), layout, images, aim)
     column = _sample_column(table, x, {label, *label_names(target)})
-    heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *label_names(target)}]
+    heavy = [n for n in table.columns if table.is_heavy(n) and n not in {label, site, *label_names(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in TABLE_KINDS)]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
     left_out = [*table.omissions, *(f"column '{n}', whose words take too much memory" for n in heavy)]
@@ -152,25 +152,25 @@ def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
 
 def _read_inputs(
     table: ShardTable,
-    named: tuple[str, ...],
-    beside: tuple[str, str],
+    names: tuple[str, ...],
+    roles: tuple[str, str],
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
 ) -> Dataset:
-    """A set with several inputs a sample, each a column. beside: the columns of labels and sites."""
-    columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in named]
+    """A set with several inputs a sample, each a column. roles: the columns of labels and sites."""
+    columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in names]
     if twice := next((column for column in columns if columns.count(column) > 1), ""):
         raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
-    labels = {beside[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
+    labels = {roles[0], *label_names(aim.name if aim else "")} - {""} or {label_column_in(table.columns)}
     if labels == {""}:
         text = (
             f"which column holds the labels is not said, and none of {abbreviate(list(table.columns), 8)} has"
             " a usual name"
         )
         raise DataError("E403", f"{table.name}: {text}; name it, label=COLUMN.")
-    if both := [column for column in columns if column in labels]:
-        raise DataError("E403", f"{table.name}: column '{both[0]}' holds the labels; leave it out of x.")
+    if overlap := [column for column in columns if column in labels]:
+        raise DataError("E403", f"{table.name}: column '{overlap[0]}' holds the labels; leave it out of x.")
     plain = [n for n, c in table.columns.items() if c.kind in TABLE_KINDS and n not in columns]
     sheet, notes = (
         Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test()),
@@ -178,22 +178,23 @@ def _read_inputs(
     )
     if table.omissions:
         notes.append(("left out", abbreviate(list(table.omissions))))
-    raw, sheet = _read_facts(table, sheet, (tuple(columns), *beside), aim, notes)
+    raw, sheet = _read_facts(table, sheet, (tuple(columns), *roles), aim, notes)
     files = {c: file_settings(table, c, images) for c in columns if table.columns[c].kind == "packed"}
     words = [c for c in columns if table.columns[c].kind == "text"]
-    worded, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
+    encodings, used = encode_inputs(replace(sheet, columns=LazyColumns(table, words)), words, notes)
     values = (
-        row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes) | worded
+        row_decoding.raw_inputs(table, [c for c in columns if c not in words], layout, files, notes)
+        | encodings
     )
     for column in columns:
         if layout == "auto" and table.columns[column].kind == "list":
             _check_layout(table.name, column, values[column])
-    divided = divide_by_part(replace(raw, x=np.arange(len(table))), sheet)
-    parts = [None if rows is None else _select(values, rows) for rows in (divided.x, divided.x_test)]
-    dataset = _dataset_of(table, replace(divided, x=parts[0], x_test=parts[1]), notes)
+    split = divide_by_part(replace(raw, x=np.arange(len(table))), sheet)
+    parts = [None if rows is None else _select(values, rows) for rows in (split.x, split.x_test)]
+    dataset = _dataset_of(table, replace(split, x=parts[0], x_test=parts[1]), notes)
     form = {"kind": "arrays", "layout": layout, **({"files": files} if files else {})}
     form |= {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=beside[1]))
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[1]))
 
 
 def _select(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -202,37 +203,37 @@ def _select(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.
 
 
 def _read_lists(
-    table: ShardTable, sheet: Sheet, named: tuple[str, str, str], layout: AxisOrder, aim: Target | None
+    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str], layout: AxisOrder, aim: Target | None
 ) -> Dataset:
-    """A set with lists as samples. named: the columns of samples, labels and sites."""
+    """A set with lists as samples. roles: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, sheet = _read_facts(table, sheet, ((named[0],), *named[1:]), aim, notes)
-    form = ListForm(table, named[0], layout)
+    raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
+    form = ListForm(table, roles[0], layout)
     x = read_samples(table, form, notes)
     if layout == "auto":
-        _check_layout(table.name, named[0], x)
+        _check_layout(table.name, roles[0], x)
     if form.full:
         notes.append(("scaled", f"{form.kind.itemsize * 8}-bit whole numbers were divided by {form.full:,}"))
     dataset = _dataset_of(table, divide_by_part(replace(raw, x=x), sheet), notes)
-    read = {"kind": "arrays", "column": named[0], "layout": layout}
-    came = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=named[2], form=read)
-    return replace(dataset, intake=came)
+    intake_form = {"kind": "arrays", "column": roles[0], "layout": layout}
+    intake = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=roles[2], form=intake_form)
+    return replace(dataset, intake=intake)
 
 
 def _read_files(
-    table: ShardTable, sheet: Sheet, named: tuple[str, str, str], images: ImageSettings, aim: Target | None
+    table: ShardTable, sheet: Sheet, roles: tuple[str, str, str], images: ImageSettings, aim: Target | None
 ) -> Dataset:
-    """A set with images or sounds as samples. named: the columns of samples, labels and sites."""
+    """A set with images or sounds as samples. roles: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, sheet = _read_facts(table, sheet, ((named[0],), *named[1:]), aim, notes)
-    into = file_settings(table, named[0], images)
-    x = read_file_column(table, named[0], into, notes)
+    raw, sheet = _read_facts(table, sheet, ((roles[0],), *roles[1:]), aim, notes)
+    into = file_settings(table, roles[0], images)
+    x = read_file_column(table, roles[0], into, notes)
     if into["kind"] == "sounds":
         notes.append(("scaled", "spectrograms were standardised"))
     dataset = _dataset_of(table, divide_by_part(replace(raw, x=x), sheet), notes)
     dataset = dataset.with_constants() if into["kind"] == "sounds" else dataset
-    form = {**into, "column": named[0]}
-    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=named[2]))
+    form = {**into, "column": roles[0]}
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=roles[2]))
 
 
 def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Dataset:
@@ -255,39 +256,43 @@ def _dataset_of(table: ShardTable, raw: RawSamples, notes: list[Note]) -> Datase
 def _read_facts(
     table: ShardTable,
     sheet: Sheet,
-    named: tuple[tuple[str, ...], str, str],
+    roles: tuple[tuple[str, ...], str, str],
     aim: Target | None,
     notes: list[Note],
 ) -> tuple[RawSamples, Sheet]:
     """(labels and facts besides the samples, the sheet with its parts); adds to the notes."""
-    taken, label, site = named
+    sample_columns, label, site = roles
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
         sheet = apply_split(sheet, lists, notes)
         labels, y = (
             (lists,),
             np.concatenate(
-                [held for _, held in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
+                [part for _, part in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
             ),
         )
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:
-        raise DataError("E403", f"{table.name} has no column of labels beside '{taken[0]}'.")
+        raise DataError("E403", f"{table.name} has no column of labels beside '{sample_columns[0]}'.")
     else:
         sheet = apply_split(sheet, label, notes)
         labels, y = read_label_columns(sheet, label, None, aim, notes)
     classes = table.classes(labels[0]) if y.dtype.kind in "iu" and y.ndim == 1 and not aim else None
     if classes and len(y) and int(y.max()) >= len(classes):
         classes = None
-    rest = [c for c in sheet.columns if c not in labels]
+    remaining = [c for c in sheet.columns if c not in labels]
     site = (
-        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+        column_named(dict.fromkeys(remaining), site, sheet.name)
+        if site
+        else site_column_in(dict.fromkeys(remaining))
     )
     facts: dict[str, np.ndarray] = {}
     left_out = [
-        c for c, one in table.columns.items() if c not in (*labels, *taken) and one.kind not in TABLE_KINDS
+        c
+        for c, one in table.columns.items()
+        if c not in (*labels, *sample_columns) and one.kind not in TABLE_KINDS
     ]
-    for name in rest:
+    for name in remaining:
         values = _fact_column(table, sheet, name, name == site)
         if values is None:
             left_out.append(name)

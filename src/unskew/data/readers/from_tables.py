@@ -186,31 +186,33 @@ def sheet_set(
     nor sites."""
     raw = sheet_raw(sheet, (label, site), classes, target, features)
     dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
-    divided = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
-    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided))
+    column = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
+    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=column))
 
 
 def sheet_raw(
     sheet: Sheet,
-    named: tuple[str, str],
+    roles: tuple[str, str],
     classes: Sequence[str] | None = None,
     target: Target | None = None,
     features: Features = encode_features,
 ) -> RawSamples:
-    """The samples of a sheet, with a test part if it has one. named: the columns of labels and of sites,
+    """The samples of a sheet, with a test part if it has one. roles: the columns of labels and of sites,
     "" to search for one."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
-    notes, (label, site) = list[Note](), named
+    notes, (label, site) = list[Note](), roles
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
-    rest = [column for column in sheet.columns if column not in labels]
+    remaining = [column for column in sheet.columns if column not in labels]
     site = (
-        column_named(dict.fromkeys(rest), site, sheet.name) if site else site_column_in(dict.fromkeys(rest))
+        column_named(dict.fromkeys(remaining), site, sheet.name)
+        if site
+        else site_column_in(dict.fromkeys(remaining))
     )
     places = {site: check_sites(sheet, site, sheet.columns[site])} if site else {}
     x, used = features(
-        sheet, ColumnSubset(sheet.columns, [column for column in rest if column != site]), notes
+        sheet, ColumnSubset(sheet.columns, [column for column in remaining if column != site]), notes
     )
     if site:
         notes.append(("sites", f"from the column '{site}'"))
@@ -218,9 +220,9 @@ def sheet_raw(
         "kind": "table",
         "columns": [[column, kinds] for column, kinds in used.items()],
     }  # their order counts
-    known = None if classes is None else tuple(classes)
+    class_names = None if classes is None else tuple(classes)
     return divide_by_part(
-        RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=known, form=form),
+        RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=class_names, form=form),
         sheet,
     )
 
@@ -236,10 +238,12 @@ def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
         return sheet
     if sheet.test is not None and (unlike := (parts != "val") & ((parts == "test") != sheet.test)).any():
         row = int(np.argmax(unlike))
-        said = (
+        conflict = (
             f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another part"
         )
-        raise DataError("E403", f"{sheet.name}: {said}; leave the column out, or put all rows into one file.")
+        raise DataError(
+            "E403", f"{sheet.name}: {conflict}; leave the column out, or put all rows into one file."
+        )
     if not (parts == "train").any():
         raise DataError("E403", f"{sheet.name}: column '{column}' says of no row that it is for training.")
     notes += validation_notes(int((parts == "val").sum()))
@@ -349,8 +353,8 @@ def _class_words(values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
     """The class names of numbers, None for a missing one; the values themselves without names."""
     if not names:
         return values
-    known = dict(enumerate(names))
-    return np.array([None if v is None else known.get(int(v)) for v in values.tolist()], dtype=object)
+    words = dict(enumerate(names))
+    return np.array([None if v is None else words.get(int(v)) for v in values.tolist()], dtype=object)
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
@@ -361,8 +365,8 @@ def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
     has the name.
     """
     columns = frame_columns(x, name)
-    index, other = getattr(x, "index", None), getattr(y, "index", None)
-    if hasattr(index, "equals") and hasattr(other, "equals") and not index.equals(other):  # pyright: ignore[reportOptionalMemberAccess]
+    index, y_index = getattr(x, "index", None), getattr(y, "index", None)
+    if hasattr(index, "equals") and hasattr(y_index, "equals") and not index.equals(y_index):  # pyright: ignore[reportOptionalMemberAccess]
         text = "x and y have different indexes, so which label a row has cannot be told"
         raise DataError(
             "E403", f"{name}: {text}; give y.loc[x.index], or y.to_numpy() if they are in one order."
@@ -388,27 +392,27 @@ def read_frames(
     `read_table`. Raises DataError (E403) for a column that one table lacks, and as `read_table` does.
     """
     sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
-    whole, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
+    joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
     labels, used = [""], Kinds()
     if len(sheets) > 1:
-        divided = apply_split(whole, label, [])
-        labels = read_label_columns(divided, label, None, aim, [])[0]
-        rest = [column for column in divided.columns if column not in labels]
-        site = site_column_in(dict.fromkeys(rest))
-        used = encode_features(divided, ColumnSubset(divided.columns, [c for c in rest if c != site]), notes)[
-            1
-        ]
+        split = apply_split(joined, label, [])
+        labels = read_label_columns(split, label, None, aim, [])[0]
+        remaining = [column for column in split.columns if column not in labels]
+        site = site_column_in(dict.fromkeys(remaining))
+        used = encode_features(
+            split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes
+        )[1]
 
     def features(
-        sheet: Sheet, columns: Mapping[str, np.ndarray], told_of: list[Note]
+        sheet: Sheet, columns: Mapping[str, np.ndarray], sheet_notes: list[Note]
     ) -> tuple[np.ndarray, Kinds]:
         if len(sheets) < 2:
-            return encode_features(sheet, columns, told_of)
-        told_of += notes
+            return encode_features(sheet, columns, sheet_notes)
+        sheet_notes += notes
         return encode_as(sheet, used), used
 
-    named = label if aim else label or labels[0]
-    return {name: sheet_raw(sheet, (named, ""), None, aim, features) for name, sheet in sheets.items()}
+    label_name = label if aim else label or labels[0]
+    return {name: sheet_raw(sheet, (label_name, ""), None, aim, features) for name, sheet in sheets.items()}
 
 
 def encode_frame(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -> np.ndarray:
@@ -426,9 +430,9 @@ def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
     name, first = next(iter(sheets.items()))
     columns: dict[str, np.ndarray] = {}
     for column in first.columns:
-        for other, sheet in sheets.items():
+        for table_name, sheet in sheets.items():
             if column not in sheet.columns:
-                text = f"{excerpt(other)} has no column '{column}', which {excerpt(name)} has"
+                text = f"{excerpt(table_name)} has no column '{column}', which {excerpt(name)} has"
                 raise DataError("E403", f"{text}; it has: {abbreviate(list(sheet.columns), 12)}.")
         columns[column] = _join_column([sheet.columns[column] for sheet in sheets.values()])
     places = [

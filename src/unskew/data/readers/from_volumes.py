@@ -90,15 +90,15 @@ def volumes(
     columns = {"patient": np.array(_patients(scans))[owner]}
     if any(s.site for s in scans):
         columns["site"] = np.array([s.site for s in scans])[owner]
-    held = test[owner]
+    in_test = test[owner]
     dataset = arrays(
-        x[~held],
-        y[~held],
-        x[held],
-        y[held],
+        x[~in_test],
+        y[~in_test],
+        x[in_test],
+        y[in_test],
         classes=classes,
-        columns={n: v[~held] for n, v in columns.items()},
-        test_columns={n: v[held] for n, v in columns.items()},
+        columns={n: v[~in_test] for n, v in columns.items()},
+        test_columns={n: v[in_test] for n, v in columns.items()},
         name=name,
         notes=notes,
         layout="channels first",
@@ -149,16 +149,16 @@ def _read_volume(source: Path | Series) -> Volume:
 def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
     """The slices of every volume. Raises DataError (E403) as soon as they exceed the limit of memory, and
     as `_cut_volume` does."""
-    most, held = LARGEST_SLICES // (4 * size**2), 0
+    limit, count = LARGEST_SLICES // (4 * size**2), 0
 
     def cut(i: int) -> _Slices:
-        nonlocal held
+        nonlocal count
         piece = _cut_volume(scans[i], axis, size, drop)
-        held += len(piece.x)
-        if held > most:
+        count += len(piece.x)
+        if count > limit:
             text = (
-                f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {held:,} slices, and"
-                f" {most:,} fit"
+                f"{name}: the first {i + 1:,} of {len(scans):,} volumes have {count:,} slices, and"
+                f" {limit:,} fit"
             )
             raise DataError(
                 "E403", f"{text} ({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes."
@@ -178,9 +178,9 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
         full = y.any((1, 2))
     else:
         full = x.min((1, 2)) < x.max((1, 2))
-    kept = full if drop else np.ones(len(x), bool)
+    keep = full if drop else np.ones(len(x), bool)
     return _Slices(
-        x[kept], None if y is None else y[kept], int((~kept).sum()), volume.values.shape, volume.stored
+        x[keep], None if y is None else y[keep], int((~keep).sum()), volume.values.shape, volume.stored
     )
 
 
@@ -208,8 +208,8 @@ def _slice_labels(
 
 def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, size: int) -> list[Note]:
     """Notes on orientations, shapes and empty slices."""
-    ways = Counter(cut.stored or "not told" for cut in cuts)
-    ways_text = ", ".join(f"{way} {n:,}" for way, n in ways.most_common())
+    orientations = Counter(cut.stored or "not told" for cut in cuts)
+    orientation_text = ", ".join(f"{orientation} {n:,}" for orientation, n in orientations.most_common())
     patients = len({scan.owner for scan in scans})
     shape = " x ".join(map(str, Counter(cut.shape for cut in cuts).most_common(1)[0][0]))
     notes: list[Note] = [
@@ -218,11 +218,16 @@ def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, siz
             f"{quantity(len(scans), 'volume')} of {quantity(patients, 'patient')}, whose slices are on one"
             " side of the test split",
         ),
-        ("scaled", f"orientations as stored: {ways_text}; all were turned to RAS and cut into {axis} slices"),
+        (
+            "scaled",
+            f"orientations as stored: {orientation_text}; all were turned to RAS and cut into {axis} slices",
+        ),
         ("scaled", f"volumes such as {shape} became slices of {size} x {size}, in proportion (size={size})"),
     ]
-    if "not told" in ways:
-        text = f"{quantity(ways['not told'], 'volume')} without an orientation, taken as they are stored"
+    if "not told" in orientations:
+        text = (
+            f"{quantity(orientations['not told'], 'volume')} without an orientation, taken as they are stored"
+        )
         notes.append(("note", f"{text}; look at some slices before you train"))
     if n := sum(cut.dropped for cut in cuts):
         notes.append(

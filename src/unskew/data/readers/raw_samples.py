@@ -26,18 +26,18 @@ from unskew.errors import DataError, excerpt
 ClassNames = tuple[str, ...]
 
 
-def read_class_names(given: Any) -> ClassNames | None:
+def read_class_names(names: Any) -> ClassNames | None:
     """The names of all classes from a list, a tuple or an array; None for None.
 
     Raises DataError (E404) for anything else.
     """
-    if given is None:
+    if names is None:
         return None
-    if not isinstance(given, Iterable):
+    if not isinstance(names, Iterable):
         raise DataError(
-            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(given)}."
+            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(names)}."
         )
-    return tuple(str(name) for name in given)
+    return tuple(str(name) for name in names)
 
 
 def class_names_of(items: Any) -> Any:
@@ -47,8 +47,8 @@ def class_names_of(items: Any) -> Any:
         if (names := getattr(items, "classes", None)) is not None:
             return names
         if parts := _parts(items):
-            known = [class_names_of(part) for part in parts]
-            return known[0] if all(_are_names(one) and list(one) == list(known[0]) for one in known) else None
+            lists = [class_names_of(part) for part in parts]
+            return lists[0] if all(_are_names(one) and list(one) == list(lists[0]) for one in lists) else None
         items = getattr(items, "dataset", None)
     return None
 
@@ -57,26 +57,26 @@ def numbering_note(items: Any) -> str:
     """A warning about joined sets in which labels may mean different classes, "" for any other set."""
     while items is not None and not _parts(items):
         items = getattr(items, "dataset", None)
-    known = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
-    other = next((names for names in known if list(names) != list(known[0])), None)
-    if other is None:
+    lists = [names for part in _parts(items) if _are_names(names := class_names_of(part))]
+    conflict = next((names for names in lists if list(names) != list(lists[0])), None)
+    if conflict is None:
         return ""
-    one, two = (abbreviate(list(map(str, names)), 5) for names in (known[0], other))
+    one, two = (abbreviate(list(map(str, names)), 5) for names in (lists[0], conflict))
     return (
         f"joined sets number their classes differently ({one}; {two}): does a label mean the same in all of"
         " them?"
     )
 
 
-def common_names(known: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
-    """All names of classes, those of the first set first; None if all sets agree. known: (set, its names).
+def common_names(sets: Sequence[tuple[str, ClassNames]]) -> ClassNames | None:
+    """All names of classes, those of the first set first; None if all sets agree. sets: (set, its names).
 
     Raises DataError (E404) if a name occurs twice in one of several unequal lists.
     """
-    lists = list(dict.fromkeys(names for _, names in known))
+    lists = list(dict.fromkeys(names for _, names in sets))
     if len(lists) < 2:
         return None
-    for of, names in known:
+    for of, names in sets:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             text = (
                 f"the classes of {excerpt(of)} and of others differ, and two of them are called"
@@ -129,10 +129,10 @@ class RawSamples:
     """Samples and labels before conversion.
 
     x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
-    groups: a column's name and values, of training samples that no split may separate, such as the slices
-    of a patient.
-    form: how the columns of a table became samples (Intake.form). source_dtype: the original type of samples that are
-    scaled already.
+    groups: a column's name and values, of training samples that no split may separate, such as the slices of
+    a patient.
+    form: how the columns of a table became samples (Intake.form).
+    source_dtype: the original type of samples that are scaled already.
     """
 
     x: Any
@@ -205,8 +205,8 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
         target = dataset.target or Target(",".join(dataset.classes))
         raw = replace(raw, target=target, **({"x_test": x_test, "y_test": dataset.y_test} if tested else {}))
         return _merge_test_set(raw) if dataset.held_out else raw
-    known = np.array(dataset.classes)
-    y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
+    names = np.array(dataset.classes)
+    y, y_test = (part if part.ndim > 1 else names[part] for part in (dataset.y, dataset.y_test))
     name = form.get("together")
     raw = replace(
         raw,
@@ -219,21 +219,21 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
 
 
 def _merge_test_set(raw: RawSamples) -> RawSamples:
-    whole, several = (raw.x, raw.x_test), isinstance(raw.x, PackedSamples)
+    parts, several = (raw.x, raw.x_test), isinstance(raw.x, PackedSamples)
     x = (
-        PackedSamples(concatenate_samples([part.x for part in whole]), raw.x.layout, raw.x.notes)
+        PackedSamples(concatenate_samples([part.x for part in parts]), raw.x.layout, raw.x.notes)
         if several
-        else concatenate_samples(whole)
+        else concatenate_samples(parts)
     )
     return replace(raw, x=x, y=np.concatenate([raw.y, raw.y_test]), x_test=None, y_test=None)
 
 
-def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
+def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
     """How the columns of all tables among these sets became samples, {} if one set is not a table.
 
     Raises DataError (E403) if the numbers of two tables mean different columns or words.
     """
-    tables = [(name, raw.form["columns"]) for name, raw in named if raw.form]
+    tables = [(name, raw.form["columns"]) for name, raw in sets if raw.form]
     for name, columns in tables[1:]:
         first, expected = tables[0]
         for (one, kinds), (other, words) in zip_longest(expected, columns, fillvalue=("", [])):
@@ -251,32 +251,32 @@ def check_columns(named: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
                     f"{text}; give all as DataFrames, or as one table with a column that says whose a"
                     " row is.",
                 )
-    return named[0][1].form if len(tables) == len(named) else {}
+    return sets[0][1].form if len(tables) == len(sets) else {}
 
 
-def share_numbering(named: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
+def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
     """The sets with one list of classes; labels that are numbered differently are matched by the classes'
     names.
 
-    named: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
+    sets: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
     classes.
     """
-    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
+    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in sets]
     among = common_names([(name, classes) for name, classes in lists if classes])
     return [
         raw.renumber(classes, among, of) if classes and among else raw
-        for (of, classes), (_, raw) in zip(lists, named)
+        for (of, classes), (_, raw) in zip(lists, sets)
     ]
 
 
-def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
+def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | None = None) -> Dataset:
     """One set of the sets of several clients; the column `client` holds each sample's client.
 
     common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and
     if only some clients bring a test set.
     """
-    names, tested = list(given), [("the test set", common_test)] if common_test else []
-    raws = share_numbering([*given.items(), *tested])
+    names, tested = list(clients), [("the test set", common_test)] if common_test else []
+    raws = share_numbering([*clients.items(), *tested])
     sets, common_test = dict(zip(names, raws)), raws[-1] if tested else None
     brings_test = [raw.x_test is not None for raw in sets.values()]
     if common_test is not None and any(brings_test):
@@ -299,7 +299,7 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
         origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
         y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
-    whole = RawSamples(
+    joined = RawSamples(
         x,
         y,
         classes=classes,
@@ -311,10 +311,12 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
         source_dtype=source_dtype,
     )
     if test:
-        whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]})
+        joined = replace(
+            joined, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT_COLUMN: test[0][2]}
+        )
     if common_test is not None:
-        whole = replace(whole, x_test=common_test.x, y_test=common_test.y)
-    dataset = whole.dataset("clients").with_notes(
+        joined = replace(joined, x_test=common_test.x, y_test=common_test.y)
+    dataset = joined.dataset("clients").with_notes(
         ("sites", f"{len(names)} clients brought sets of their own")
     )
     if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
@@ -328,48 +330,48 @@ def from_clients(given: Mapping[str, RawSamples], common_test: RawSamples | None
 def _common_groups(sets: Mapping[str, RawSamples]) -> tuple[str, np.ndarray] | None:
     """The column of groups that belong together, at all clients; samples of clients without groups are
     single."""
-    known = [raw.groups[0] for raw in sets.values() if raw.groups]
-    if not known:
+    columns = [raw.groups[0] for raw in sets.values() if raw.groups]
+    if not columns:
         return None
     values = [
         f"{name}/{value}"
         for name, raw in sets.items()
         for value in (raw.groups[1] if raw.groups else (f"sample {i}" for i in range(len(raw.y))))
     ]
-    return known[0], np.array(values)
+    return columns[0], np.array(values)
 
 
 def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
     """The target of clients that bring numbers. Raises DataError (E404) if clients differ in it."""
-    known = {name: raw.target for name, raw in sets.items()}
-    first = next(iter(known))
-    for name, target in known.items():
-        one, other = known[first], target
+    targets = {name: raw.target for name, raw in sets.items()}
+    first = next(iter(targets))
+    for name, target in targets.items():
+        one, other = targets[first], target
         if (one and (one.name, one.given)) != (other and (other.name, other.given)) or (
             one and other and one.given and one != other
         ):
-            what = [f"the target {t.name}" if t else "classes" for t in (one, other)]
+            texts = [f"the target {t.name}" if t else "classes" for t in (one, other)]
             raise DataError(
                 "E404",
-                f"'{first}' learns {what[0]}, '{name}' {what[1]}; give all one target, with the same"
+                f"'{first}' learns {texts[0]}, '{name}' {texts[1]}; give all one target, with the same"
                 " constants.",
             )
-    return known[first]
+    return targets[first]
 
 
 def _common_classes(sets: Mapping[str, RawSamples]) -> tuple[str, ...] | None:
     """The names of the classes if some client knows them. Raises DataError (E404) if two clients' masks
     differ in them."""
-    known = {name: raw.classes for name, raw in sets.items() if raw.classes}
-    first = next(iter(known), "")
-    for name, classes in known.items():
-        if np.ndim(sets[name].y) > 1 and len(classes) != len(known[first]):
+    lists = {name: raw.classes for name, raw in sets.items() if raw.classes}
+    first = next(iter(lists), "")
+    for name, classes in lists.items():
+        if np.ndim(sets[name].y) > 1 and len(classes) != len(lists[first]):
             raise DataError(
                 "E404",
-                f"masks of '{first}' have {len(known[first])} classes, those of '{name}' {len(classes)}; give"
+                f"masks of '{first}' have {len(lists[first])} classes, those of '{name}' {len(classes)}; give"
                 " every client the same classes: unskew.data.arrays(..., classes=...).",
             )
-    return known.get(first)
+    return lists.get(first)
 
 
 def _join_part(
@@ -401,8 +403,8 @@ def _join_part(
             raise DataError("E404", f"labels are {forms}; give all clients one form.")
     if any(one.dtype.kind in "OUS" for one in y):
         y = [one.astype(str) for one in y]
-    whole = PackedSamples(concatenate_samples(x), layout, notes) if layout else concatenate_samples(x)
-    return whole, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+    samples = PackedSamples(concatenate_samples(x), layout, notes) if layout else concatenate_samples(x)
+    return samples, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
 
 
 def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
@@ -440,15 +442,15 @@ def _client_samples(
         if not are_inputs(x, y):
             text = "some clients' samples have several inputs, and one here; give all of them the same"
             raise DataError("E403", f"'{name}': {text}.")
-    each = {name: pack(x, f"client '{name}'") for name, (x, _) in by_client.items()}
-    first = next(iter(each))
-    for name, one in each.items():
-        if one.layout != each[first].layout:
-            text = layout_difference(each[first].layout, one.layout)
+    packed = {name: pack(x, f"client '{name}'") for name, (x, _) in by_client.items()}
+    first = next(iter(packed))
+    for name, part in packed.items():
+        if part.layout != packed[first].layout:
+            text = layout_difference(packed[first].layout, part.layout)
             raise DataError(
                 "E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same."
             )
-    return each[first].layout, [one.x for one in each.values()], each[first].notes
+    return packed[first].layout, [part.x for part in packed.values()], packed[first].notes
 
 
 def split_parts(values: Sequence[Any], name: str) -> RawSamples:

@@ -46,9 +46,9 @@ def array_of(values: Any) -> np.ndarray:
             values = values.detach().cpu()
             values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
         except (RuntimeError, TypeError) as error:  # such as on the device meta, or quantised
-            why = str(error).partition(chr(10))[0].rstrip(".! ")
+            reason = str(error).partition(chr(10))[0].rstrip(".! ")
             raise DataError(
-                "E403", f"a tensor that cannot be read was given: {why}; give one of plain numbers."
+                "E403", f"a tensor that cannot be read was given: {reason}; give one of plain numbers."
             ) from error
     if isinstance(values, np.ma.MaskedArray):
         if np.ma.getmaskarray(values).any():
@@ -90,11 +90,11 @@ def array_of(values: Any) -> np.ndarray:
 def unequal_shapes(values: Any) -> str:
     """A description of samples of unequal shapes, for a message; "" if they are equal."""
     shapes = [np.shape(v) if not isinstance(v, list | tuple) else (len(v),) for v in values]
-    other = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
-    if not other:
+    odd = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
+    if not odd:
         return "samples differ in shape; cut or pad them to one shape first."
     return (
-        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {other} is {list(shapes[other])}; "
+        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {odd} is {list(shapes[odd])}; "
         "cut or pad them to one shape first."
     )
 
@@ -208,10 +208,10 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
 
     masks: whether every pixel has a label, so that [N, H, W] is certainly an image without channels.
     """
-    written = f"{name}: x is {list(x.shape)}"
+    subject = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
         raise DataError(
-            "E403", f"{written}, one number per sample; write x[:, None] for samples with one column."
+            "E403", f"{subject}, one number per sample; write x[:, None] for samples with one column."
         )
     escape = "or layout='channels first' in unskew.data.arrays if the second axis does hold channels"
     if (
@@ -222,12 +222,12 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False) -> None:
     ):
         raise DataError(
             "E403",
-            f"{written}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}.",
+            f"{subject}, which looks like [N, H, W, channels]; write x.transpose(0, 3, 1, 2), {escape}.",
         )
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
         raise DataError(
             "E403",
-            f"{written}, which looks like images [N, H, W] without channels; write x[:, None], {escape}.",
+            f"{subject}, which looks like images [N, H, W] without channels; write x[:, None], {escape}.",
         )
 
 

@@ -163,12 +163,12 @@ def check_labels(
         wrong = np.argwhere((labels < (NO_LABEL if tokens else 0)) | (labels >= classes))
         if len(wrong):
             row, *place = wrong[0].tolist()
-            where = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
+            subject = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
             below = labels.ndim == 1 and labels[row] < 0
             renumber = ", such as numpy.unique(y, return_inverse=True)[1]" if below else ""
             raise DataError(
                 "E404",
-                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to"
+                f"{name}: {subject} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to"
                 f" {classes - 1}{renumber}.",
             )
 
@@ -248,21 +248,21 @@ def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: d
             )
 
 
-def largest_remainder(quota: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Whole numbers near the quotas, int64, none above `most`, which add up to the rounded sum of the quotas.
+def largest_remainder(quota: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Whole numbers near the quotas, int64, at most `limit`, which add up to the rounded sum of the quotas.
 
     Quotas are rounded down; each missing unit goes to the next largest remainder, the first of equal ones
-    first. If `most` is too small, the numbers add up to less.
+    first. If `limit` is too small, the numbers add up to less.
     """
-    whole = np.minimum(np.floor(quota).astype(np.int64), most)
-    missing = round(float(quota.sum())) - int(whole.sum())
-    for i in np.argsort(-(quota - whole), kind="stable"):
+    counts = np.minimum(np.floor(quota).astype(np.int64), limit)
+    missing = round(float(quota.sum())) - int(counts.sum())
+    for i in np.argsort(-(quota - counts), kind="stable"):
         if missing <= 0:
             break
-        extra = min(1, int(most[i] - whole[i]))
-        whole[i] += extra
+        extra = min(1, int(limit[i] - counts[i]))
+        counts[i] += extra
         missing -= extra
-    return whole
+    return counts
 
 
 @dataclass(frozen=True)
@@ -401,13 +401,13 @@ def rarest_labels(y_NC: np.ndarray, among: np.ndarray) -> np.ndarray:
     return np.where(y_NC.any(1), order[y_NC[:, order].argmax(1)], C).astype(np.int64)
 
 
-def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarray | None = None) -> Dataset:
+def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndarray | None = None) -> Dataset:
     """The set with a share of every class, or tenth of a target, as its test set; with masks, a share of all
     samples.
 
     dataset: without a test set; it is returned unchanged if no training sample would be left.
     site: the column of sites, if there is one; the share is then taken from every class of every site.
-    same: for each sample the first sample that must be on the same side, int64 [N]; ignored if that would
+    first: for each sample the first sample that must be on the same side, int64 [N]; ignored if that would
     halve or double the share. None if samples are independent.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
@@ -418,12 +418,12 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarr
     counts = np.bincount(
         kinds, minlength=0 if site or dataset.target or dataset.several else len(dataset.classes)
     )
-    held = np.zeros(len(dataset.y), dtype=bool)
+    test = np.zeros(len(dataset.y), dtype=bool)
     for c, size in enumerate(largest_remainder(counts * share, counts)):
-        held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
-    if same is not None and 0.5 * held.sum() <= held[same].sum() <= 2 * held.sum():
-        held = held[same]
-    return dataset if held.all() else replace(_split_off(dataset, held), held_out=True)
+        test[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
+    if first is not None and 0.5 * test.sum() <= test[first].sum() <= 2 * test.sum():
+        test = test[first]
+    return dataset if test.all() else replace(_split_off(dataset, test), held_out=True)
 
 
 def validation_of(dataset: Dataset, share: float) -> Dataset:
@@ -437,18 +437,18 @@ def validation_of(dataset: Dataset, share: float) -> Dataset:
         [strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1
     )
     group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
-    rng, held = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
+    rng, test = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
     if together := dataset.intake.form.get("together") if dataset.intake else None:
-        held = _whole_groups(dataset.columns[together], share, rng)
+        test = _whole_groups(dataset.columns[together], share, rng)
     else:
         for kind in range(int(group.max()) + 1):
             rows = np.flatnonzero(group == kind)
-            held[rng.permutation(rows)[: round(share * len(rows))]] = True
-    if not held.any() or held.all():
+            test[rng.permutation(rows)[: round(share * len(rows))]] = True
+    if not test.any() or test.all():
         raise DataError(
-            "E403", f"{dataset.name}: {share:g} of {len(held)} training samples leaves one side without any."
+            "E403", f"{dataset.name}: {share:g} of {len(test)} training samples leaves one side without any."
         )
-    return _split_off(dataset, held)
+    return _split_off(dataset, test)
 
 
 def _whole_groups(groups: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -459,14 +459,14 @@ def _whole_groups(groups: np.ndarray, share: float, rng: np.random.Generator) ->
     return np.isin(groups, names[order[: max(1, int(fits.sum()))]])
 
 
-def _split_off(dataset: Dataset, held: np.ndarray) -> Dataset:
-    """The set with the training rows `held`, bool [N], as its test set."""
+def _split_off(dataset: Dataset, test: np.ndarray) -> Dataset:
+    """The set with the training rows `test`, bool [N], as its test set."""
     return replace(
         dataset,
-        x=select_samples(dataset.x, ~held),
-        y=dataset.y[~held],
-        x_test=select_samples(dataset.x, held),
-        y_test=dataset.y[held],
-        columns={name: values[~held] for name, values in dataset.columns.items()},
-        test_columns={name: values[held] for name, values in dataset.columns.items()},
+        x=select_samples(dataset.x, ~test),
+        y=dataset.y[~test],
+        x_test=select_samples(dataset.x, test),
+        y_test=dataset.y[test],
+        columns={name: values[~test] for name, values in dataset.columns.items()},
+        test_columns={name: values[test] for name, values in dataset.columns.items()},
     )

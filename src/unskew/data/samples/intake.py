@@ -44,7 +44,7 @@ def quantity(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def abbreviate(names: list[str], most: int = 3) -> str:
+def abbreviate(names: list[str], limit: int = 3) -> str:
     """The first of these names and the number of others: `a, b, c and 7 more`."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")

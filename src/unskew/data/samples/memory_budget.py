@@ -12,10 +12,10 @@ MEMORY_SHARE = 0.25
 that."""
 
 
-def fits_memory(count: int, shape: tuple[int, ...], beside: int = 0) -> bool:
-    """Whether `count` samples of this shape fit the memory budget as float32. beside: bytes that other
+def fits_memory(count: int, shape: tuple[int, ...], other_bytes: int = 0) -> bool:
+    """Whether `count` samples of this shape fit the memory budget as float32. other_bytes: bytes that other
     samples take."""
-    return beside + float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
+    return other_bytes + float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
 
 
 def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
@@ -23,10 +23,10 @@ def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
     return 4 * count * prod(shape)
 
 
-def streaming_note(count: int, shape: tuple[int, ...], where: str = "") -> Note:
-    """The note that samples are read during training. where: their place, by default the user's files."""
+def streaming_note(count: int, shape: tuple[int, ...], place: str = "") -> Note:
+    """The note that samples are read during training. place: their place, by default the user's files."""
     text = (
         "samples are read when they are wanted: together they would take"
         f" {float32_bytes(count, shape) / 2**30:,.1f} GiB"
     )
-    return "note", f"{text} of memory{where and '; '}{where}"
+    return "note", f"{text} of memory{place and '; '}{place}"

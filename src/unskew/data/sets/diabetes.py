@@ -27,8 +27,8 @@ def diabetes() -> Dataset:
     source: Any = load_diabetes(scaled=False)
     x, y = source.data.astype(np.float32), source.target.astype(np.float64)
     columns = {"sex": x[:, 1].astype(np.int64)}
-    whole = Dataset(
+    dataset = Dataset(
         "diabetes", x, y, x[:0], y[:0], ("progression",), columns, {"sex": columns["sex"][:0]}, source=SOURCE,
         target=Target("progression"),
     )  # fmt: skip
-    return with_test_set(whole, TEST_SHARE).with_constants()
+    return with_test_set(dataset, TEST_SHARE).with_constants()

@@ -24,10 +24,10 @@ def digits() -> Dataset:
     x, y = _pixels_and_classes()
     x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     none = np.zeros(0, np.int64)
-    whole = Dataset(
+    dataset = Dataset(
         "digits", x, y.astype(np.int64), x[:0], none, tuple("0123456789"), mean=(0.3053,), std=(0.3760,)
     )
-    return with_test_set(whole, TEST_SAMPLES / len(y))
+    return with_test_set(dataset, TEST_SAMPLES / len(y))
 
 
 def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:

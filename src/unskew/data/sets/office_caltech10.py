@@ -33,9 +33,9 @@ def _from_archive(archive: NamedArchive, size: int) -> Dataset:
     """The set as `unskew data get` writes it, at one size. Raises DataError (E403) for another size."""
     dataset = npz(archive.path)
     if dataset.shape[-1] != size:
-        held = dataset.shape[-1]
+        side = dataset.shape[-1]
         raise DataError(
             "E403",
-            f"{archive.path} holds images of {held} x {held}; give its path as --data, or get it again.",
+            f"{archive.path} holds images of {side} x {side}; give its path as --data, or get it again.",
         )
     return replace(dataset, source=archive.source)

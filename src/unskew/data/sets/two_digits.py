@@ -26,7 +26,7 @@ def two_digits() -> Dataset:
 
 def _join_images(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Every image joined with a second one, and the digits that occur."""
-    other = rng.permutation(len(x))
-    there = np.zeros((len(x), 10), bool)
-    there[np.arange(len(x)), y] = there[np.arange(len(x)), y[other]] = True
-    return np.concatenate([x, x[other]], axis=3), there
+    partners = rng.permutation(len(x))
+    labels = np.zeros((len(x), 10), bool)
+    labels[np.arange(len(x)), y] = labels[np.arange(len(x)), y[partners]] = True
+    return np.concatenate([x, x[partners]], axis=3), labels

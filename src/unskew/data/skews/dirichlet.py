@@ -108,9 +108,9 @@ def _draw(
     best: list[tuple[np.ndarray, np.ndarray]] = []
     best_sizes = np.full(K, -1)
     for _ in range(int(np.clip(WORK // (K * len(decks)), 1, TRIES))):
-        dealt, sizes = _one_draw(alpha, decks, len(rows) / K, K, rng)
+        draw, sizes = _one_draw(alpha, decks, len(rows) / K, K, rng)
         if sizes.min() > best_sizes.min():
-            best, best_sizes = dealt, sizes
+            best, best_sizes = draw, sizes
         if best_sizes.min() >= least:
             break
     owner = np.concatenate([np.repeat(np.arange(K), counts) for _, counts in best])
@@ -124,20 +124,20 @@ def _one_draw(
     alpha: float, decks: list[np.ndarray], even: float, K: int, rng: np.random.Generator
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
     """(for each class its shuffled rows and each client's number of them, sizes [K])."""
-    dealt, held = [], np.zeros(K, dtype=np.int64)
+    draw, sizes = [], np.zeros(K, dtype=np.int64)
     for deck in decks:
         deck = rng.permutation(deck)
-        share = rng.dirichlet(np.full(K, alpha)) * (held < even)
+        share = rng.dirichlet(np.full(K, alpha)) * (sizes < even)
         if (
             not share.sum() > 0
         ):  # all remaining shares underflowed: equal ones for the clients that still have room
-            share = (held < even).astype(float)
+            share = (sizes < even).astype(float)
         share = share / share.sum()
         cuts = (np.cumsum(share)[:-1] * len(deck)).astype(np.int64)
         counts = np.diff(cuts, prepend=0, append=len(deck))
-        held += counts
-        dealt.append((deck, counts))
-    return dealt, held
+        sizes += counts
+        draw.append((deck, counts))
+    return draw, sizes
 
 
 def repair(index: Index, least: int) -> Index:

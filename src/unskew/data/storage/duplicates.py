@@ -18,21 +18,21 @@ def first_duplicates(x: np.ndarray) -> np.ndarray:
     """For each sample the first one that equals it, itself if none does: int64 [N]."""
     first, crc = np.arange(len(x)), _all_checksums(x)
     _, group, count = np.unique(crc, return_inverse=True, return_counts=True)
-    seen: dict[bytes, int] = {}
+    first_rows: dict[bytes, int] = {}
     for row, print_ in _row_digests(x, np.flatnonzero(count[group] > 1)):
-        first[row] = seen.setdefault(print_, row)
+        first[row] = first_rows.setdefault(print_, row)
     return first
 
 
 def are_among(x: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Which of these samples occur in `among`, which has samples of equal shape: bool [N]."""
-    crc, others = _all_checksums(x), _all_checksums(among)
-    there = np.zeros(len(x), dtype=bool)
-    rows = np.flatnonzero(np.isin(crc, others))
-    seen = {print_ for _, print_ in _row_digests(among, np.flatnonzero(np.isin(others, crc[rows])))}
+    crc, among_crc = _all_checksums(x), _all_checksums(among)
+    present = np.zeros(len(x), dtype=bool)
+    rows = np.flatnonzero(np.isin(crc, among_crc))
+    digests = {print_ for _, print_ in _row_digests(among, np.flatnonzero(np.isin(among_crc, crc[rows])))}
     for row, print_ in _row_digests(x, rows):
-        there[row] = print_ in seen
-    return there
+        present[row] = print_ in digests
+    return present
 
 
 def _all_checksums(x: np.ndarray) -> np.ndarray:
@@ -44,8 +44,8 @@ def _all_checksums(x: np.ndarray) -> np.ndarray:
 
 def _row_digests(x: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, bytes]]:
     """(number, digest) of these samples, in their order."""
-    for some in _read_blocks(x, rows):
-        for row, sample in zip(some.tolist(), x[some]):
+    for block in _read_blocks(x, rows):
+        for row, sample in zip(block.tolist(), x[block]):
             yield row, blake2b(np.ascontiguousarray(sample).data, digest_size=16).digest()
 
 

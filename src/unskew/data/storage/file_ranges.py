@@ -56,7 +56,7 @@ REQUEST = np.dtype(
     ]
 )
 """The kernel's struct iocb on little-endian machines; operation 0 reads."""
-ANSWER = np.dtype([("tag", "<u8"), ("request", "<u8"), ("got", "<i8"), ("second", "<i8")])
+ANSWER = np.dtype([("tag", "<u8"), ("request", "<u8"), ("result", "<i8"), ("second", "<i8")])
 """The kernel's struct io_event. result: number of bytes read, or the negative number of an error."""
 
 
@@ -82,39 +82,39 @@ class DirectFile:
 
     def read(self, into: memoryview, ranges: Sequence[ByteRange]) -> list[ByteRange]:
         """Read ranges into memory; returns those that were not read."""
-        waiting = read_queue() if self.block else None
-        if waiting is None or not waiting.busy.acquire(blocking=False):  # another thread is reading
+        queue = read_queue() if self.block else None
+        if queue is None or not queue.busy.acquire(blocking=False):  # another thread is reading
             return list(ranges)
         try:
-            _, count, at = np.array(ranges, np.int64).reshape(-1, 3).T
-            begins = at // self.block * self.block
-            sizes = -(-(at + count) // self.block) * self.block - begins
-            left = [ranges[i] for i in np.flatnonzero(count > LONGEST_RANGE).tolist()]
-            rest = np.flatnonzero(count <= LONGEST_RANGE)
-            while len(rest):
-                ends = np.cumsum(sizes[rest])
-                part = rest[: min(QUEUE_LENGTH, int(np.searchsorted(ends, STAGING_BYTES, "right")))]
+            _, count, offset = np.array(ranges, np.int64).reshape(-1, 3).T
+            begins = offset // self.block * self.block
+            sizes = -(-(offset + count) // self.block) * self.block - begins
+            unread = [ranges[i] for i in np.flatnonzero(count > LONGEST_RANGE).tolist()]
+            pending = np.flatnonzero(count <= LONGEST_RANGE)
+            while len(pending):
+                ends = np.cumsum(sizes[pending])
+                part = pending[: min(QUEUE_LENGTH, int(np.searchsorted(ends, STAGING_BYTES, "right")))]
                 spans = begins[part], sizes[part], ends[: len(part)] - sizes[part]
-                left += self._part(waiting, into, [ranges[i] for i in part.tolist()], spans)
-                rest = rest[len(part) :]
-            return left
+                unread += self._read_part(queue, into, [ranges[i] for i in part.tolist()], spans)
+                pending = pending[len(part) :]
+            return unread
         finally:
-            waiting.busy.release()
+            queue.busy.release()
 
-    def _part(
-        self, waiting: ReadQueue, into: memoryview, ranges: Sequence[ByteRange], spans: BlockSpans
+    def _read_part(
+        self, queue: ReadQueue, into: memoryview, ranges: Sequence[ByteRange], spans: BlockSpans
     ) -> list[ByteRange]:
         """Read some ranges through the staging buffer; returns those that were not read."""
-        got = waiting.fetch(self._file, *spans)
-        left, staged = list[ByteRange](), waiting.staged
-        for one, begin, place, has in zip(ranges, spans[0].tolist(), spans[2].tolist(), got.tolist()):
-            where, count, at = one
-            skip = at - begin
-            if has < skip + count:
-                left.append(one)
+        lengths = queue.fetch(self._file, *spans)
+        unread, staged = list[ByteRange](), queue.staged
+        for item, begin, place, length in zip(ranges, spans[0].tolist(), spans[2].tolist(), lengths.tolist()):
+            target, count, offset = item
+            skip = offset - begin
+            if length < skip + count:
+                unread.append(item)
                 continue
-            into[where : where + count] = staged[place + skip : place + skip + count]
-        return left
+            into[target : target + count] = staged[place + skip : place + skip + count]
+        return unread
 
 
 class ReadQueue:
@@ -137,36 +137,43 @@ class ReadQueue:
 
         begins: positions in the file. sizes: in bytes. places: positions in `staged`. All are int64 [n].
         """
-        n, got = len(places), np.full(len(places), -1, np.int64)
-        if not self._idle and not self._emptied():
-            return got
+        n, lengths = len(places), np.full(len(places), -1, np.int64)
+        if not self._idle and not self._reopen():
+            return lengths
         requests, answers = np.zeros(n, REQUEST), np.zeros(n, ANSWER)
         requests["tag"], requests["file"], requests["memory"] = np.arange(n), file, self._address + places
         requests["at"], requests["bytes"] = begins, sizes
         pointers = requests.ctypes.data + REQUEST.itemsize * np.arange(n, dtype=np.uint64)
-        asked = done = 0
+        submitted = completed = 0
         self._idle = False
-        while asked < n and (some := self._some(self._submit, (n - asked,), pointers[asked:])) > 0:
-            asked += some
         while (
-            done < asked and (some := self._some(self._wait, (asked - done,) * 2, answers[done:], None)) > 0
+            submitted < n
+            and (count := self._call_queue(self._submit, (n - submitted,), pointers[submitted:])) > 0
         ):
-            done += some
-        self._idle = done == asked
-        got[answers["tag"][:done].astype(np.int64)] = answers["got"][:done]
-        return got
+            submitted += count
+        while (
+            completed < submitted
+            and (
+                count := self._call_queue(self._wait, (submitted - completed,) * 2, answers[completed:], None)
+            )
+            > 0
+        ):
+            completed += count
+        self._idle = completed == submitted
+        lengths[answers["tag"][:completed].astype(np.int64)] = answers["result"][:completed]
+        return lengths
 
-    def _some(self, call: int, counts: tuple[int, ...], where: np.ndarray, *more: None) -> int:
+    def _call_queue(self, call: int, counts: tuple[int, ...], buffer: np.ndarray, *more: None) -> int:
         """The number of requests that were accepted or completed; negative for an error."""
         while True:
             numbers = (ctypes.c_long(count) for count in counts)
-            done = int(
+            result = int(
                 self._call(
-                    ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(where.ctypes.data), *more
+                    ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(buffer.ctypes.data), *more
                 )
             )
-            if done >= 0 or ctypes.get_errno() != errno.EINTR:  # a signal that came meanwhile
-                return done
+            if result >= 0 or ctypes.get_errno() != errno.EINTR:  # a signal that came meanwhile
+                return result
 
     def _open(self) -> None:
         self._context = ctypes.c_ulong(0)
@@ -174,7 +181,7 @@ class ReadQueue:
             raise OSError(ctypes.get_errno(), "no queue for asynchronous reads")
         self._idle = True
 
-    def _emptied(self) -> bool:
+    def _reopen(self) -> bool:
         """Wait until no pending request writes to memory, and open a new queue; False if that fails."""
         self._call(ctypes.c_long(self._destroy), self._context)  # waits for the disk
         try:
@@ -240,14 +247,14 @@ class RangeFile:
             raise DataError("E402", f"there is no {path}.") from None
         self._number = self._file.fileno()
         self._one_at_a_time = threading.Lock()
-        self._direct, self._looks, self._past = DirectFile(self._number), 0, 0
+        self._direct, self._probes, self._direct_reads = DirectFile(self._number), 0, 0
         weakref.finalize(self, self._direct.close)
         weakref.finalize(self, self._file.close)
 
     def stamp(self) -> tuple[int, int]:
         """Size of the file and time of its last change."""
-        now = os.fstat(self._number)
-        return now.st_size, now.st_mtime_ns
+        status = os.fstat(self._number)
+        return status.st_size, status.st_mtime_ns
 
     def read(self, into: memoryview, ranges: Iterable[ByteRange]) -> bool:
         """Read ranges into memory; False if the file is too short for them.
@@ -257,75 +264,75 @@ class RangeFile:
         the processor least. Raises OSError if the disk cannot be read.
         """
         ranges = list(ranges)
-        if AT_ONCE and self._goes_past(ranges):
+        if AT_ONCE and self._reads_directly(ranges):
             ranges = self._direct.read(into, ranges)
-        absent = self._absent(into, ranges) if AT_ONCE else ranges
-        self._ask(absent)
-        return all(self._fill(into[place : place + count], at) for place, count, at in absent)
+        absent = self._uncached(into, ranges) if AT_ONCE else ranges
+        self._prefetch(absent)
+        return all(self._fill(into[place : place + count], offset) for place, count, offset in absent)
 
     def fetch(self, ranges: Sequence[ByteRange]) -> None:
         """Ask the disk to prefetch ranges, without waiting for it. Nothing is done if the ranges seem to
         be cached."""
-        held = self._held(ranges) if AT_ONCE else 1
-        if held < 1 and not (self._direct.block and held < 0.5):
-            self._ask(ranges)
+        share = self._cached_share(ranges) if AT_ONCE else 1
+        if share < 1 and not (self._direct.block and share < 0.5):
+            self._prefetch(ranges)
 
-    def _goes_past(self, ranges: Sequence[ByteRange]) -> bool:
+    def _reads_directly(self, ranges: Sequence[ByteRange]) -> bool:
         """Whether to read these ranges directly: there are many, and fewer than half are cached."""
-        if not self._direct.block or len(ranges) < RANGES_PROBED or self._held(ranges) >= 0.5:
+        if not self._direct.block or len(ranges) < RANGES_PROBED or self._cached_share(ranges) >= 0.5:
             return False
-        self._past += 1
-        return self._past % CACHE_TURN > 0
+        self._direct_reads += 1
+        return self._direct_reads % CACHE_TURN > 0
 
-    def _held(self, ranges: Sequence[ByteRange]) -> float:
+    def _cached_share(self, ranges: Sequence[ByteRange]) -> float:
         """The estimated share of cached ranges, from evenly spaced ones; 1 without ranges.
 
         Each call probes different ones, because many systems begin to fetch the ranges that they are asked
         about.
         """
         step = max(1, len(ranges) // RANGES_PROBED)
-        self._looks += 1
-        some = ranges[self._looks % step :: step]
-        return sum(map(self._is_held, some)) / len(some) if some else 1.0
+        self._probes += 1
+        probes = ranges[self._probes % step :: step]
+        return sum(map(self._is_cached, probes)) / len(probes) if probes else 1.0
 
-    def _ask(self, ranges: Iterable[ByteRange]) -> None:
-        for _, count, at in ranges if AT_ONCE else ():
-            os.posix_fadvise(self._number, at, count, os.POSIX_FADV_WILLNEED)
+    def _prefetch(self, ranges: Iterable[ByteRange]) -> None:
+        for _, count, offset in ranges if AT_ONCE else ():
+            os.posix_fadvise(self._number, offset, count, os.POSIX_FADV_WILLNEED)
 
-    def _absent(self, into: memoryview, ranges: Iterable[ByteRange]) -> list[ByteRange]:
+    def _uncached(self, into: memoryview, ranges: Iterable[ByteRange]) -> list[ByteRange]:
         """The ranges that are not cached; the others are copied from the cache."""
         absent, preadv, number, flags = list[ByteRange](), os.preadv, self._number, os.RWF_NOWAIT
-        for one in ranges:  # this loop runs once for nearly every sample that is trained on
-            place, count, at = one
+        for item in ranges:  # this loop runs once for nearly every sample that is trained on
+            place, count, offset = item
             try:
-                if preadv(number, (into[place : place + count],), at, flags) == count:
+                if preadv(number, (into[place : place + count],), offset, flags) == count:
                     continue
             except OSError:  # most often BlockingIOError; some file systems cannot tell
                 pass
-            absent.append(one)
+            absent.append(item)
         return absent
 
-    def _is_held(self, one: ByteRange) -> bool:
+    def _is_cached(self, item: ByteRange) -> bool:
         """Whether the first byte of a range is cached."""
         try:
-            return os.preadv(self._number, (bytearray(1),), one[2], os.RWF_NOWAIT) == 1
+            return os.preadv(self._number, (bytearray(1),), item[2], os.RWF_NOWAIT) == 1
         except OSError:
             return False
 
-    def _fill(self, into: memoryview, at: int) -> bool:
+    def _fill(self, into: memoryview, offset: int) -> bool:
         """Read bytes from a position on; False if the file ends too early."""
-        done = 0
-        while done < len(into):
-            got = self._read_at(into[done:], at + done)
-            if not got:
+        length = 0
+        while length < len(into):
+            count = self._read_at(into[length:], offset + length)
+            if not count:
                 return False
-            done += got
+            length += count
         return True
 
-    def _read_at(self, into: memoryview, at: int) -> int:
+    def _read_at(self, into: memoryview, offset: int) -> int:
         """Number of bytes read from a position on, 0 at the end of the file."""
         if POSITIONED:
-            return os.preadv(self._number, [into], at)
+            return os.preadv(self._number, [into], offset)
         with self._one_at_a_time:
-            self._file.seek(at)
+            self._file.seek(offset)
             return self._file.readinto(into) or 0

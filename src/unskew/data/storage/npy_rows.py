@@ -50,7 +50,7 @@ class StridedRows(Source):
             kind.newbyteorder("=") if full is None else Source.source_dtype,
         )
         self._open()
-        self._stamp = self._now()
+        self._stamp = self._file_stamp()
 
     def _open(self) -> None:
         try:
@@ -76,14 +76,14 @@ class StridedRows(Source):
         self._check()
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
-    def _now(self) -> tuple[int, int]:
-        now = os.fstat(self._file.fileno())
-        return now.st_size, now.st_mtime_ns
+    def _file_stamp(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def _check(self) -> None:
         """Raises DataError (E413) if the file has changed; reading from a map beyond its end would kill
         the process."""
-        if self._now() != self._stamp:
+        if self._file_stamp() != self._stamp:
             text = f"{self.path} has changed since it was checked"
             raise DataError(
                 "E413", f"{text}; leave data alone while they are trained on, and start the run again."
@@ -104,7 +104,7 @@ class NpyRows(Source):
     def __init__(
         self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
     ):
-        self._lies(path, offset, shape, kind, full)
+        self._set_form(path, offset, shape, kind, full)
         self._file = RangeFile(path)
         self._stamp = self._file.stamp()
 
@@ -113,12 +113,12 @@ class NpyRows(Source):
         """The rows of float32 in an open file without a name on the disk. name: the source's name, for
         messages."""
         self = cls.__new__(cls)
-        self._lies(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
+        self._set_form(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
         self._file = RangeFile(self.path, file)
         self._stamp = self._file.stamp()
         return self
 
-    def _lies(
+    def _set_form(
         self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
     ) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
@@ -138,15 +138,15 @@ class NpyRows(Source):
     def read(self, rows: np.ndarray) -> np.ndarray:
         raw = _aligned_array((len(rows), *self.shape[1:]), self.kind)
         try:
-            whole = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
+            is_complete = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
         except OSError as error:
             raise DataError(
                 "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
             ) from error
-        if not whole:
-            raise self._altered("is shorter than when it was checked")
+        if not is_complete:
+            raise self._change_error("is shorter than when it was checked")
         if self._file.stamp() != self._stamp:
-            raise self._altered("has changed since it was checked")
+            raise self._change_error("has changed since it was checked")
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
             x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
@@ -167,10 +167,10 @@ class NpyRows(Source):
             (places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist()
         )
 
-    def _altered(self, what: str) -> DataError:
+    def _change_error(self, change: str) -> DataError:
         return DataError(
             "E413",
-            f"{self.path} {what}; leave data alone while they are trained on, and start the run again.",
+            f"{self.path} {change}; leave data alone while they are trained on, and start the run again.",
         )
 
 

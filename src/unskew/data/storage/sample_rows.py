@@ -212,16 +212,16 @@ class Concatenation(Source):
         self.parts = parts
         self.name = next(part.source.name for part in parts if isinstance(part, Rows))
         self.starts = np.cumsum([0, *map(len, parts)])
-        asked = [part.source.read_size for part in parts if isinstance(part, Rows)]
-        self.read_size = max((most for most in asked if most), default=None)
+        sizes = [part.source.read_size for part in parts if isinstance(part, Rows)]
+        self.read_size = max((size for size in sizes if size), default=None)
         self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         x = np.empty((len(rows), *self.shape[1:]), np.float32)
         owner = np.searchsorted(self.starts, rows, "right") - 1
         for number in np.unique(owner).tolist():
-            here = np.flatnonzero(owner == number)
-            x[here] = self.parts[number][rows[here] - self.starts[number]]
+            positions = np.flatnonzero(owner == number)
+            x[positions] = self.parts[number][rows[positions] - self.starts[number]]
         return x
 
     def prefetch(self, rows: np.ndarray) -> None:

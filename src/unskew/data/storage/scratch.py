@@ -57,7 +57,7 @@ class ScratchFile:
             if self.size and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file.fileno(), 0, self.size)
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
     def put(self, begin: int, x: np.ndarray) -> None:
         """Write samples, float32 [n, ...], from this number on."""
@@ -69,9 +69,9 @@ class ScratchFile:
             while content:  # one write may take only a part of it
                 content = content[self._file.write(content) :]
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         self.close()
         self.why = f"{self.folder} could not be written to: {error.strerror}"
 
@@ -129,16 +129,16 @@ class ScratchRows(Source):
 def scratch_folder() -> Path | None:
     """The folder for scratch files; None if they are disabled. Raises DataError (E402) if the environment
     names a missing folder."""
-    named = os.environ.get(VARIABLE, "")
-    if named == OFF:
+    setting = os.environ.get(VARIABLE, "")
+    if setting == OFF:
         return None
-    if named and not Path(named).is_dir():
+    if setting and not Path(setting).is_dir():
         raise DataError(
             "E402",
-            f"there is no folder {excerpt(named)}, which {VARIABLE} names; make it, or unset {VARIABLE}.",
+            f"there is no folder {excerpt(setting)}, which {VARIABLE} names; make it, or unset {VARIABLE}.",
         )
-    if named or os.environ.get("TMPDIR"):
-        return Path(named or os.environ["TMPDIR"])
+    if setting or os.environ.get("TMPDIR"):
+        return Path(setting or os.environ["TMPDIR"])
     return DEFAULT_FOLDER if os.access(DEFAULT_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
 
 

@@ -89,9 +89,9 @@ def quiet_pydicom(item: DicomFile) -> Iterator[Any]:
         log.disabled = was
 
 
-def dicom_error(item: DicomFile, why: str) -> DataError:
-    """The error for a file that cannot be read. why: half a sentence without values of tags."""
-    return DataError("E401", f"{item.name} cannot be read as DICOM: {why}. Copy or export it again.")
+def dicom_error(item: DicomFile, reason: str) -> DataError:
+    """The error for a file that cannot be read. reason: half a sentence without values of tags."""
+    return DataError("E401", f"{item.name} cannot be read as DICOM: {reason}. Copy or export it again.")
 
 
 def read_head(item: DicomFile) -> Any | None:
@@ -203,10 +203,10 @@ def _check_form(item: DicomFile, tags: Any, room: int) -> int:
         raise DataError(
             "E403", f"{item.name} has {int(tags.BitsAllocated)} bits a pixel; 8, 16, 32 or 64 are read."
         )
-    promised = frames * rows * columns * int(tags.BitsAllocated) // 8
-    if not tags.file_meta.TransferSyntaxUID.is_compressed and promised > len(data):
+    size = frames * rows * columns * int(tags.BitsAllocated) // 8
+    if not tags.file_meta.TransferSyntaxUID.is_compressed and size > len(data):
         raise dicom_error(
-            item, f"its header promises {shape} pixels, {promised:,} bytes, and it holds {len(data):,}"
+            item, f"its header promises {shape} pixels, {size:,} bytes, and it holds {len(data):,}"
         )
     return frames
 
@@ -228,8 +228,8 @@ def _check_compression(item: DicomFile, tags: Any, frames: int, pydicom: Any) ->
     if syntax != _RLE_SYNTAX:
         return
     frame = int(tags.Rows) * int(tags.Columns) * int(tags.BitsAllocated) // 8
-    packed = pydicom.encaps.generate_frames(tags.PixelData, number_of_frames=frames)
-    if frame > _LARGEST_RLE or any(len(part) > 1.25 * frame + 4096 for part in packed):
+    parts = pydicom.encaps.generate_frames(tags.PixelData, number_of_frames=frames)
+    if frame > _LARGEST_RLE or any(len(part) > 1.25 * frame + 4096 for part in parts):
         raise dicom_error(
             item,
             f"a frame of {frame:,} bytes is packed into more than it needs, or has more than"
@@ -241,10 +241,10 @@ def _check_bits(item: DicomFile, tags: Any) -> None:
     """Raises DataError (E403) for numbers that are not in the lowest bits; pydicom itself clears the bits
     above them."""
     allocated = int(tags.BitsAllocated)
-    used = int(tags.get("BitsStored") or allocated)
-    if not 1 <= used <= allocated or int(tags.get("HighBit", used - 1)) != used - 1:
+    bits = int(tags.get("BitsStored") or allocated)
+    if not 1 <= bits <= allocated or int(tags.get("HighBit", bits - 1)) != bits - 1:
         raise DataError(
-            "E403", f"{item.name} keeps its {used} bits in the middle of {allocated}; export it again."
+            "E403", f"{item.name} keeps its {bits} bits in the middle of {allocated}; export it again."
         )
 
 
@@ -254,8 +254,8 @@ def _brightness_order(tags: Any, stored: np.ndarray) -> np.ndarray:
         return stored
     if stored.dtype.kind not in "iu":
         return -stored
-    used = int(tags.get("BitsStored") or 8 * stored.dtype.itemsize)
-    total = -1 if stored.dtype.kind == "i" else (1 << used) - 1  # the lowest and the highest number together
+    bits = int(tags.get("BitsStored") or 8 * stored.dtype.itemsize)
+    total = -1 if stored.dtype.kind == "i" else (1 << bits) - 1  # the lowest and the highest number together
     return total - stored.astype(np.int64)
 
 
@@ -296,10 +296,10 @@ def _plane_of(item: DicomFile, tags: Any, values_RC: np.ndarray, i: int) -> Plan
 def _tag(tags: Any, i: int, group: str, keyword: str) -> Any:
     """A tag of a frame: from the frame's group, the shared group, or the top of the file; None without
     one."""
-    frames, shared = tags.get("PerFrameFunctionalGroupsSequence"), tags.get("SharedFunctionalGroupsSequence")
+    frames, common = tags.get("PerFrameFunctionalGroupsSequence"), tags.get("SharedFunctionalGroupsSequence")
     if frames and i >= len(frames):
         return None
-    for groups in (frames[i] if frames else None, shared[0] if shared else None):
+    for groups in (frames[i] if frames else None, common[0] if common else None):
         inner = groups.get(group) if groups is not None else None
         if inner and inner[0].get(keyword) is not None:
             return inner[0].get(keyword)
@@ -376,19 +376,19 @@ def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
     spacing."""
     first = stack[0]
     for plane in stack[1:]:
-        one, other = (" x ".join(map(str, p.values.shape)) for p in (first, plane))
-        if one != other:
-            raise _stack_error(series, f"holds images of {one} and of {other}")
+        first_shape, shape = (" x ".join(map(str, p.values.shape)) for p in (first, plane))
+        if first_shape != shape:
+            raise _stack_error(series, f"holds images of {first_shape} and of {shape}")
         if (first.position is None) != (plane.position is None):
             raise _stack_error(series, "says of some of its images where they lie, and not of others")
-        for ours, theirs, what in (
+        for a, b, noun in (
             (first.directions, plane.directions, "orientations"),
             (first.spacing, plane.spacing, "pixel sizes"),
         ):
-            if ours is None and theirs is None:
+            if a is None and b is None:
                 continue
-            if ours is None or theirs is None or np.abs(ours - theirs).max() > 1e-3:
-                raise _stack_error(series, f"holds images of several {what}")
+            if a is None or b is None or np.abs(a - b).max() > 1e-3:
+                raise _stack_error(series, f"holds images of several {noun}")
     if (first.position is None) != (first.directions is None):
         raise DataError(
             "E401",
@@ -400,9 +400,9 @@ def _check_planes(series: Series, stack: Sequence[Plane]) -> None:
         )
 
 
-def _stack_error(series: Series, what: str) -> DataError:
+def _stack_error(series: Series, fault: str) -> DataError:
     return DataError(
-        "E409", f"{series} {what}, as scouts and localisers do; leave them out, or export a series for each."
+        "E409", f"{series} {fault}, as scouts and localisers do; leave them out, or export a series for each."
     )
 
 
@@ -447,10 +447,11 @@ def _affine(
     positions = np.array([plane.position for plane in stack])
     if len(stack) > 1:
         step = (positions[-1] - positions[0]) / (len(stack) - 1)
-        off = np.abs(positions - (positions[0] + np.arange(len(stack))[:, None] * step)).max()
-        if off > max(PLANE_TOLERANCE, PLANE_TOLERANCE * float(np.linalg.norm(step))):
+        distance = np.abs(positions - (positions[0] + np.arange(len(stack))[:, None] * step)).max()
+        if distance > max(PLANE_TOLERANCE, PLANE_TOLERANCE * float(np.linalg.norm(step))):
             text = (
-                f"{series} has images that lie {off:.4g} mm off the line of the others, or at unequal steps"
+                f"{series} has images that lie {distance:.4g} mm off the line of the others, or at unequal"
+                " steps"
             )
             raise DataError("E401", f"{text}; copy or export all of it.")
     else:
@@ -464,12 +465,12 @@ def _affine(
 
 def _turn_axes(series: Series, values: np.ndarray, affine: np.ndarray) -> Volume:
     library = _nibabel(series)
-    ways = library.orientations.io_orientation(affine)
-    turned = library.orientations.apply_orientation(values, ways)
-    affine_turned = affine @ library.orientations.inv_ornt_aff(ways, values.shape)
-    x, y, z = map(float, library.affines.voxel_sizes(affine_turned))
+    orientation = library.orientations.io_orientation(affine)
+    canonical = library.orientations.apply_orientation(values, orientation)
+    canonical_affine = affine @ library.orientations.inv_ornt_aff(orientation, values.shape)
+    x, y, z = map(float, library.affines.voxel_sizes(canonical_affine))
     stored = "".join(library.aff2axcodes(affine))
-    return Volume(Path(series.name), np.ascontiguousarray(turned), affine_turned, (x, y, z), stored)
+    return Volume(Path(series.name), np.ascontiguousarray(canonical), canonical_affine, (x, y, z), stored)
 
 
 def _without_position(series: Series, stack: Sequence[Plane], values: np.ndarray) -> Volume:

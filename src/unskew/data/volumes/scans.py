@@ -88,13 +88,13 @@ def holds_dicom(path: Path) -> bool:
     those."""
     if path.is_file():
         return is_dicom(path)
-    others, rest = 0, []
+    pictures, candidates = 0, []
     for file in _regular_files(path):
         if file_ending(file) in IMAGE_ENDINGS | SOUND_ENDINGS:
-            others += 1
+            pictures += 1
         else:
-            rest.append(file)
-    return sum(map(is_dicom, rest)) >= max(1, others)
+            candidates.append(file)
+    return sum(map(is_dicom, candidates)) >= max(1, pictures)
 
 
 def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
@@ -105,11 +105,11 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
     """
     files = _regular_files(root) if root.is_dir() else [root]
     members: dict[str, list[tuple[DicomFile, str, str]]] = {}
-    left: Counter[str] = Counter()
+    omissions: Counter[str] = Counter()
     for i, path in enumerate(files):
         item = DicomFile(path, f"{DICOM}, file {i + 1:,} of {len(files):,}")
         if any(is_system_file(part) for part in path.relative_to(root).parts):
-            left["hidden or system file"] += 1
+            omissions["hidden or system file"] += 1
         elif not os.access(path, os.R_OK):
             raise DataError(
                 "E401", f"{item.name} may not be read; let this user read it, or take it out of the folder."
@@ -119,9 +119,9 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
                 raise DataError(
                     "E401", f"{item.name} is called .dcm and is not DICOM; copy or export it again."
                 )
-            left["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
+            omissions["non-DICOM file"] += file_ending(path) not in (".csv", ".tsv")
         elif (tags := read_head(item)) is None:
-            left["imageless DICOM object"] += 1
+            omissions["imageless DICOM object"] += 1
         else:
             patient, title = (str(tags.get(k) or "").strip() for k in ("PatientID", "SeriesDescription"))
             members.setdefault(str(tags.SeriesInstanceUID), []).append((item, patient, title))
@@ -129,7 +129,7 @@ def find_series(root: Path) -> tuple[list[SeriesPlace], list[Note]]:
         raise DataError(
             "E409", f"{DICOM} holds no image of DICOM; directories, reports and segmentations are none."
         )
-    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in left.items() if n]
+    notes: list[Note] = [("left out", quantity(n, noun)) for noun, n in omissions.items() if n]
     return _place_series(root, list(members.values())), notes
 
 
@@ -224,8 +224,8 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
     _check_links(tree)
     if has_mask_folders(tree):
         files = tuple(f for f in tree.files if is_in_mask_folder(f) or f.stem.endswith(image))
-        paired, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
-        scans = [Scan(p.image.path, _patient_of(p.image), p.site, p.image.part, p.mask.path) for p in paired]
+        pairs, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
+        scans = [Scan(p.image.path, _patient_of(p.image), p.site, p.image.part, p.mask.path) for p in pairs]
         return ScanLayout(tuple(scans), (), (*tree.notes, *notes))
     masks = [f for f in tree.files if is_mask_name(f)]
     images = [f for f in tree.files if not is_mask_name(f) and f.stem.endswith(image)]
@@ -238,13 +238,13 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
     if labelled:
         return ScanLayout(tuple(Scan(f.path, _patient_of(f), "", f.part) for f in images), (), tree.notes)
-    ordered = files_by_class(tree, images)
-    sites = ordered.sites or [""] * len(images)
+    by_class = files_by_class(tree, images)
+    sites = by_class.sites or [""] * len(images)
     by_folder = [
         Scan(f.path, _patient_of(f), site, f.part, None, label)
-        for f, site, label in zip(ordered.files, sites, ordered.labels)
+        for f, site, label in zip(by_class.files, sites, by_class.labels)
     ]
-    return ScanLayout(tuple(by_folder), ordered.classes, (*tree.notes, *ordered.notes))
+    return ScanLayout(tuple(by_folder), by_class.classes, (*tree.notes, *by_class.notes))
 
 
 def _check_links(tree: FolderTree) -> None:
@@ -277,32 +277,33 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
     for mask in masks:
         by_key.setdefault(_match_key(mask, stems), []).append(mask)
     scans: list[Scan] = []
-    taken: dict[tuple[str, ...], File] = {}
+    images_by_key: dict[tuple[str, ...], File] = {}
     for image in images:
         key = _match_key(image, stems, set(by_key))
-        drawn = by_key.get(key, [])
-        if len(drawn) != 1:
-            what = f"{len(drawn)} masks, such as {drawn[0].path.name}" if drawn else "no mask"
+        matches = by_key.get(key, [])
+        if len(matches) != 1:
+            fault = f"{len(matches)} masks, such as {matches[0].path.name}" if matches else "no mask"
             raise DataError(
                 "E409",
-                f"{image.path} has {what}; put one beside it, called {image.stem}_seg.nii.gz, or give images/"
+                f"{image.path} has {fault}; put one beside it, called {image.stem}_seg.nii.gz, or give"
+                " images/"
                 " and masks/.",
             )
-        if twin := taken.get(key):
+        if twin := images_by_key.get(key):
             raise DataError(
                 "E409",
-                f"{twin.path} and {image.path} would share the mask {drawn[0].path.name}; name the kind of"
+                f"{twin.path} and {image.path} would share the mask {matches[0].path.name}; name the kind of"
                 f" image by how its files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
             )
-        taken[key] = image
-        alone = key[-1] == "folder"
+        images_by_key[key] = image
+        by_folder = key[-1] == "folder"
         patient = (
             _patient_of(image)
-            if not alone or not image.folders or _SUBJECT.search(image.stem)
+            if not by_folder or not image.folders or _SUBJECT.search(image.stem)
             else image.folders[-1]
         )
-        above = image.folders[:-1] if alone else () if _SUBJECT.search(image.stem) else image.folders
-        scans.append(Scan(image.path, patient, "/".join(above), image.part, drawn[0].path))
+        above = image.folders[:-1] if by_folder else () if _SUBJECT.search(image.stem) else image.folders
+        scans.append(Scan(image.path, patient, "/".join(above), image.part, matches[0].path))
     return scans
 
 
@@ -342,29 +343,29 @@ def read_dicom_scans(root: Path, image: str = "", labelled: bool = False) -> Sca
     name no classes.
     """
     series, notes = find_series(root)
-    if lacking := sum(not one.patient for one in series):
+    if lacking := sum(not item.patient for item in series):
         text = (
             f"{DICOM}: {lacking:,} of {len(series):,} series have no PatientID, so no patient can be kept"
             " together"
         )
         raise DataError("E409", f"{text}; write a pseudonym for each patient.")
-    split = any(part == "train" for part in (split_part(one.folder)[0] for one in series))
-    files = [_series_file(root, one, split) for one in series]
+    split = any(part == "train" for part in (split_part(item.folder)[0] for item in series))
+    files = [_series_file(root, item, split) for item in series]
     inner = frozenset(f.folders[:i] for f in files for i in range(1, len(f.folders) + 1))
     tree = FolderTree(root, tuple(files), inner, ())
     if has_mask_folders(tree) or any(is_mask_name(f) for f in files):
         return _match_series(tree, series, image, notes)
-    taken = [one for one in series if one.place[-1].endswith(image) or one.title.endswith(image)]
-    if not taken:
+    matches = [item for item in series if item.place[-1].endswith(image) or item.title.endswith(image)]
+    if not matches:
         raise DataError(
             "E409", f"{DICOM}: no folder or description of a series ends in {image}; check the setting image."
         )
-    if n := len(series) - len(taken):
+    if n := len(series) - len(matches):
         notes.append(("left out", f"{n:,} series of other kinds (image={image})"))
     if labelled:
-        scans = tuple(_scan_of(one, split) for one in taken)
+        scans = tuple(_scan_of(item, split) for item in matches)
         return ScanLayout(scans, (), tuple(notes), private=True)
-    return _scans_by_class(taken, split, notes)
+    return _scans_by_class(matches, split, notes)
 
 
 def number_patients(layout: ScanLayout) -> ScanLayout:
@@ -376,15 +377,15 @@ def number_patients(layout: ScanLayout) -> ScanLayout:
     return replace(layout, scans=tuple(scans))
 
 
-def _series_file(root: Path, one: SeriesPlace, split: bool) -> File:
+def _series_file(root: Path, place: SeriesPlace, split: bool) -> File:
     """A series as a single file."""
-    part, folders = split_part(one.place[:-1]) if split else ("", one.place[:-1])
-    return File(root.joinpath(*one.place[:-1], f"{one.place[-1]}.dcm"), part or "train", folders)
+    part, folders = split_part(place.place[:-1]) if split else ("", place.place[:-1])
+    return File(root.joinpath(*place.place[:-1], f"{place.place[-1]}.dcm"), part or "train", folders)
 
 
-def _scan_of(one: SeriesPlace, split: bool, site: str = "", label: int = -1) -> Scan:
-    part = split_part(one.folder)[0] if split else ""
-    return Scan(one.series, one.patient, site, part or "train", None, label)
+def _scan_of(place: SeriesPlace, split: bool, site: str = "", label: int = -1) -> Scan:
+    part = split_part(place.folder)[0] if split else ""
+    return Scan(place.series, place.patient, site, part or "train", None, label)
 
 
 def _match_series(
@@ -426,8 +427,8 @@ def _drop_patient_folders(scans: Sequence[Scan], notes: list[Note]) -> tuple[Sca
 
 def _are_patients(names: Sequence[str], patients: Sequence[str]) -> bool:
     """Whether most of these names, one for each volume, belong to a single patient each."""
-    held = Counter(name for name, _ in set(zip(names, patients)))
-    return 2 * sum(n == 1 for n in held.values()) > len(held)
+    counts = Counter(name for name, _ in set(zip(names, patients)))
+    return 2 * sum(n == 1 for n in counts.values()) > len(counts)
 
 
 def _scans_by_class(series: Sequence[SeriesPlace], split: bool, notes: list[Note]) -> ScanLayout:
@@ -504,10 +505,10 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
     rows = {patient: i for i, patient in reversed(list(enumerate(patients)))}
     lacking = [scan.patient for scan in layout.scans if scan.patient not in rows]
     if lacking:
-        who = (
+        text = (
             f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else abbreviate(lacking)
         )
-        raise DataError("E403", f"{path} has no line for {who}; its first column names patients.")
+        raise DataError("E403", f"{path} has no line for {text}; its first column names patients.")
     scans = list(layout.scans)
     if site:
         values = _patient_column(sheet, site, path)
@@ -541,11 +542,12 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
     test = np.array([scan.part == "test" for scan in scans])
     owners = np.array([scan.owner for scan in scans])
     if test.any():
-        both = sorted(set(owners[test]) & set(owners[~test]))
-        if both:
+        overlap = sorted(set(owners[test]) & set(owners[~test]))
+        if overlap:
             raise DataError(
                 "E409",
-                f"{name}: the patient {both[0]} is in train/ and in test/; move all of each one into one of"
+                f"{name}: the patient {overlap[0]} is in train/ and in test/; move all of each one into one"
+                " of"
                 " them.",
             )
         return test
@@ -557,8 +559,8 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
             " others.",
         )
     kinds = np.array([f"{scans[i].site}/{scans[i].label}" for i in first])
-    held = patients[hold_out_patients(kinds, share)]
-    return np.isin(owners, held)
+    test_patients = patients[hold_out_patients(kinds, share)]
+    return np.isin(owners, test_patients)
 
 
 def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
@@ -570,7 +572,7 @@ def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
     numbers = largest_remainder(quota, np.maximum(counts - 1, 0))
     if not numbers.any():  # every kind has one patient
         numbers[0] = 1
-    held = np.zeros(len(kinds), dtype=bool)
+    test = np.zeros(len(kinds), dtype=bool)
     for kind, number in zip(names, numbers):
-        held[rng.permutation(np.flatnonzero(kinds == kind))[:number]] = True
-    return held
+        test[rng.permutation(np.flatnonzero(kinds == kind))[:number]] = True
+    return test

@@ -47,17 +47,19 @@ def check_fits(image: Volume, mask: Volume) -> None:
     """Raises DataError: E409 for a mask of another shape or position than its image, E404 for values that
     are no labels."""
     if image.values.shape != mask.values.shape:
-        one, other = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
+        mask_shape, image_shape = (" x ".join(map(str, v.values.shape)) for v in (mask, image))
         raise DataError(
             "E409",
-            f"{mask.path} is {one}, its image {image.path} {other}; resample the mask to its image's voxels.",
+            f"{mask.path} is {mask_shape}, its image {image.path} {image_shape}; resample the mask to its"
+            " image's voxels.",
         )
     ends = np.array([[0, 0, 0, 1], [*(n - 1 for n in image.values.shape), 1]]).T
-    apart = float(np.abs((image.affine - mask.affine) @ ends).max())
-    if apart > TOLERANCE:
+    distance = float(np.abs((image.affine - mask.affine) @ ends).max())
+    if distance > TOLERANCE:
         raise DataError(
             "E409",
-            f"{mask.path} lies {apart:.3g} mm from its image {image.path}, by the affines in their headers;"
+            f"{mask.path} lies {distance:.3g} mm from its image {image.path}, by the affines in their"
+            " headers;"
             " resample the mask to its image, or copy the image's affine if only the header is wrong.",
         )
     if (
@@ -93,12 +95,12 @@ def read_nifti(path: Path) -> Volume:
             content
         )
         _check_header(path, image.shape, image.get_data_dtype(), len(content))
-        known = bool(image.header["sform_code"] or image.header["qform_code"])
-        stored = "".join(library.aff2axcodes(image.affine)) if known else ""
-        turned = library.as_closest_canonical(image)
-        values = np.asarray(turned.dataobj, dtype=np.float32)
+        has_orientation = bool(image.header["sform_code"] or image.header["qform_code"])
+        stored = "".join(library.aff2axcodes(image.affine)) if has_orientation else ""
+        canonical = library.as_closest_canonical(image)
+        values = np.asarray(canonical.dataobj, dtype=np.float32)
         check_numbers(values, str(path))
-        affine = np.asarray(turned.affine, dtype=np.float64)
+        affine = np.asarray(canonical.affine, dtype=np.float64)
         x, y, z = map(float, library.affines.voxel_sizes(affine))
     except DataError:
         raise
@@ -118,8 +120,8 @@ def _unpacked_bytes(path: Path) -> bytes:
     """The file's bytes, decompressed if necessary. Raises DataError (E401) beyond the limit."""
     try:
         with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else open(path, "rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if is_gzip else open(path, "rb") as file:
             content = file.read(LARGEST_NIFTI + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise _nifti_error(path, error) from error
@@ -133,10 +135,10 @@ def _unpacked_bytes(path: Path) -> bytes:
 def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> None:
     """Raises DataError: E403 for anything but a volume of numbers, E401 for a header that promises more
     than the file holds."""
-    written = " x ".join(map(str, shape))
+    text = " x ".join(map(str, shape))
     if len(shape) < 3 or any(n != 1 for n in shape[3:]):
-        what = f"{len(shape)}-D, {written}" + (": a series of volumes" if len(shape) > 3 else "")
-        raise DataError("E403", f"{path} is {what}; give one volume with three axes a file.")
+        fault = f"{len(shape)}-D, {text}" + (": a series of volumes" if len(shape) > 3 else "")
+        raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
     if dtype.kind not in "biuf":
         raise DataError(
             "E403", f"{path} holds colours or complex numbers ({dtype}); give one number a voxel."
@@ -144,13 +146,13 @@ def _check_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], size
     voxels = float(np.prod([float(n) for n in shape]))
     if min(shape) < 1 or voxels * dtype.itemsize > size or voxels > LARGEST_NIFTI / 2:
         raise DataError(
-            "E401", f"{path}: its header promises {written} voxels, and the file holds {size:,} bytes."
+            "E401", f"{path}: its header promises {text} voxels, and the file holds {size:,} bytes."
         )
 
 
 def _nifti_error(path: Path, error: Exception) -> DataError:
-    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read as NIfTI: {why}. Copy it again.")
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{path} cannot be read as NIfTI: {reason}. Copy it again.")
 
 
 Axis: TypeAlias = Literal["axial", "coronal", "sagittal"]

@@ -110,9 +110,9 @@ def _array_class(*_: Any) -> Any:
 _PICKLE_NAMES = {"_reconstruct": _Name(_Array), "ndarray": _Name(_array_class), "dtype": _Name(_Type)}
 
 
-def _refusal(why: str) -> DataError:
+def _refusal(reason: str) -> DataError:
     return DataError(
-        "E411", f"this pickle is refused: {why}; only arrays of numbers are read. Download it again."
+        "E411", f"this pickle is refused: {reason}; only arrays of numbers are read. Download it again."
     )
 
 
@@ -185,7 +185,7 @@ def _label_numbers(labels: object, count: int, place: str) -> np.ndarray:
 def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
     """The images and labels of binary files. labels: number of label bytes before each image; with two the
     first is the superclass."""
-    whole = []
+    parts = []
     for name in names:
         content = files.read(name)
         if not content or len(content) % (PIXELS + labels):
@@ -194,8 +194,8 @@ def _binary_part(files: Files, names: list[str], labels: int) -> CifarPart:
                 f" {PIXELS + labels:,}"
             )
             raise DataError("E411", f"{text}. Download it again.")
-        whole.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
-    rows = np.concatenate(whole)
+        parts.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
+    rows = np.concatenate(parts)
     coarse = rows[:, 0].astype(np.int64) if labels == 2 else None
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64), coarse
 

@@ -25,12 +25,12 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
         )
         raise DataError("E411" if origin.path.exists() else "E402", f"{text}.")
     tree = read_tree(origin.path)
-    ordered = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
-    if ordered.sites is None:
+    images = files_by_class(tree, [f for f in tree.files if f.kind in IMAGE_ENDINGS])
+    if images.sites is None:
         raise DataError(
             "E411", f"{origin.path} holds CLASS/; put them into one folder for each domain, DOMAIN/CLASS/."
         )
-    paths = [f.path for f in ordered.files]
+    paths = [f.path for f in images.files]
     if (size := 3 * origin.size**2 * len(paths)) > LARGEST_SET:
         text = (
             f"{len(paths):,} images of {origin.size} x {origin.size} take {size:,} bytes, and one file holds"
@@ -45,14 +45,14 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
 
     x, y, domain = (
         np.stack(read_each(paths, pixels)),
-        np.array(ordered.labels, np.int64),
-        np.array(ordered.sites),
+        np.array(images.labels, np.int64),
+        np.array(images.sites),
     )
-    test = np.array([f.part == "test" for f in ordered.files])
+    test = np.array([f.part == "test" for f in images.files])
     if not test.any() or test.all():
-        return OriginalSamples(x, y, None, None, ordered.classes, {"domain": (domain, None)})
+        return OriginalSamples(x, y, None, None, images.classes, {"domain": (domain, None)})
     return OriginalSamples(
-        x[~test], y[~test], x[test], y[test], ordered.classes, {"domain": (domain[~test], domain[test])}
+        x[~test], y[~test], x[test], y[test], images.classes, {"domain": (domain[~test], domain[test])}
     )
 
 

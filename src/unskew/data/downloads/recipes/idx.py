@@ -35,9 +35,10 @@ def idx(content: bytes, axes: int, place: str) -> np.ndarray:
         raise DataError("E411", f"{place} is no IDX file of bytes with {axes} axes. Download it again.")
     shape = struct.unpack(f">{axes}I", content[4:header])
     if len(content) - header != int(np.prod(shape, dtype=object)):
-        held = f"{len(content) - header:,} bytes after its header"
+        length = f"{len(content) - header:,} bytes after its header"
         raise DataError(
-            "E411", f"{place} says it holds {' x '.join(map(str, shape))} and has {held}. Download it again."
+            "E411",
+            f"{place} says it holds {' x '.join(map(str, shape))} and has {length}. Download it again.",
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
