@@ -131,7 +131,7 @@ def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path,
     elif lacks == "a free thread":
         file_ranges.read_queue().busy.acquire()
     elif lacks == "an answer":
-        monkeypatch.setattr(file_ranges.ReadQueue, "_some", lambda *_: -1)
+        monkeypatch.setattr(file_ranges.ReadQueue, "_call_queue", lambda *_: -1)
     else:
         monkeypatch.setattr(file_ranges, "BLOCK_SIZES", (3,))
     source, x = source_of(tmp_path / "x", (90, 64))
@@ -142,15 +142,15 @@ def test_where_it_does_not_work_rows_are_read_through_the_cache(lacks, tmp_path,
 def test_what_was_asked_and_not_waited_for_never_overwrites_what_is_read_later(tmp_path, asked, monkeypatch):
     """A read that ends before its answers came leaves a queue to which the disk may still write."""
     source, x = source_of(tmp_path / "x", (90, 700))
-    queue, some = file_ranges.read_queue(), file_ranges.ReadQueue._some
+    queue, some = file_ranges.read_queue(), file_ranges.ReadQueue._call_queue
     assert queue is not None
     monkeypatch.setattr(
         file_ranges.ReadQueue,
-        "_some",
+        "_call_queue",
         lambda self, call, *rest: -1 if call == self._wait else some(self, call, *rest),
     )
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
-    monkeypatch.setattr(file_ranges.ReadQueue, "_some", some)
+    monkeypatch.setattr(file_ranges.ReadQueue, "_call_queue", some)
     emptied, empty = [], file_ranges.ReadQueue._reopen
     monkeypatch.setattr(file_ranges.ReadQueue, "_reopen", lambda self: emptied.append(1) or empty(self))
     for _ in range(2):
