@@ -36,7 +36,7 @@ def asked(tmp_path, monkeypatch):
         return left
 
     monkeypatch.setattr(file_ranges.DirectFile, "read", counted)
-    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.0)
+    monkeypatch.setattr(RangeFile, "_cached_share", lambda *_: 0.0)
     monkeypatch.setattr(file_ranges, "CACHE_TURN", 1 << 40)
     return calls
 
@@ -76,7 +76,7 @@ def test_long_pieces_go_through_the_cache(tmp_path, asked):
 def test_few_ranges_and_those_that_memory_holds_go_through_the_cache(tmp_path, asked, monkeypatch):
     source, x = source_of(tmp_path / "x", (90, 64))
     assert np.array_equal(source.read(np.arange(0, 14, 2)), x[:14:2])
-    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.5)
+    monkeypatch.setattr(RangeFile, "_cached_share", lambda *_: 0.5)
     assert np.array_equal(source.read(np.arange(0, 90, 2)), x[::2])
     assert asked == []
 
@@ -95,7 +95,7 @@ def test_rows_that_are_read_past_the_cache_are_not_asked_for_before(tmp_path, as
     monkeypatch.setattr(os, "posix_fadvise", lambda *what: told.append(what))
     source.prefetch(np.arange(0, 90, 2))
     assert told == []
-    monkeypatch.setattr(RangeFile, "_held", lambda *_: 0.6)
+    monkeypatch.setattr(RangeFile, "_cached_share", lambda *_: 0.6)
     source.prefetch(np.arange(0, 90, 2))
     assert len(told) == 45
 

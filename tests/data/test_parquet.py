@@ -644,7 +644,7 @@ def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, l
         samples = StreamedSamples(rows, torch.device("cpu"))
         asked = []
         take = lambda _, n, rows=rows, asked=asked: asked.append(len(n)) or rows[n]  # noqa: E731
-        samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
+        samples.rows = type("Rows", (), {"__getitem__": take, "prefetch": lambda *_: None})()
         batches = 3 * list(RNG.permutation(40).reshape(10, 4))
         coming = samples.ahead(batches)
         parts = [next(coming)]

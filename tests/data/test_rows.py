@@ -212,7 +212,7 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
         asked: list[np.ndarray] = []
         samples = StreamedSamples(read.x, torch.device("cpu"))
         take = lambda _, rows, asked=asked: asked.append(rows) or monitored(read.x, rows)  # noqa: E731
-        samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
+        samples.rows = type("Rows", (), {"__getitem__": take, "prefetch": lambda *_: None})()
         coming = samples.ahead(batches)
         first = next(coming)
         assert len(asked) <= 1 + READS_AHEAD

@@ -93,7 +93,7 @@ def test_images_are_decoded_once(parquet, little, monkeypatch):
     whole = data.read(parquet, size=8)
     little()
     read = data.read(parquet, size=8)
-    monkeypatch.setattr("unskew.data.parquet.row_decoding.FileForm.one", None)
+    monkeypatch.setattr("unskew.data.parquet.row_decoding.FileForm.decode_row", None)
     assert np.array_equal(read.x[:], whole.x)
 
 

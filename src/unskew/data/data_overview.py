@@ -41,12 +41,12 @@ whole."""
 
 def table(dataset: Dataset | Federation) -> str:
     """The overview as text, each line a topic and its facts."""
-    untested = ", so no test scores: give a test set, or more samples of each class" * (
-        not len(dataset.y_test)
-    )
+    remark = ""
+    if not len(dataset.y_test):
+        remark = ", so no test scores: give a test set, or more samples of each class"
     rows = [
         ("data", excerpt(dataset.name).strip("'\"")),
-        ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing{untested}"),
+        ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing{remark}"),
         ("each", _sample_text(dataset)),
         *(_input_rows(dataset) if dataset.layout else [("values", _value_text(dataset))]),
         (
@@ -253,19 +253,18 @@ def terminal(federation: Federation) -> str:
     If samples have masks, a client's row shows the share of its pixels in each class but the background.
     """
     f, sizes = federation, federation.sizes
+    nouns = "labels" if f.several else "classes"
     if f.masks:
         holders = (f.label_counts[:, 1:].sum(1) > 0).sum()
         classes = f"{', '.join(f.classes[1:])} in {holders} of {f.clients} clients"
     else:
-        groups = f"tenths of {f.target.name}" if f.target else "labels" if f.several else "classes"
+        groups = f"tenths of {f.target.name}" if f.target else nouns
         classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {len(f.groups)} {groups} a client"
-    learnt = (
-        f"target {f.target.name}" if f.target else f"{f.n_classes} {'labels' if f.several else 'classes'}"
-    )
+    output = f"target {f.target.name}" if f.target else f"{f.n_classes} {nouns}"
     lines = [
         (
             f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients,"
-            f" {learnt}, samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}"
+            f" {output}, samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}"
         ),
         (
             f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}),"

@@ -47,7 +47,6 @@ from unskew.data.parquet.table import (
 from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
 from unskew.data.readers.from_volumes import prediction_slices
 from unskew.data.readers.listing import find_listing
-from unskew.data.samples import input_layout as layouts
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.input_layout import Layout
 from unskew.data.samples.intake import abbreviate
@@ -59,9 +58,7 @@ PARQUET_KINDS = ("table", "arrays", "images", "sounds")
 TABLE_KINDS = ("number", "text", "value")
 
 
-def read_parquet(
-    path: Path, form: Mapping[str, Any], layout: layouts.Layout | None = None
-) -> tuple[list[str], Any]:
+def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> tuple[list[str], Any]:
     """(place of each sample, the samples [N, ...], or a dictionary of several inputs).
 
     form: how the training samples were made (`Intake.form`). layout: of samples with several inputs; columns
@@ -147,7 +144,7 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
 
 
 def _kind_of(path: Path) -> str:
-    """ "arrays", "table", "parquet", "images" or "sounds"; "" for any other file."""
+    """One of the words "arrays", "table", "parquet", "images", "sounds" and "volumes"; "" for other files."""
     if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
         return "parquet"
     if path.is_dir():
@@ -157,15 +154,11 @@ def _kind_of(path: Path) -> str:
         }
         if not kinds & VOLUME_ENDINGS and holds_dicom(path):
             return "volumes"
-        return (
-            "sounds"
-            if kinds & SOUND_ENDINGS
-            else "images"
-            if kinds & IMAGE_ENDINGS
-            else "volumes"
-            if kinds
-            else ""
-        )
+        if kinds & SOUND_ENDINGS:
+            return "sounds"
+        if kinds & IMAGE_ENDINGS:
+            return "images"
+        return "volumes" if kinds else ""
     suffix = file_ending(path)
     if suffix in (".npy", ".npz"):
         return "arrays"

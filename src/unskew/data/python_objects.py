@@ -219,8 +219,10 @@ def _is_labelled(x: Any, y: Any) -> bool:
 
 def _are_clients(data: Any) -> bool:
     """Whether this is a list or dictionary of sets, not of samples or arrays."""
-    ones = data if isinstance(data, list) else list(data.values()) if _names_clients(data) else []
-    return bool(ones) and all(_is_set(one) or is_frame(one) or is_pair(one) for one in ones)
+    sets = list(data.values()) if _names_clients(data) else data
+    if not isinstance(sets, list) or not sets:
+        return False
+    return all(_is_set(part) or is_frame(part) or is_pair(part) for part in sets)
 
 
 def _names_clients(data: Any) -> bool:

@@ -187,7 +187,9 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
             return saved, "folder"
         if holds_volumes(path):
             return volumes, "folder"
-        return (csv_pair if is_csv_pair(path) else parquet if holds_parquet(path) else folder), "folder"
+        if is_csv_pair(path):
+            return csv_pair, "folder"
+        return parquet if holds_parquet(path) else folder, "folder"
     if table_ending(path) in FILE_READERS:
         return FILE_READERS[table_ending(path)]
     if not path.suffix:

@@ -204,6 +204,7 @@ class Federation:
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""
         first = slice(0, SUMMARY_CLIENTS)
+        unit = "pixels" if self.masks else "samples"
         return {
             "name": self.name,
             "classes": list(self.groups),
@@ -215,7 +216,7 @@ class Federation:
                 "test": self.test_sizes[first].tolist(),
             },
             "labels": self.label_counts[first].tolist(),
-            "unit": "tokens" if self.tokens else "pixels" if self.masks else "samples",
+            "unit": "tokens" if self.tokens else unit,
             "test": self.common_test,
             "skew": self.skew,
             "shape": list(self.shape),

@@ -200,7 +200,9 @@ class RowGroups(Source):
         if last:
             next(self._batches, None)
         self._next = -1 if last else piece + 1
-        return NO_ROWS if skip else parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if skip:
+            return NO_ROWS
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _unpack(self, batch: Any, begin: int) -> np.ndarray:
         columns = {name: batch.column(self.table.columns[name].name) for name in self.form.columns}

@@ -125,20 +125,16 @@ def _check_one_set(root: Path, files: list[Path]) -> None:
     """Raises DataError (E403) if each folder holds a whole set, as the configurations of a hub repository
     do."""
     folders = sorted(
-        {str(file.parent) for file in files if not any(_names_part(n) for n in _folder_names(root, file))}
+        {
+            str(file.parent)
+            for file in files
+            if not any(name.lower() in PART_NAMES for name in file.relative_to(root).parts[:-1])
+        }
     )
     if len(folders) > 1:
         raise DataError(
             "E403", f"{root} holds several sets, {folders[0]} and {folders[1]}; name one of these folders."
         )
-
-
-def _folder_names(root: Path, file: Path) -> tuple[str, ...]:
-    return file.relative_to(root).parts[:-1]
-
-
-def _names_part(name: str) -> bool:
-    return name.lower() in PART_NAMES
 
 
 T = TypeVar("T")

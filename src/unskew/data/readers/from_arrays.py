@@ -82,7 +82,8 @@ def arrays(
     x, *tests = [scale_samples(part, name) for part in samples]
     y, facts = labels.y, number_columns(name, columns, test_columns)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
-    intake = _intake_of(dtype, (*notes, *pack_notes, *_scaling_notes(samples)), labels)
+    notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
+    intake = Intake(dtype, notes, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0], inputs))
         parts = (x, y, tests[0], labels.y_test)
@@ -90,10 +91,6 @@ def arrays(
             name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs
         )
     return _hold_out(_without_test_set(name, x, labels, facts, intake, layout=inputs), test)
-
-
-def _intake_of(dtype: str, notes: tuple[Note, ...], labels: Labels) -> Intake:
-    return Intake(dtype, (*notes, *labels.notes), unnamed=labels.unnamed)
 
 
 def _without_test_set(

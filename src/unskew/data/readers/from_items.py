@@ -144,7 +144,8 @@ def _item_inputs(x: Any, i: int, name: str) -> dict[Any, np.ndarray]:
 
 def _input_value(value: Any, label: str) -> np.ndarray:
     if value is None or isinstance(value, str | bytes | Mapping):
-        fault = "missing" if value is None else "text" if isinstance(value, str | bytes) else "a dictionary"
+        fault = "a dictionary" if isinstance(value, Mapping) else "text"
+        fault = "missing" if value is None else fault
         raise DataError("E403", f"{label} is {fault}; an input is a number or an array of numbers.")
     return channels_first(value)
 

@@ -436,7 +436,9 @@ def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
                 raise DataError("E403", f"{text}; it has: {abbreviate(list(sheet.columns), 12)}.")
         columns[column] = _join_column([sheet.columns[column] for sheet in sheets.values()])
     places = [
-        f"row {i} of {excerpt(name)}" for name, sheet in sheets.items() for i in range(_row_count(sheet))
+        f"row {i} of {excerpt(name)}"
+        for name, sheet in sheets.items()
+        for i in range(len(next(iter(sheet.columns.values()), ())))
     ]
     return Sheet("table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}", columns, places)
 
@@ -446,7 +448,3 @@ def _join_column(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(
         parts if kinds <= {*"biuf"} or len(kinds) == 1 else [part.astype(object) for part in parts]
     )
-
-
-def _row_count(sheet: Sheet) -> int:
-    return len(next(iter(sheet.columns.values()), ()))

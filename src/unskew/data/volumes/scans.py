@@ -296,13 +296,13 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
                 f" image by how its files end, such as {root}/(image={image.stem.rpartition('_')[2]}).",
             )
         images_by_key[key] = image
-        by_folder = key[-1] == "folder"
-        patient = (
-            _patient_of(image)
-            if not by_folder or not image.folders or _SUBJECT.search(image.stem)
-            else image.folders[-1]
-        )
-        above = image.folders[:-1] if by_folder else () if _SUBJECT.search(image.stem) else image.folders
+        patient, above = _patient_of(image), image.folders
+        if key[-1] == "folder":
+            above = image.folders[:-1]
+            if image.folders and not _SUBJECT.search(image.stem):
+                patient = image.folders[-1]
+        elif _SUBJECT.search(image.stem):
+            above = ()
         scans.append(Scan(image.path, patient, "/".join(above), image.part, matches[0].path))
     return scans
 
