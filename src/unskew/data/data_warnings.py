@@ -122,10 +122,10 @@ def _first_similar(names: Sequence[str]) -> list[str]:
 
 
 LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
-"""Samples, evenly spaced, and values of them that are looked at, at most."""
+"""Maximal number of evenly spaced samples that are examined, and of values in them."""
 LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
-"""Samples, or different targets, and samples outside the most frequent class, below which columns may agree
-by chance."""
+"""Smallest numbers of samples, or different targets, and of samples outside the most frequent class;
+below, columns may agree by chance."""
 PLURALS = {"has": "have", "is": "are", "tells": "tell"}
 LINE_TOLERANCE = 1e-5
 """Distance from a line that still counts as linear, as a share of the range; float32 has seven digits."""
@@ -144,7 +144,7 @@ def leaks(dataset: Dataset | Federation) -> str:
         axis=1,
     )
     leaking = _leaking(x_nD, dataset.y[rows], bool(dataset.target))
-    if not is_streamed(dataset.x) and leaking.any():  # all samples, of the few columns that may be some
+    if not is_streamed(dataset.x) and leaking.any():  # confirm the suspects with all samples
         suspects = [column for column, tells in zip(columns, leaking) if tells]
         whole_nD = np.stack([_column_codes(part) for _, part in _column_parts(dataset.x, suspects)], axis=1)
         leaking[leaking] = _leaking(whole_nD, dataset.y, bool(dataset.target))

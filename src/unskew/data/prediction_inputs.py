@@ -82,9 +82,7 @@ def read_parquet(path: Path, form: Mapping[str, Any], layout: Layout | None = No
         return names, inputs | encode_inputs_as(sheet, {c: words[c] for c in columns if c in words})
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
-        if isinstance(
-            form["columns"], Mapping
-        ):  # early runs, whose files name the columns in alphabetical order
+        if isinstance(form["columns"], Mapping):  # early runs recorded columns in alphabetical order
             raise DataError(
                 "E403",
                 f"this run does not say in which order its columns were; train it again to use {path}.",
@@ -223,7 +221,7 @@ def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
+    if isinstance(form["columns"], Mapping):  # early runs recorded columns in alphabetical order
         raise DataError(
             "E403", f"this run does not say in which order its columns were; train it again to use {path}."
         )

@@ -1,4 +1,4 @@
-"""Any Python object that stands for data, as a Dataset or a Federation.
+"""Any Python object that holds or names data, as a Dataset or a Federation.
 
 `run`, `compare` and the sites of a deployment all call `take`. It accepts arrays, DataFrames, datasets of
 torch and Hugging Face, DataLoaders, texts that name data, and lists or dictionaries with one of these for
@@ -42,7 +42,7 @@ ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes
 
 
 def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
-    """The set or federation that an object stands for.
+    """The set or federation in an object.
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test,
     y_test)); a dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a

@@ -153,7 +153,7 @@ def _split_text(text: str) -> tuple[str, dict[str, object]]:
         return str(path), {}
     if text.endswith(")"):
         for end in (i for i in reversed(range(len(text))) if text[i] == "("):
-            if _is_there(path := text[:end].strip()):  # the path may have brackets of its own
+            if _is_there(path := text[:end].strip()):  # the path may contain brackets
                 return path, calls.parse(f"path{text[end:]}", "data set", "E125").arguments
     return "", {}
 

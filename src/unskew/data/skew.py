@@ -125,9 +125,8 @@ def largest_remainder_exact(n: int, weights: np.ndarray, rng: np.random.Generato
     counts, remainders = np.divmod(n * weights, weights.sum())
     missing = n - int(counts.sum())
     if missing:
-        order = remainders + rng.random(
-            len(remainders)
-        )  # the random part is below 1, so it decides only between equal remainders
+        # The random part is below 1, so it decides only between equal remainders.
+        order = remainders + rng.random(len(remainders))
         counts[np.argpartition(-order, missing - 1)[:missing]] += 1
     return counts
 

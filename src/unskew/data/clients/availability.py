@@ -1,7 +1,7 @@
 """Which clients take part in a round, named by one text: `kind:value,option:value`.
 
 A kind decides which clients are asked and which of them answer; options add drops, deadlines, quorums and new
-draws. Every method sees the same absences, and time is virtual.
+draws. All methods see equal absences, and time is virtual.
 Letters: K clients, t the round.
 """
 
@@ -131,11 +131,10 @@ class Persistent(Presence):
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
         first_of_period = (t - 1) // self.rounds * self.rounds + 1
-        # in the period's first round from that round's own, or what follows there (who fails, who is late)
-        # would be drawn from
-        # the same numbers again: with drop >= probability everybody who is there would fail
-        drawn_from = generator if t == first_of_period else rng(first_of_period)
-        return PresenceDraw(np.arange(K), drawn_from.random(K) < np.full(K, self.probability))
+        # In the period's first round, failures and delays are drawn from this generator afterwards; a second
+        # generator of that round would repeat its numbers, and clients that are there would fail.
+        period_generator = generator if t == first_of_period else rng(first_of_period)
+        return PresenceDraw(np.arange(K), period_generator.random(K) < np.full(K, self.probability))
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Partition:
     value: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str] = ""
     by_class: ClassVar[bool] = True
-    """Whether it needs one label per sample."""
+    """Whether samples need one label each."""
     own_clients: ClassVar[bool] = False
     """Whether the data define the number of clients."""
 

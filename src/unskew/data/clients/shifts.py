@@ -110,10 +110,8 @@ class Gamma(Shift):
     example = "+gamma:1"
 
     def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        from_black = np.maximum(
-            x, 0
-        )  # black that was scaled and is taken back may lie just below 0, which has no root
-        return from_black ** np.float32(2 ** (self.strength * client.level))
+        # Scaling and its inverse may move black to just below 0, which has no root.
+        return np.maximum(x, 0) ** np.float32(2 ** (self.strength * client.level))
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         if not unit:
@@ -148,9 +146,9 @@ class Blur(Shift):
         if width < 0.05:
             return x
         reach = min(math.ceil(3 * width), min(x.shape[-2:]))
-        bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2).astype(np.float32)
+        weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2).astype(np.float32)
         for axis in (-2, -1):
-            x = _smooth(x, bell / bell.sum(), axis)
+            x = _smooth(x, weights / weights.sum(), axis)
         return x
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
@@ -177,12 +175,12 @@ class Rotate90(Shift):
             )
 
 
-def _smooth(x: np.ndarray, bell: np.ndarray, axis: int) -> np.ndarray:
+def _smooth(x: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
     """x averaged along one axis with these weights; the pixels at the border are repeated beyond it."""
-    reach, n = len(bell) // 2, x.shape[axis]
+    reach, n = len(weights) // 2, x.shape[axis]
     places = np.clip(np.arange(n)[:, None] + np.arange(-reach, reach + 1), 0, n - 1)
     mix = np.zeros((n, n), dtype=np.float32)
-    np.add.at(mix, (np.arange(n)[:, None], places), bell)
+    np.add.at(mix, (np.arange(n)[:, None], places), weights)
     return np.moveaxis(np.moveaxis(x, axis, -1) @ mix.T, -1, axis)
 
 

@@ -34,7 +34,8 @@ from unskew.errors import DataError, excerpt
 LARGEST_ARCHIVE = 16 << 30
 """Maximal unpacked size of one archive, in bytes."""
 MOST_RATIO, SMALL_ARCHIVE = 200, 64 << 20
-"""An archive may unpack to so many times its own size; below so many bytes that does not matter."""
+"""Maximal ratio of the unpacked size to the size of an archive, and the unpacked bytes below which it does
+not matter."""
 READ_ERRORS = (
     OSError,
     EOFError,

@@ -19,11 +19,11 @@ from unskew.system.machine import usable_memory
 
 DELIMITERS = ",;\t|"
 CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
-"""Bytes of memory that a character of a table takes while it is read, about; and what a column may take as an
-array of words."""
+"""Approximate memory in bytes for one character of a table while it is read, and the maximal size of a
+column as an array of words."""
 NUMBER_NAMES, COUNTED_NAMES = 2, 3
-"""Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as
-pandas writes."""
+"""Number of numeric names with which a header counts as data, and with which 0, 1, 2 are names, as pandas
+writes."""
 
 
 @dataclass(frozen=True)

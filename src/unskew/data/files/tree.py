@@ -244,7 +244,7 @@ def plain_name(name: str) -> str:
 
 
 def has_mask_folders(tree: FolderTree) -> bool:
-    """Whether images/ and masks/ (or labels/ ...) lie side by side, at the root or at every site."""
+    """Whether images/ and masks/ (or labels/ ...) are next to each other, at the root or at every site."""
     names = {plain_name(folders[-1]) for folders in tree.folders if folders}
     return bool(names & IMAGE_FOLDERS and names & MASK_FOLDERS)
 

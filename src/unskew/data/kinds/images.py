@@ -29,7 +29,7 @@ from unskew.data.samples.intake import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
 PLANES, BITS = 284, 258
-"""TIFF's tags for whether each colour lies by itself (2), and of how many bits it is."""
+"""TIFF's tags for separate planes (2) and for the bits of each colour."""
 BYTE_SWAPS = {";16B": ";16L", ";16L": ";16B", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
 
 
@@ -47,7 +47,7 @@ def deep_colours(file: Path | IO[bytes], image: Any) -> np.ndarray | None:
     modes = [_raw_mode(tile) + suffix for tile in image.tile]
     if not modes or any(mode[-4:] not in BYTE_SWAPS or mode.startswith("RGBa") for mode in modes):
         return None
-    if modes[0] == "LA;16B":  # of PNG: four bytes a pixel, as RGBA has, but those of two numbers
+    if modes[0] == "LA;16B":  # PNG: two numbers a pixel, in as many bytes as RGBA has
         bytes_ = _read_raw(image, ["RGBA"] * len(modes)).astype(np.uint16)
         return np.repeat((bytes_[..., :1] << 8) | bytes_[..., 1:2], 3, axis=2)
     upper = _read_raw(image, modes)
@@ -158,9 +158,7 @@ def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tup
         grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
         pixels = np.asarray(grey, dtype=np.float32)
         return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
-    if isinstance(
-        image.info.get("transparency"), bytes
-    ):  # of a palette: Pillow warns unless alpha is asked for
+    if isinstance(image.info.get("transparency"), bytes):  # a palette: Pillow warns unless alpha is requested
         image = image.convert("RGBA")
     colours = np.asarray(fit_square(image.convert("RGB"), size, fit, None))
     return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
@@ -270,7 +268,7 @@ def _is_transparent(image: Any) -> bool:
 def image_error(file: Path | str, error: Exception) -> DataError:
     """The error (E401) for an image file that Pillow cannot read."""
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if reason.startswith("cannot identify"):  # and what follows is the file again
+    if reason.startswith("cannot identify"):  # the rest of the message repeats the file
         reason = "it is none of a kind that is known, or cut off"
     return DataError(
         "E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG, or take it away."
@@ -285,7 +283,7 @@ def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
         check_numbers(values, name)
         return values.astype(np.float32), "float"
     values = _check_bits(values, name, bits)
-    if white_is_zero(image):  # which Pillow heeds in images of 8 bits alone
+    if white_is_zero(image):  # Pillow regards this tag in images of 8 bits only
         values = (1 << bits) - 1 - values
     return _unit_values(values, bits), "16 bit"
 

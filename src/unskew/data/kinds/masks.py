@@ -342,8 +342,8 @@ Colour: TypeAlias = tuple[int, int, int, int]
 PADDING = -1
 """The number of the pixels that pad a coloured mask to a square."""
 GREY_TOLERANCE, GREY_BRIGHTNESS = 16, 128
-"""How far red, green and blue of a grey may lie apart that was saved with loss, in an image with a pixel as
-bright as this."""
+"""Largest distance of red, green and blue in a grey that was compressed with loss, and the brightness that
+some pixel must then have."""
 MOST_COLOURS = 256
 """Maximal number of colours of a mask; photographs, and masks compressed with loss, have more."""
 OPAQUE = 255
@@ -381,13 +381,13 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
             _check_fits(file, image, form)
             original = image.size
             values, colours, numbered = _file_numbers(file, image)
-            inverted = image.mode == "L" and white_is_zero(image)  # Pillow turned these round
+            inverted = image.mode == "L" and white_is_zero(image)  # Pillow has inverted these
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise image_error(file, error) from error
     values = 255 - values if inverted else values
-    shift = -PADDING if colours else 0  # what lies around an image becomes 0
+    shift = -PADDING if colours else 0  # the padding of an image becomes 0
     is_integer = values.dtype.kind != "f"
     plain = Image.fromarray(values.astype(np.int32 if is_integer else np.float32) + shift)
     small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST)) - shift
@@ -415,7 +415,7 @@ def mask_classes(
         return [m.values for m in masks], notes
     colours = sorted({colour for m, _ in coloured for colour in m.colours.values()}, key=_brightness)
     difference, in_order = _palette_difference(coloured), _is_ascending(coloured, colours)
-    by_number = len(colours) > 2 or in_order or sum(colours[0][:3]) > 0  # black is nobody's foreground
+    by_number = len(colours) > 2 or in_order or sum(colours[0][:3]) > 0  # black is never the foreground
     if not difference and all(m.numbered for m, _ in coloured) and by_number:
         if len(colours) > 2 or not in_order:
             first = ", ".join(

@@ -57,7 +57,7 @@ def log_mel(
     bands, by default up to half the rate.
     Raises DataError (E403) for a waveform shorter than half a window or of another shape.
     """
-    import torch  # here, so that listing data sets need not load it
+    import torch  # imported here, so that listing data sets does not load it
 
     wave = torch.as_tensor(np.asarray(waveform), dtype=torch.float32)
     if wave.dim() != 1 or len(wave) <= window // 2:
@@ -66,7 +66,7 @@ def log_mel(
             f"a waveform must be [N] with N above {window // 2} for a window of {window}; got"
             f" {list(wave.shape)}.",
         )
-    with one_core():  # products of matrices have other last bits on many
+    with one_core():  # on several cores the last bits of matrix products differ
         spectrum = torch.stft(
             wave,
             window,
@@ -108,7 +108,7 @@ def from_mel(mel: np.ndarray) -> np.ndarray:
 
 MOST_HZ = 22_050
 LOWEST_HZ, HIGHEST_HZ = 1_000, 1_000_000
-"""Of a file; outside, its header is damaged or it is no sound."""
+"""Range of a file's rate; outside, its header is damaged or it is no sound."""
 MOST_S = 4.0
 WINDOW_S = 1024 / 22_050
 MELS = 64
@@ -230,10 +230,9 @@ def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
         if not isinstance(file, Path):
             file.seek(0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
-            warnings.filterwarnings(
-                "error", "Reached EOF prematurely"
-            )  # what is there would be taken for all of it
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
+            # a truncated file would otherwise count as whole
+            warnings.filterwarnings("error", "Reached EOF prematurely")
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
         reason = str(error).partition(". ")[0].rstrip(".")

@@ -97,9 +97,8 @@ class RowGroups(Source):
         with self._lock:
             for number in sorted({int(self.pieces[piece, 1]) for piece in parts}):
                 self.table.shards[number].check()
-            for piece in sorted(
-                parts, key=lambda piece: piece not in self._cache
-            ):  # stable: the others in the order of the files
+            # cached pieces first, then the others in the order of the files
+            for piece in sorted(parts, key=lambda piece: piece not in self._cache):
                 x[parts[piece]] = self._samples(piece, rows[parts[piece]])
         wrong = np.flatnonzero(checksums(x) != self.survey.crc[rows])
         if len(wrong):

@@ -251,7 +251,7 @@ class ArrowShard(Shard):
 
     def _read_message(self, message: BatchMessage, buffers: Sequence[tuple[int, int]]) -> Any:
         """A message that is zero except for its metadata and these buffers."""
-        memory = mmap.mmap(-1, message.bytes)  # what is not written to takes no memory
+        memory = mmap.mmap(-1, message.bytes)  # unwritten pages take no memory
         with open(self.path, "rb", buffering=0) as file, memoryview(memory) as target:
             begin = message.body - message.at
             for start, count in ((0, begin), *((begin + start, count) for start, count in buffers)):

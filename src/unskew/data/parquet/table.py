@@ -139,7 +139,7 @@ def _check_one_set(root: Path, files: list[Path]) -> None:
 
 T = TypeVar("T")
 ROW_OVERHEAD = 32
-"""Bytes of memory that a row takes whatever its content: label, checksum, entries in lists of rows."""
+"""Bytes of memory that a row takes in addition to its content: label, checksum, entries in lists of rows."""
 COLUMN_ROWS = 1 << 12
 """Number of rows that are read at once if a whole column is read."""
 EXACT_FLOAT64 = 1 << 53
@@ -221,7 +221,7 @@ class ShardTable:
         """
         try:
             return convert(array)
-        except Exception as error:  # whatever pyarrow and NumPy raise on damaged values
+        except Exception as error:  # pyarrow and NumPy raise many kinds of error for damaged values
             reason = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
             text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
             raise DataError("E401", f"{text}: {reason}.") from error

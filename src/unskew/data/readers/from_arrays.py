@@ -29,8 +29,8 @@ from unskew.data.storage.duplicates import are_among, first_duplicates
 from unskew.errors import DataError
 
 COMPARED_SCALES, SCALE_RATIO = 1_000, 10.0
-"""Samples whose mean sizes are compared, and how many times apart those of training and test samples may
-be."""
+"""Number of samples with which scales are compared, and the largest accepted ratio of training and test
+samples."""
 
 
 def arrays(
@@ -71,7 +71,7 @@ def arrays(
     _check_parts(name, (x, y), (x_test, y_test), test)
     samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
     y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
-    layout = "channels first" if inputs else layout  # each input has been looked at
+    layout = "channels first" if inputs else layout  # each input has been checked
     if layout == "auto" and np.shape(y) == samples[0].shape and samples[0].ndim == 3:
         check_axes(name, samples[0], masks=True)
     places = [token_input(part, inputs, y) for part in samples] if inputs else samples

@@ -202,7 +202,7 @@ def _draws_all(sampler: Any, dataset: Any) -> bool:
     if not _is_torchs(sampler, WHOLE_SAMPLERS):
         return (
             type(sampler).__name__ == "_InfiniteConstantSampler"
-        )  # of a set without length, refused where it is read
+        )  # a set without a length is refused when it is read
     return not getattr(sampler, "replacement", False) and len(sampler) == len(dataset)
 
 

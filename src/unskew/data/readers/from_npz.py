@@ -76,8 +76,8 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
 
 
 def load_dataset(archive: Archive) -> Dataset:
-    """The set that `save_dataset` has written. Only files next to the archive are read, whatever its facts
-    name."""
+    """The set that `save_dataset` has written. Only files next to the archive are read, even if its facts
+    name others."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
     intake, applied = facts["intake"], facts["applied"]
     _check_facts(facts)

@@ -1,7 +1,7 @@
 """A data set from a table: a CSV file, a folder with train.csv and test.csv, or a DataFrame.
 
-A row is a sample. One column holds the labels, one may say where a row is from, and the others are features.
-The DataFrames of several parts or clients are read together: a column, and a word in it, means the same
+A row is a sample. One column holds the labels, one may name the site of a row, and the others are features.
+The DataFrames of several parts or clients are read together, so that a column, and a word in it, become one
 number in all.
 Letters: N rows.
 """
@@ -216,10 +216,8 @@ def sheet_raw(
     )
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    form = {
-        "kind": "table",
-        "columns": [[column, kinds] for column, kinds in used.items()],
-    }  # their order counts
+    # a list, because the order of the columns counts
+    form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}
     class_names = None if classes is None else tuple(classes)
     return divide_by_part(
         RawSamples(x, y, columns=places, notes=tuple(notes), target=target, classes=class_names, form=form),
@@ -386,7 +384,7 @@ def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
 def read_frames(
     tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = ""
 ) -> dict[str, RawSamples]:
-    """The samples of each table by name, with the same meaning of columns and words in all of them.
+    """The samples of each table by name, with one meaning of columns and words in all of them.
 
     tables: their columns. label, target: the column of labels, or of the numbers to predict, as for
     `read_table`. Raises DataError (E403) for a column that one table lacks, and as `read_table` does.

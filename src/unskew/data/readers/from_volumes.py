@@ -114,7 +114,7 @@ def _read_layout(root: Path, image: str, site: str, label: str) -> ScanLayout:
     layout = read_dicom_scans(root, image, bool(label))
     try:
         return number_patients(add_participants(layout, root, site, label))
-    except DataError as error:  # of the table, whose path may name somebody
+    except DataError as error:  # the path of the table may contain a name
         raise DataError(error.code, error.text.replace(str(root), DICOM)) from None
 
 

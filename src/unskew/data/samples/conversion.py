@@ -146,7 +146,7 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
         return x
     if x.dtype == np.float32:
         return np.array(x) if x.nbytes <= LARGE and is_mapped(x) else x
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
         return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
 
 
@@ -245,7 +245,7 @@ def loses_precision(numbers: np.ndarray) -> bool:
     deviation."""
     values = numbers.astype(np.float64)
     if not len(values) or not np.isfinite(values).all() or np.abs(values).max() > np.finfo(np.float32).max:
-        return False  # told elsewhere
+        return False  # check_finite reports it
     spread = float(values.std())
     return (
         float(np.abs(values.astype(np.float32).astype(np.float64) - values).max())
@@ -277,6 +277,6 @@ def _imprecise_columns(x: np.ndarray) -> list[int]:
     that float32 holds exactly have none."""
     if not len(x) or x.dtype.itemsize <= 2 or x.dtype == np.float32:
         return []
-    with np.errstate(all="ignore"):  # what is not finite is told elsewhere
+    with np.errstate(all="ignore"):  # check_finite reports other values
         high = np.maximum(np.abs(x.max(0).astype(np.float64)), np.abs(x.min(0).astype(np.float64)))
         return np.flatnonzero(high * np.finfo(np.float32).eps > ROUNDING_LIMIT * moments(x)[1]).tolist()

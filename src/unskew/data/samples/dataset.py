@@ -407,8 +407,8 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
 
     dataset: without a test set; it is returned unchanged if no training sample would be left.
     site: the column of sites, if there is one; the share is then taken from every class of every site.
-    first: for each sample the first sample that must be on the same side, int64 [N]; ignored if that would
-    halve or double the share. None if samples are independent.
+    first: for each sample the first of its group, int64 [N]; groups stay on one side, unless that would halve
+    or double the share. None if samples are independent.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if site:

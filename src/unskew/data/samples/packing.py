@@ -56,7 +56,7 @@ def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> n
     """Rows float32 [n, D] of `count` samples with inputs [n, ...] in memory; whole numbers of images are
     scaled."""
     x = np.empty((count, layout.width), np.float32)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
         for item, start, end in layout.places:
             flat = inputs[item.name].reshape(count, item.size)
             x[:, start:end] = flat if item.divided_by == 1 else flat / np.float32(item.divided_by)

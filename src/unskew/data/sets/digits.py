@@ -38,7 +38,7 @@ def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
         with gzip.open(file, "rt") as lines:
             table = np.loadtxt(lines, delimiter=",")
         return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits  # of a version that keeps the file elsewhere
+    from sklearn.datasets import load_digits  # another version has the file elsewhere
 
     x, y = load_digits(return_X_y=True)
     return np.asarray(x), np.asarray(y)

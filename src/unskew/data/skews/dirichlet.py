@@ -85,7 +85,7 @@ class Dirichlet(Partition):
 
 
 def _group_sizes(K: int, groups: int) -> list[int]:
-    """K clients in groups whose sizes differ by at most one."""
+    """Sizes of groups of K clients that differ by at most one."""
     return [len(part) for part in np.array_split(np.arange(K), groups)]
 
 
@@ -103,7 +103,7 @@ def _slices(y: np.ndarray, sizes: list[int], contiguous: bool) -> list[np.ndarra
 def _draw(
     alpha: float, y: np.ndarray, rows: np.ndarray, K: int, least: int, rng: np.random.Generator
 ) -> Index:
-    """The first draw in which every client has `least` rows, or the one whose smallest client is largest."""
+    """The first draw in which every client has `least` rows, or the one with the largest smallest client."""
     decks = [rows[y[rows] == c] for c in range(int(y.max()) + 1)]
     best: list[tuple[np.ndarray, np.ndarray]] = []
     best_sizes = np.full(K, -1)
@@ -128,9 +128,7 @@ def _one_draw(
     for deck in decks:
         deck = rng.permutation(deck)
         share = rng.dirichlet(np.full(K, alpha)) * (sizes < even)
-        if (
-            not share.sum() > 0
-        ):  # all remaining shares underflowed: equal ones for the clients that still have room
+        if not share.sum() > 0:  # all shares underflowed: equal ones for the clients below N/K samples
             share = (sizes < even).astype(float)
         share = share / share.sum()
         cuts = (np.cumsum(share)[:-1] * len(deck)).astype(np.int64)

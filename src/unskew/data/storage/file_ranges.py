@@ -71,7 +71,7 @@ class DirectFile:
             return
         try:
             self._file = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_DIRECT)
-        except OSError:  # some file systems, such as those in memory, have no other way than the cache
+        except OSError:  # some file systems, such as those in memory, can only be read through the cache
             return
         self.block = next((size for size in BLOCK_SIZES if _reads_direct(self._file, size)), 0)
 
@@ -126,9 +126,8 @@ class ReadQueue:
         self._setup, self._destroy, self._wait, self._submit = SYSTEM_CALLS[platform.machine()]
         self.process, self.busy = os.getpid(), threading.Lock()
         self._open()
-        self._memory = mmap.mmap(
-            -1, STAGING_BYTES
-        )  # shared with forked processes, so that a disk never writes to a copy
+        # shared with forked processes, so that a disk never writes to a copy
+        self._memory = mmap.mmap(-1, STAGING_BYTES)
         self.staged = memoryview(self._memory)
         self._address = np.frombuffer(self._memory, np.uint8).ctypes.data
 
@@ -172,7 +171,9 @@ class ReadQueue:
                     ctypes.c_long(call), self._context, *numbers, ctypes.c_void_p(buffer.ctypes.data), *more
                 )
             )
-            if result >= 0 or ctypes.get_errno() != errno.EINTR:  # a signal that came meanwhile
+            if (
+                result >= 0 or ctypes.get_errno() != errno.EINTR
+            ):  # repeat a call that a signal has interrupted
                 return result
 
     def _open(self) -> None:
@@ -212,7 +213,7 @@ def read_queue() -> ReadQueue | None:
 def _new_queue(make: Callable[[], ReadQueue]) -> ReadQueue | None:
     try:
         return make()
-    except (OSError, AttributeError):  # a container may forbid it; a C library may not let it be asked for
+    except (OSError, AttributeError):  # a container or a C library may forbid the call
         return None
 
 

@@ -218,7 +218,7 @@ def write_rows(x: Rows, path: Path) -> dict[str, Any]:
                 "full": source.full,
                 "shape": list(source.shape),
             }
-        x = Rows(source)  # whoever picks them up chooses from all rows
+        x = Rows(source)  # the reader selects from all rows
     header = io.BytesIO()
     form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
     np.lib.format.write_array_header_1_0(header, form)

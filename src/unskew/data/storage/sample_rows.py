@@ -47,8 +47,7 @@ class Source:
     name: str
     shape: tuple[int, ...]
     read_size: int | None = None
-    """Bytes of samples to read at once in training, if each read is expensive whatever its size; None
-    otherwise."""
+    """Bytes of samples to read at once in training, if each read is expensive; None otherwise."""
     source_dtype: np.dtype[Any] = np.dtype(np.float32)
     """The original type of unscaled numbers; float32 for scaled ones."""
 

@@ -19,8 +19,7 @@ from unskew.errors import DataError, excerpt
 from unskew.system import disk
 
 VARIABLE, OFF = "UNSKEW_SCRATCH", "off"
-"""The environment variable that names the folder for such files, and what it holds where there shall be
-none."""
+"""The environment variable that names the folder for such files, and its value to disable them."""
 FREE_SHARE = 0.5
 """The largest share of a disk's free space that one file takes."""
 DEFAULT_FOLDER = Path("/var/tmp")
@@ -32,7 +31,7 @@ MOUNT_TABLE = Path("/proc/self/mountinfo")
 class ScratchFile:
     """A file of float32 samples that are written in order, and read when all are there.
 
-    why: why there is no file, or no more, in words that follow "because"; "" if there is one.
+    why: the reason why there is no file, in words that follow "because"; "" if there is one.
     """
 
     def __init__(self, shape: tuple[int, ...]):

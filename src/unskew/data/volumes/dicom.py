@@ -103,7 +103,7 @@ def read_head(item: DicomFile) -> Any | None:
     with quiet_pydicom(item) as pydicom:
         _check_size(item, pydicom)
         tags = pydicom.dcmread(item.path, stop_before_pixels=True, specific_tags=list(HEAD_TAGS))
-        # a file that is cut off, or noise, has none; to leave it out would lose a slice unseen
+        # a truncated file or noise has none; omitting it would lose a slice unnoticed
         if not tags.get("SOPClassUID"):
             raise dicom_error(item, "it is cut off, or has no SOPClassUID")
         name = pydicom.uid.UID(tags.SOPClassUID).name
@@ -266,7 +266,7 @@ def _plane_of(item: DicomFile, tags: Any, values_RC: np.ndarray, i: int) -> Plan
     )
     if not slope:
         raise dicom_error(item, "its RescaleSlope is 0")
-    with np.errstate(over="ignore"):  # what has become infinite is refused
+    with np.errstate(over="ignore"):  # infinite values are refused
         scaled = (values_RC.astype(np.float64) * slope + intercept).astype(np.float32)
     if not np.isfinite(scaled).all():
         raise dicom_error(item, "rescaled, some of its values are not finite")

@@ -84,8 +84,8 @@ class SeriesPlace:
 
 
 def holds_dicom(path: Path) -> bool:
-    """Whether a path is a DICOM file, or a folder with DICOM files and no more pictures or sounds than
-    those."""
+    """Whether a path is a DICOM file, or a folder with DICOM files, at least as many as pictures and
+    sounds."""
     if path.is_file():
         return is_dicom(path)
     pictures, candidates = 0, []

@@ -30,7 +30,7 @@ TOLERANCE = 1e-2
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume whose axes run to the patient's right, front and head.
+    """A volume with axes to the patient's right, front and head.
 
     values: float32 [X, Y, Z]. affine: float64 [4, 4], from voxels to millimetres. spacing: of voxels along X,
     Y and Z, in millimetres. stored: directions of the file's axes, such as "LPS"; "" if unknown.

@@ -47,7 +47,7 @@ def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that resolves three names, from whichever module of NumPy."""
+    """An unpickler that resolves three names, from any module of NumPy."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in _PICKLE_NAMES:
