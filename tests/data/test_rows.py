@@ -254,7 +254,8 @@ def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lac
         for absent in (False, True):
             if absent:
                 monkeypatch.setattr(
-                    "unskew.data.storage.file_ranges.RangeFile._uncached", lambda _, into, ranges: list(ranges)
+                    "unskew.data.storage.file_ranges.RangeFile._uncached",
+                    lambda _, into, ranges: list(ranges),
                 )
             assert np.array_equal(source.read(rows), whole[rows])
     assert np.array_equal(pickle.loads(pickle.dumps(source)).read(rows), whole[rows])

@@ -126,7 +126,6 @@ LEAK_SAMPLES, LEAK_VALUES = 5_000, 1 << 22
 LEAK_MINIMUM, MINORITY_MINIMUM = 20, 10
 """Smallest numbers of samples, or different targets, and of samples outside the most frequent class;
 below, columns may agree by chance."""
-PLURALS = {"has": "have", "is": "are", "tells": "tell"}
 LINE_TOLERANCE = 1e-5
 """Distance from a line that still counts as linear, as a share of the range; float32 has seven digits."""
 
@@ -151,11 +150,13 @@ def leaks(dataset: Dataset | Federation) -> str:
     names = [name for (name, *_), tells in zip(columns, leaking) if tells]
     if not names:
         return ""
-    fact = "is the target in another unit" if dataset.target else "has a value of its own for each class"
-    of_label = "tells a label by itself" if dataset.several else fact
-    verb, _, rest = of_label.partition(" ")
-    several = f"{PLURALS[verb]} {rest.replace('of its', 'of their').replace('itself', 'themselves')}"
-    text = f"{abbreviate(names)} {of_label if len(names) == 1 else several} in all training samples"
+    if dataset.several:
+        singular, plural = "tells a label by itself", "tell a label by themselves"
+    elif dataset.target:
+        singular, plural = "is the target in another unit", "are the target in another unit"
+    else:
+        singular, plural = "has a value of its own for each class", "have a value of their own for each class"
+    text = f"{abbreviate(names)} {singular if len(names) == 1 else plural} in all training samples"
     return f"{text}: leave out what was made from the labels, or scores mean nothing"
 
 
