@@ -16,7 +16,7 @@ import numpy as np
 
 from unskew.data.parquet.table import ShardTable
 from unskew.data.samples.memory_budget import float32_bytes
-from unskew.data.storage.sample_rows import Source, Survey, checksums
+from unskew.data.storage.sample_rows import Source, Survey, changed_error, checksums
 from unskew.errors import DataError
 from unskew.system.machine import usable_memory
 
@@ -103,10 +103,7 @@ class RowGroups(Source):
         wrong = np.flatnonzero(checksums(x) != self.survey.crc[rows])
         if len(wrong):
             place = self.table.where(int(rows[wrong[0]]))
-            text = f"{place} is another than when it was checked"
-            raise DataError(
-                "E413", f"{text}; leave data alone while they are trained on, and start the run again."
-            )
+            raise changed_error(place, "is another than when it was checked")
         return x
 
     def record_survey(self, survey: Survey) -> None:

@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.parquet.shard import Shard, class_names, column_of, file_stamp
+from unskew.data.parquet.shard import Shard, class_names, column_of
 from unskew.data.parquet.table import ShardTable, join_shards
 from unskew.data.samples.intake import abbreviate
 from unskew.data.samples.memory_budget import MEMORY_SHARE
+from unskew.data.storage.sample_rows import file_stamp
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.storage.sample_rows import changed_error, file_stamp
 from unskew.errors import DataError, excerpt
 
 NUMBER_TYPES = frozenset(
@@ -162,11 +163,11 @@ class Shard:
         try:
             stamp = file_stamp(self.path)
         except DataError as error:
-            raise self._change_error(
-                "is gone" if not self.path.exists() else "can no longer be read"
+            raise changed_error(
+                self.path, "is gone" if not self.path.exists() else "can no longer be read"
             ) from error
         if stamp != self.stamp:
-            raise self._change_error("has changed since it was checked")
+            raise changed_error(self.path, "has changed since it was checked")
 
     def batches(self, group: int, names: Sequence[str], at_once: int) -> Iterator[Any]:
         """The rows of a row group in order, in Arrow batches; `column(name)` returns a column of one.
@@ -208,12 +209,6 @@ class Shard:
                 f" {self.groups[group]:,}; write it again.",
             )
 
-    def _change_error(self, change: str) -> DataError:
-        return DataError(
-            "E413",
-            f"{self.path} {change}; leave data alone while they are trained on, and start the run again.",
-        )
-
 
 def read_shard(path: Path) -> Shard:
     """The shard that a file's footer describes.
@@ -242,15 +237,6 @@ def read_shard(path: Path) -> Shard:
         text = f"declares {metadata.num_rows:,} rows, and its row groups {sum(groups):,}"
         raise DataError("E401", f"the footer of {path} {text}; write it again.")
     return Shard(path, stamp, groups, {one.name: one for one in fields}, size, class_names(notes), metadata)
-
-
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Size of a file and time of its last change. Raises DataError (E401) for a file without access."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
-    return status.st_size, status.st_mtime_ns
 
 
 def _pyarrow_parquet(path: Path) -> Any:

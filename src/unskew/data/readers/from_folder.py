@@ -43,7 +43,15 @@ from unskew.data.readers.listing import find_listing, read_listing
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.intake import Intake, Note, quantity
 from unskew.data.samples.memory_budget import fits_memory, streaming_note
-from unskew.data.storage.sample_rows import Source, Survey, as_rows, checksums, select_samples
+from unskew.data.storage.sample_rows import (
+    Source,
+    Survey,
+    as_rows,
+    changed_error,
+    checksums,
+    file_stamp,
+    select_samples,
+)
 from unskew.data.storage.scratch import ScratchFile
 from unskew.errors import DataError
 
@@ -77,16 +85,16 @@ class FileRows(Source):
         """The sample in a file. Raises DataError (E413) if the file has changed."""
         try:
             sample, _ = self.decode(file)
-            changed = _file_stamp(file) != stamp
+            changed = file_stamp(file) != stamp
         except (DataError, OSError) as error:
             if not file.exists():
-                raise _changed_error(file, "is gone") from error
-            if not isinstance(error, DataError) or _file_stamp(file) != stamp:
-                raise _changed_error(file, "has changed since it was checked") from error
+                raise changed_error(file, "is gone") from error
+            if not isinstance(error, DataError) or file_stamp(file) != stamp:
+                raise changed_error(file, "has changed since it was checked") from error
             text = error.text.partition(";")[0].rstrip(".")
             raise DataError("E413", f"{text}, and could be before; see to its disk, and resume.") from error
         if changed:
-            raise _changed_error(file, "has changed since it was checked")
+            raise changed_error(file, "has changed since it was checked")
         return sample
 
 
@@ -112,7 +120,7 @@ def decode_files(
     crc, low_high = np.empty(len(files), np.uint32), np.empty((2, len(files)), np.float32)
 
     def decode_to_disk(i: int) -> S:
-        stamps[i] = _file_stamp(files[i])
+        stamps[i] = file_stamp(files[i])
         sample, info = decode(files[i])
         scratch.put(i, sample[None])
         crc[i], low_high[:, i] = checksums(sample[None])[0], (sample.min(), sample.max())
@@ -121,20 +129,6 @@ def decode_files(
     infos = read_each(files, decode_to_disk)
     notes.append(streaming_note(len(files), shape, scratch.place_text("decoded")))
     return as_rows(scratch.samples(FileRows(name, files, decode, stamps, Survey(crc, *low_high)))), infos
-
-
-def _file_stamp(file: Path) -> Stamp:
-    try:
-        status = file.stat()
-    except OSError as error:
-        raise DataError("E401", f"{file} cannot be read: {error.strerror}.") from error
-    return status.st_size, status.st_mtime_ns
-
-
-def _changed_error(file: Path, change: str) -> DataError:
-    return DataError(
-        "E413", f"{file} {change}; leave data alone while they are trained on, and start the run again."
-    )
 
 
 def folder(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.storage.file_ranges import ByteRange, RangeFile
-from unskew.data.storage.sample_rows import Rows, Source, as_rows, row_blocks, select_samples
+from unskew.data.storage.sample_rows import Rows, Source, as_rows, changed_error, row_blocks, select_samples
 from unskew.errors import DataError
 from unskew.system import disk
 
@@ -84,10 +84,7 @@ class StridedRows(Source):
         """Raises DataError (E413) if the file has changed; reading from a map beyond its end would kill
         the process."""
         if self._file_stamp() != self._stamp:
-            text = f"{self.path} has changed since it was checked"
-            raise DataError(
-                "E413", f"{text}; leave data alone while they are trained on, and start the run again."
-            )
+            raise changed_error(self.path, "has changed since it was checked")
 
 
 ALIGNMENT = 64
@@ -144,9 +141,9 @@ class NpyRows(Source):
                 "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
             ) from error
         if not is_complete:
-            raise self._change_error("is shorter than when it was checked")
+            raise changed_error(self.path, "is shorter than when it was checked")
         if self._file.stamp() != self._stamp:
-            raise self._change_error("has changed since it was checked")
+            raise changed_error(self.path, "has changed since it was checked")
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
             x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
@@ -165,12 +162,6 @@ class NpyRows(Source):
         counts = np.diff(begins, append=len(rows)) * size
         return zip(
             (places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist()
-        )
-
-    def _change_error(self, change: str) -> DataError:
-        return DataError(
-            "E413",
-            f"{self.path} {change}; leave data alone while they are trained on, and start the run again.",
         )
 
 

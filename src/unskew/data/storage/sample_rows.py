@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
@@ -64,6 +65,21 @@ class Source:
     def survey(self) -> Survey:
         """The survey of all rows, made once."""
         return survey_rows(self.shape, self.read)
+
+
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Size of a file and time of its last change. Raises DataError (E401) for a file without access."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError("E401", f"{path} cannot be read: {error.strerror}.") from error
+    return status.st_size, status.st_mtime_ns
+
+
+def changed_error(source: object, change: str) -> DataError:
+    """The error for samples that changed during a run."""
+    text = f"{source} {change}; leave data alone while they are trained on, and start the run again"
+    return DataError("E413", f"{text}.")
 
 
 def survey_rows(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> Survey:
