@@ -201,10 +201,8 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
     others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
     if others:
-        (width, height), also = (
-            others[0],
-            f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else "",
-        )
+        width, height = others[0]
+        also = f" and {quantity(len(others) - 1, 'other size')}" if others[1:] else ""
         notes.append(
             ("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})")
         )

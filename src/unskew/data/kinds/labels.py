@@ -350,10 +350,8 @@ def read_token_labels(
     if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
         text = "the label of every place is the token at that place; give the token that follows"
         raise DataError("E404", f"{name}: {text}: x = ids[:, :-1] and y = ids[:, 1:].")
-    present, top = (
-        np.unique(np.concatenate([y[y != NO_LABEL] for y in parts])),
-        max(int(y.max()) for y in parts),
-    )
+    present = np.unique(np.concatenate([y[y != NO_LABEL] for y in parts]))
+    top = max(int(y.max()) for y in parts)
     if classes is None and top + 1 > MOST_GAPS * len(present):
         text = f"only {len(present):,} different labels, but the largest is {top}"
         raise DataError("E404", f"{name}: {text}; give classes, such as the model's whole vocabulary.")

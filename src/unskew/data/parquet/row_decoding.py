@@ -251,10 +251,8 @@ class ColumnExtent:
             and np.isfinite(high)
             and max(abs(float(low)), abs(float(high))) <= LARGEST_FLOAT32
         )
-        self.low, self.high = (
-            min(self.low, int(low) if self.whole else float(low)),
-            max(self.high, int(high) if self.whole else float(high)),
-        )
+        self.low = min(self.low, int(low) if self.whole else float(low))
+        self.high = max(self.high, int(high) if self.whole else float(high))
 
     def counts(self, rows: int) -> bool:
         """Whether these may be `rows` consecutive whole numbers."""

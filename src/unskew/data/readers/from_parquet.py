@@ -172,10 +172,8 @@ def _read_inputs(
     if overlap := [column for column in columns if column in labels]:
         raise DataError("E403", f"{table.name}: column '{overlap[0]}' holds the labels; leave it out of x.")
     plain = [n for n, c in table.columns.items() if c.kind in TABLE_KINDS and n not in columns]
-    sheet, notes = (
-        Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test()),
-        list[Note](),
-    )
+    sheet = Sheet(table.name, LazyColumns(table, plain), RowNames(table), test=table.test())
+    notes = list[Note]()
     if table.omissions:
         notes.append(("left out", abbreviate(list(table.omissions))))
     raw, sheet = _read_facts(table, sheet, (tuple(columns), *roles), aim, notes)
@@ -265,11 +263,9 @@ def _read_facts(
     lists = label or ("" if aim else label_column_in(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
         sheet = apply_split(sheet, lists, notes)
-        labels, y = (
-            (lists,),
-            np.concatenate(
-                [part for _, part in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
-            ),
+        labels = (lists,)
+        y = np.concatenate(
+            [part for _, part in RowGroups(table, ListForm(table, lists, "auto")).unpacked_pieces()]
         )
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:

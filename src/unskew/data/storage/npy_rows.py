@@ -44,11 +44,9 @@ class StridedRows(Source):
         full: int | None,
     ):
         self.path, self.name, self.offset, self.strides, self.shape = path, path.name, offset, strides, shape
-        self.kind, self.full, self.source_dtype = (
-            kind,
-            full,
-            kind.newbyteorder("=") if full is None else Source.source_dtype,
-        )
+        self.kind = kind
+        self.full = full
+        self.source_dtype = kind.newbyteorder("=") if full is None else Source.source_dtype
         self._open()
         self._stamp = self._file_stamp()
 
@@ -119,10 +117,8 @@ class NpyRows(Source):
         self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None
     ) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
-        self.name, self.source_dtype = (
-            path.name,
-            kind.newbyteorder("=") if full is None else Source.source_dtype,
-        )
+        self.name = path.name
+        self.source_dtype = kind.newbyteorder("=") if full is None else Source.source_dtype
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
 
     def __getstate__(self) -> dict[str, Any]:
@@ -224,12 +220,10 @@ def read_rows(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> 
     Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that
     `write_rows` does not write.
     """
-    kind, shape, offset, full = (
-        np.dtype(str(facts["kind"])),
-        tuple(facts["shape"]),
-        facts["offset"],
-        facts["full"],
-    )
+    kind = np.dtype(str(facts["kind"]))
+    shape = tuple(facts["shape"])
+    offset = facts["offset"]
+    full = facts["full"]
     if kind.kind not in "biuf" or kind.subdtype or not shape:
         raise ValueError(f"samples of {kind}")
     if (

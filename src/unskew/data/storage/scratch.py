@@ -102,13 +102,11 @@ class ScratchRows(Source):
     another process."""
 
     def __init__(self, source: Source, copy: NpyRows):
-        self.source, self.copy, self.name, self.shape, self.source_dtype = (
-            source,
-            copy,
-            source.name,
-            source.shape,
-            source.source_dtype,
-        )
+        self.source = source
+        self.copy = copy
+        self.name = source.name
+        self.shape = source.shape
+        self.source_dtype = source.source_dtype
         self.__dict__["survey"] = source.survey
 
     def __getstate__(self) -> dict[str, object]:

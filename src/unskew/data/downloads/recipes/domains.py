@@ -43,11 +43,9 @@ def domains(origin: OriginalFiles) -> OriginalSamples:
     def pixels(i: int) -> np.ndarray:
         return np.rint(read_image(paths[i], origin.size, "squash")[0].clip(0, 1) * 255).astype(np.uint8)
 
-    x, y, domain = (
-        np.stack(read_each(paths, pixels)),
-        np.array(images.labels, np.int64),
-        np.array(images.sites),
-    )
+    x = np.stack(read_each(paths, pixels))
+    y = np.array(images.labels, np.int64)
+    domain = np.array(images.sites)
     test = np.array([f.part == "test" for f in images.files])
     if not test.any() or test.all():
         return OriginalSamples(x, y, None, None, images.classes, {"domain": (domain, None)})
