@@ -32,11 +32,11 @@ READERS: dict[str, Callable[..., Dataset]] = {
 """The readers of a user's data by the kind of data."""
 MEANINGS = {
     "label": "the column of labels",
-    "site": "the column that says where rows are from",
+    "site": "the column of sites",
     "classes": "the names of all classes, in their order",
     "target": "the number to predict, a column or what y is called; or several labels, 'fever,cough'",
-    "center": "what is taken from the target; the training samples' mean if left out",
-    "scale": "what the target is divided by; the training samples' deviation if left out",
+    "center": "number subtracted from the target; by default the training samples' mean",
+    "scale": "divisor of the target; by default the training samples' standard deviation",
 }
 """The meanings of arguments that readers share."""
 

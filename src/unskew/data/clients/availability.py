@@ -59,7 +59,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Full(Presence):
-    """everybody"""
+    """all clients"""
 
     name = "full"
     example = "full"
@@ -108,7 +108,7 @@ class Poisson(Presence):
 
 @dataclass(frozen=True)
 class Bernoulli(Presence):
-    """everybody is asked and answers with one probability"""
+    """all clients are asked, and each answers with one probability"""
 
     probability: Annotated[float, Ge(0), Le(1), "of each client, in each round"]
     name = "bernoulli"
@@ -259,7 +259,7 @@ class Options:
     """The options that may follow any kind, after commas."""
 
     drop: Annotated[float, Ge(0), Le(1), "probability that a client that was asked fails"] = 0.0
-    redraw: Annotated[bool, "draw again until somebody answers"] = False
+    redraw: Annotated[bool, "draw again until a client answers"] = False
     deadline: Annotated[
         float | None,
         Ge(0),

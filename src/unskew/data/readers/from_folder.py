@@ -138,20 +138,20 @@ def folder(
         Literal["pad", "crop", "squash"],
         "images that are not square: padded with black, cut to the middle, or squashed",
     ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    bits: Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"] = 16,
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
-    site: Annotated[str, "in a CSV that lists the files: the column that says where they are from"] = "",
+    site: Annotated[str, "in a CSV that lists the files: the column of sites"] = "",
     *,
-    x: Annotated[str, "in a CSV that lists the files: columns that are inputs beside them, 'image,age'"] = "",
+    x: Annotated[str, "in a CSV that lists the files: columns that are further inputs, 'image,age'"] = "",
     target: Annotated[
         str,
         "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'",
     ] = "",
     center: Annotated[
-        float | None, "what is taken from the target; the training files' mean if left out"
+        float | None, "number subtracted from the target; by default the training files' mean"
     ] = None,
     scale: Annotated[
-        float | None, "what the target is divided by; the training files' deviation if left out"
+        float | None, "divisor of the target; by default the training files' standard deviation"
     ] = None,
 ) -> Dataset:
     """The set in `path/`, or in its folders train/ and test/; without test/ a fifth is held out.

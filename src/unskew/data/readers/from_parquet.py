@@ -59,12 +59,12 @@ LONGEST_WORD = 100
 def parquet(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
-    site: Annotated[str, "the column that says where rows are from"] = "",
+    site: Annotated[str, "the column of sites"] = "",
     x: Annotated[
-        str, "the column of samples, where several hold lists or files; 'scan,age' for several inputs"
+        str, "the column of samples, if several hold lists or files; 'scan,age' for several inputs"
     ] = "",
     layout: Annotated[
-        AxisOrder, "of lists that are images: which axis holds the channels; channels last also without any"
+        AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
     ] = "auto",
     size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
     *,
@@ -72,7 +72,7 @@ def parquet(
         Literal["pad", "crop", "squash"],
         "images that are not square: padded with black, cut to the middle, or squashed",
     ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    bits: Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"] = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
@@ -331,18 +331,18 @@ def _check_layout(name: str, column: str, x: np.ndarray) -> None:
 def saved(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
-    site: Annotated[str, "the column that says where rows are from"] = "",
-    x: Annotated[str, "the column of samples, where several hold lists or files"] = "",
-    split: Annotated[str, "the split to train on, where none is called train, or not the one that is"] = "",
+    site: Annotated[str, "the column of sites"] = "",
+    x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
+    split: Annotated[str, "the split to train on, if it is not the one called train"] = "",
     layout: Annotated[
-        AxisOrder, "of lists that are images: which axis holds the channels; channels last also without any"
+        AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
     ] = "auto",
     *,
     size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
     fit: Annotated[
         Fit, "images that are not square: padded with black, cut to the middle, or squashed"
     ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    bits: Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"] = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,

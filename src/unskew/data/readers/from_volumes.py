@@ -56,13 +56,13 @@ class _Slices:
 def volumes(
     path: str | Path,
     size: Annotated[int, Ge(8), Le(4096), "side of the slices, in pixels"] = 64,
-    axis: Annotated[Axis, "which way volumes are cut"] = "axial",
+    axis: Annotated[Axis, "direction of the slices"] = "axial",
     empty: Annotated[
-        Literal["keep", "drop"], "slices without any label, or with a single value where there are no masks"
+        Literal["keep", "drop"], "slices without labels, or with a single value if there are no masks"
     ] = "keep",
-    image: Annotated[str, "how names of images end, where a patient has several kinds, such as T1w"] = "",
+    image: Annotated[str, "suffix of the images' names, if a patient has several kinds, such as T1w"] = "",
     *,
-    site: Annotated[str, "in participants.tsv: the column that says where a patient is from"] = "",
+    site: Annotated[str, "in participants.tsv: the column of sites"] = "",
     label: Annotated[str, "in participants.tsv: the column of classes, for volumes without masks"] = "",
 ) -> Dataset:
     """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the
