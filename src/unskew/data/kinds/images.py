@@ -19,9 +19,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, TypeVar
+from typing import IO, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import check_numbers
@@ -88,6 +89,9 @@ def _read_raw(image: Any, modes: list[str]) -> np.ndarray:
 
 T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
+SizeSetting = Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"]
+FitSetting = Annotated[Fit, "images that are not square: padded with black, cut to the middle, or squashed"]
+BitsSetting = Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"]
 ORIENTATION = 0x0112
 """EXIF's tag for the orientation of the camera."""
 PHOTOMETRIC = 262

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
 from unskew.data.files.tree import (
     SOUND_ENDINGS,
@@ -26,7 +25,17 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.class_folders import LabelledFiles, files_by_class
-from unskew.data.kinds.images import Fit, ImageInfo, depth_warnings, read_each, read_image, size_notes
+from unskew.data.kinds.images import (
+    BitsSetting,
+    Fit,
+    FitSetting,
+    ImageInfo,
+    SizeSetting,
+    depth_warnings,
+    read_each,
+    read_image,
+    size_notes,
+)
 from unskew.data.kinds.labels import label_names
 from unskew.data.kinds.masks import MaskOrigin, as_masks, mask_classes, read_mask
 from unskew.data.kinds.sounds import (
@@ -133,12 +142,9 @@ def decode_files(
 
 def folder(
     path: str | Path,
-    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
-    fit: Annotated[
-        Literal["pad", "crop", "squash"],
-        "images that are not square: padded with black, cut to the middle, or squashed",
-    ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"] = 16,
+    size: SizeSetting = 64,
+    fit: FitSetting = "pad",
+    bits: BitsSetting = 16,
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
     site: Annotated[str, "in a CSV that lists the files: the column of sites"] = "",
     *,

@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
 from unskew.data.files.sheets import Sheet
 from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_in
 from unskew.data.kinds.features import encode_inputs, is_row_number
-from unskew.data.kinds.images import Fit
+from unskew.data.kinds.images import BitsSetting, FitSetting, SizeSetting
 from unskew.data.kinds.labels import label_names
 from unskew.data.parquet import row_decoding
 from unskew.data.parquet.row_decoding import (
@@ -66,13 +65,10 @@ def parquet(
     layout: Annotated[
         AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
     ] = "auto",
-    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
+    size: SizeSetting = 64,
     *,
-    fit: Annotated[
-        Literal["pad", "crop", "squash"],
-        "images that are not square: padded with black, cut to the middle, or squashed",
-    ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"] = 16,
+    fit: FitSetting = "pad",
+    bits: BitsSetting = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
@@ -338,11 +334,9 @@ def saved(
         AxisOrder, "for lists that are images: the axis of the channels; channels last also without channels"
     ] = "auto",
     *,
-    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
-    fit: Annotated[
-        Fit, "images that are not square: padded with black, cut to the middle, or squashed"
-    ] = "pad",
-    bits: Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"] = 16,
+    size: SizeSetting = 64,
+    fit: FitSetting = "pad",
+    bits: BitsSetting = 16,
     target: str = "",
     center: float | None = None,
     scale: float | None = None,
