@@ -60,7 +60,7 @@ class StreamedSamples:
 
     def __init__(self, rows: Rows, device: torch.device):
         self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
-        self.together = rows.source.together
+        self.together = rows.source.read_size
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class StreamedSamples:
     def _read(self, groups: Sequence[Sequence[np.ndarray]], number: int) -> np.ndarray:
         """The samples of a group of batches; the disk may fetch those of the next group in the meantime."""
         if number + 1 < len(groups):
-            self.rows.coming(np.concatenate(groups[number + 1]))
+            self.rows.prefetch(np.concatenate(groups[number + 1]))
         return self.rows[np.concatenate(groups[number])]
 
     def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
