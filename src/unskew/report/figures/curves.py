@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from unskew.report.figures.svg import (
-    HUES,
     NARROW,
     WIDE,
     Line,
@@ -28,6 +27,7 @@ from unskew.report.figures.svg import (
     label_with_value,
     least_step,
     line,
+    numbered_colour,
     plain_number,
     score_range,
     score_tick,
@@ -216,7 +216,13 @@ def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
     x = Scale(LEAST_SHARE, 1.0, left, width - right, log=True)
     y = Scale(LEAST_SHARE, 1.0, height - bottom, top, log=True)
     lines = [
-        Line(str(c["name"]), f"m{i % HUES}", _clipped(c["fpr"]), _clipped(c["tpr"]), np.zeros(len(c["fpr"])))
+        Line(
+            str(c["name"]),
+            numbered_colour(i),
+            _clipped(c["fpr"]),
+            _clipped(c["tpr"]),
+            np.zeros(len(c["fpr"])),
+        )
         for i, c in enumerate(curves)
     ]
     parts = [line(x.begin, float(y(v)), x.end, float(y(v)), "grid") for v in y.ticks(5)]

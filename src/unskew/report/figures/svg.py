@@ -2,13 +2,13 @@
 overlap.
 
 Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a
-map. The page's style sheet gives each of them a value for light and for dark pages. Every string that comes
-from outside passes through `text`, `tooltip` or `data_attribute`, which escape it.
+map; `d1` to `d4` are dash patterns. The page's style sheet gives each of them a value for light and for dark
+pages. Every string that comes from outside passes through `text`, `tooltip` or `data_attribute`, which escape
+it.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -21,8 +21,8 @@ import numpy as np
 
 WIDE, NARROW = 940, 380
 """Every picture is drawn for desktop and for mobile screens, so that its letters are never scaled down."""
-HUES = 8
-"""Colours of methods; a ninth method has the first one's."""
+HUES, DASHES = 8, 5
+"""Number of colours, and of dash patterns including the solid line, that tell methods apart."""
 SHADES = 8
 """Shades of a map's cells, from `q1`, the palest; `on1` to `on8` are the colours of text on them."""
 
@@ -33,9 +33,22 @@ _UNSEEN = re.compile(
 
 
 def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]:
-    """Each method's colour class, the same in all pictures of a page; references are grey."""
-    numbers = itertools.count()
-    return {m: "ref" if m in references else f"m{next(numbers) % HUES}" for m in methods}
+    """The CSS classes of each method's colour and dash pattern, in the order of the comparison.
+
+    All pictures of a page use them. References are grey and differ by their dash pattern.
+    """
+    competing = [m for m in methods if m not in references]
+    classes = {m: numbered_colour(i) for i, m in enumerate(competing)}
+    return classes | {m: f"ref{_dash(i)}" for i, m in enumerate(r for r in methods if r in references)}
+
+
+def numbered_colour(i: int) -> str:
+    """The CSS classes of the i-th line, counted from 0: eight colours, then the same colours dashed."""
+    return f"m{i % HUES}{_dash(i // HUES)}"
+
+
+def _dash(i: int) -> str:
+    return f" d{i % DASHES}" if i % DASHES else ""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from unskew.report.analysis.numbers import size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.curves import roc, series
 from unskew.report.figures.image_rows import reconstructions
-from unskew.report.figures.svg import HUES, Line
+from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.report.sections.disclosure import GUARANTEES, reads
 from unskew.runs.reopen import SITES_FILE
@@ -209,7 +209,7 @@ def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
 def _line(i: int, c: Mapping[str, Any]) -> Line:
     return Line(
         str(c["name"]),
-        f"m{i % HUES}",
+        numbered_colour(i),
         np.array(c["x"], float),
         np.array(c["y"], float),
         np.zeros(len(c["x"])),
