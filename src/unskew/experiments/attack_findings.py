@@ -48,7 +48,8 @@ def count_missing(runs: Iterable[tuple[TableRow, Cell]]) -> int:
 def read(path: Path, leak: Leak) -> Finding | None:
     """The stored finding of the attack on the run in `path`, or None if the attack has not run.
 
-    The finding is {REFUSED: reason} if the attack does not fit the run. Raises StateError (E111) for a damaged file.
+    The finding is {REFUSED: reason} if the attack does not fit the run. Raises StateError (E111) for a
+    damaged file.
     """
     file = _file(path, leak)
     try:

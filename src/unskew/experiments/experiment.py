@@ -1,4 +1,4 @@
-"""An experiment: one table or figure as a YAML file describes it, the claims of its paper, and shortened runs.
+"""An experiment: one table or figure of a YAML file, the claims of its paper, and shortened runs.
 
 The file names the settings common to all rows, the methods (the paper's name and ours), the rows with their
 own settings and the published numbers, the claims to test, and what the paper leaves open together with our

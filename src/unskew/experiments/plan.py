@@ -203,7 +203,7 @@ _step_times: dict[tuple[str, str, str, int], float] = {}
 
 
 def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds on one core for one sample of one local epoch; timed once per data set, model, loss and batch."""
+    """Seconds on one core per sample of a local epoch; timed once per data set, model, loss and batch."""
     key = (settings.data, settings.model, settings.loss, batch)
     if key not in _step_times:
         _step_times[key] = _time(settings, dataset, batch)

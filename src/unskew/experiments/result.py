@@ -97,8 +97,8 @@ class TableResult(TypedDict):
     page: the name of its files. made_by: the number of runs by version of unskew. hours: of training, in all
     runs. schedules: settings besides the rounds that a shortened run changed; missing in old results, whose
     schedules were not shortened. logs: by row and method. dropped: a sentence for every row and method with
-    dropped replies. terms: sentences on unusual samples, clients or rounds of scoring. privacy: by row, method
-    and Part. curves: by row, method and seed, the points [round, value in the table's unit].
+    dropped replies. terms: sentences on unusual samples, clients or rounds of scoring. privacy: by row,
+    method and Part. curves: by row, method and seed, the points [round, value in the table's unit].
     """
 
     experiment: str

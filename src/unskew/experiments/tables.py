@@ -1,4 +1,4 @@
-"""A reproduction as a table (rows of text, plain text, CSV and LaTeX), and its comparison with published logs.
+"""A reproduction as a table (plain text, CSV and LaTeX), and its comparison with published logs.
 
 A log has the score after each round of one run, so a run of any length can be compared with it at equal
 rounds: by means of ten rounds, by the best score so far, and by the change between rounds. All functions work
@@ -67,7 +67,7 @@ def log_table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 
 
 def log_verdicts(result: TableResult) -> list[str]:
-    """A sentence for each log of two or more rounds: whether our run follows it, or in which rounds it departs.
+    """A sentence for each log of two or more rounds: whether our run follows it, or where it departs.
 
     A run follows a log if no mean of ten rounds differs from the log's by more than the median difference of
     neighbouring rounds of the log. The mean over seeds counts.

@@ -152,7 +152,8 @@ def _ours(result: TableResult) -> str:
     gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
     attacks, others = score_origins(result)
     trained = f"{_scores(result)}, {MEASURE[result['measure']]}{_up_to(result)}{reported}" if others else ""
-    return f"ours: {', or '.join(filter(None, (trained, _attack_scores(result) if attacks else '')))}; {spread}.{gap}"
+    scores = filter(None, (trained, _attack_scores(result) if attacks else ""))
+    return f"ours: {', or '.join(scores)}; {spread}.{gap}"
 
 
 def _scores(result: TableResult) -> str:
