@@ -277,12 +277,12 @@ class Scene:
         return RecordingExchange(self.trainer)
 
     def words(self) -> list[str]:
-        """The run, as a command that measures the same again names it."""
+        """The words that name the run in a command."""
         return [str(self.path), *self.named]
 
     @property
     def told(self) -> str:
-        """What a finding says where the merged model alone was attacked; "" elsewhere."""
+        """A remark for findings if only the merged model was attacked; else ""."""
         return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
     def _loop(self, store: Store) -> tuple[Loop, RecordingExchange]:
@@ -295,7 +295,7 @@ class Scene:
 
     @cached_property
     def before(self) -> Checkpoint:
-        """The checkpoint before the last round. Raises StateError (E152) where the folder has lost it."""
+        """The checkpoint before the last round. Raises StateError (E152) if it is missing."""
         try:
             checkpoint = checkpoints.read(self.path / checkpoints.PREVIOUS)
         except FileNotFoundError:
@@ -310,8 +310,7 @@ class Scene:
 
     @cached_property
     def last_round(self) -> RecordedRound:
-        """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits
-        than the run."""
+        """The messages of the repeated last round. Raises StateError (E153) if it ends with other bits."""
         loop, listener = self._loop(OverlayStore(self.folder.store(self.before)))
         after, _ = loop.round(checkpoints.state_in(self.before, self.run.device), self.final.t)
         self._same(
@@ -320,8 +319,7 @@ class Scene:
         return listener.heard
 
     def rounds(self) -> Iterator[tuple[int, RecordedRound, State]]:
-        """(round, what it carried, the state after it), computed again from the beginning; 0 is before the
-        first round."""
+        """(round, messages, state after it) of the repeated run; round 0 is before the first one."""
         loop, listener = self._loop(MemoryStore())
         now = loop.begin()
         yield 0, listener.heard, now
@@ -331,12 +329,13 @@ class Scene:
             yield t, listener.heard, now
 
     def first(self, what: str, look: Callable[[int, RecordedRound, State], T | None]) -> T | None:
-        """The first thing that `look` returns of `rounds`, None if it returns nothing. what: its name in this
-        run, under which
-        it is kept: a round costs what training it cost, and every seed of an attack reads the same
-        payloads."""
+        """The first value other than None that `look` returns for `rounds`, or None.
+
+        what: the name under which the value is cached, because repeated rounds cost as much as training and
+        all seeds of an attack read the same payloads.
+        """
         if what not in self._kept:
-            self._kept[what] = next((thing for r in self.rounds() if (thing := look(*r)) is not None), None)
+            self._kept[what] = next((value for r in self.rounds() if (value := look(*r)) is not None), None)
         return self._kept[what]
 
     def _same(self, ours: Tree, kept: Tree, t: int) -> None:
@@ -348,8 +347,7 @@ class Scene:
             )
 
     def check_same(self, ours: Tensor, kept: Tensor, what: str) -> None:
-        """Raises StateError (E153) unless a payload that was computed again has the bits that the run's
-        server kept."""
+        """Raises StateError (E153) if a recomputed payload differs from that of the run's server."""
         if not torch.equal(ours, kept):
             self._same({what: ours}, {what: kept}, self.final.t)
 
