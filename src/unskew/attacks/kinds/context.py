@@ -6,7 +6,8 @@ bright there. The adversary marks half of its own samples, computes the payloads
 trains a classifier for "marked or not" on n of these, for several n. It is scored on the samples that clients
 shared, half of which are marked before they are sent.
 Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages
-are of samples that are all marked or all not."""
+are of samples that are all marked or all not.
+"""
 
 from __future__ import annotations
 

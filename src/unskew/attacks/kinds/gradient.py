@@ -12,7 +12,8 @@ run's last round, or its first, began with, without the method's Parts; so where
 (noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were sent.
 Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are
 not known but guessed as above. Of several inputs each is scored by itself and searched from the mean of the
-attacker's own in steps of their standard deviation; whole numbers and truth values move like any number."""
+attacker's own in steps of their standard deviation; whole numbers and truth values move like any number.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ skew, sites), the non-members of an update are the client's own test samples, or
 positives are counted at 1 % and 0.1 % false positives, or at none if there are too few non-members; without
 the payload they are the expected rate above a non-member's score.
 Differs from the paper: shadows are 16, share their first weights, and minimise the task's loss without the
-method's Parts."""
+method's Parts.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ samples of the class, or the client is not attacked. The attacked prototypes are
 each number in `behind`, further prototypes are computed from this many samples of a client. These were not
 sent, so they do not represent the attack in tables, and there are none with noise for every sample (dpsgd),
 which they would lack.
-Differs from the paper: it names upcnn, vae and grnn without their architectures or a measure; both are ours."""
+Differs from the paper: it names upcnn, vae and grnn without their architectures or a measure; both are ours.
+"""
 
 from __future__ import annotations
 

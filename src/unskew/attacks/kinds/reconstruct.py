@@ -8,7 +8,8 @@ mean of its own samples of the class, which is sent in clear, so that no activat
 Several inputs are decoded one by one, whole numbers as numbers.
 FedMix's averages and FedData's inputs are compared, as sent, with each of their samples.
 Differs from the paper: it is scored on shared samples, not on a test set, and trains on samples of no client,
-with Adam and early stopping."""
+with Adam and early stopping.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ little information: the rows of the attacker's own samples are named and sorted 
 recall and precision refer to the rows of the client's samples. Without the payload, all rows are sorted by
 the frequency in the attacker's own samples, and as many are named. Tables from which all samples take equal
 rows (such as positions in a sentence) and padding rows are left out.
-Differs from the paper: it has neither weight decay nor noise, and names all rows with changes."""
+Differs from the paper: it has neither weight decay nor noise, and names all rows with changes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Scores against something else that each method has one value of, with both intervals; every point is
-named."""
+"""Scores against another value of each method, with both intervals and the names of points."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from unskew.report.figures.svg import (
 from unskew.scores import significant
 
 BEYOND = 40.0
-"""Width of the lane for points whose x is infinite, in pixels."""
+"""Width in pixels of the lane for points with infinite x."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _names(points: Sequence[Point], x: Scale, y: Scale, lane: float, narrow: boo
 
 
 def _value_at(scale: Scale, place: float) -> float:
-    """The value that a scale maps to this place."""
+    """The value that a scale maps to this coordinate."""
     share = (place - scale.begin) / (scale.end - scale.begin)
     if scale.log:
         return scale.low * (scale.high / scale.low) ** share
