@@ -52,7 +52,7 @@ class Reproduction:
     page: Path | None = None
 
     def table(self) -> str:
-        """The paper's numbers beside ours and a verdict on every claim, as text; empty after a dry run."""
+        """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
         return tables.plain(self.result) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ READS = ("w",)
 """The attacked payloads, by their names in the ledger."""
 
 MOST = 64
-"""More samples than this in one update are not told apart."""
+"""The most samples of an update that are recovered."""
 
 
 @dataclass(frozen=True)

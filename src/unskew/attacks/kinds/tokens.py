@@ -168,7 +168,7 @@ class Tokens(Attack):
 
 
 def change_of(before: Tensor, after: Tensor) -> Tensor:
-    """[V]: how far each row of a table [V, D] moved, beside the shrinking that all rows have in common."""
+    """[V]: the change of each row of a table [V, D], without the common shrinking of all rows."""
     first, last = before.double().cpu(), after.double().cpu()
     factor = ((last * first).sum(1) / first.pow(2).sum(1).clamp(min=1e-30)).median()
     change = (last - factor * first).norm(dim=1)

@@ -108,7 +108,7 @@ def _bars(p: Point, x: Scale, y: Scale, place: float) -> str:
 
 
 def _names(points: Sequence[Point], x: Scale, y: Scale, lane: float, narrow: bool) -> str:
-    """Dots, and names beside the right edge with a leader to each dot."""
+    """Dots, and names at the right edge with a leader to each dot."""
     edge = Scale(
         x.low, x.high, x.begin, lane + BEYOND / 2 if any(math.isinf(p.x) for p in points) else x.end, x.log
     )

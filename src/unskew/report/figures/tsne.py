@@ -32,15 +32,15 @@ def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     clients = list(dict.fromkeys(k for _, panel in panels for k in panel["client"]))
     hues = {k: Mark(i % HUES, cross=i >= HUES) for i, k in enumerate(clients)}
     legend, top = _legend({k: _name(k, measured["names"]) for k in clients}, hues, width)
-    beside = width == WIDE and len(panels) > 1
-    side = (width - 24) / 2 if beside else min(float(width), 440.0)
+    horizontal = width == WIDE and len(panels) > 1
+    side = (width - 24) / 2 if horizontal else min(float(width), 440.0)
     parts = [legend]
     for i, (title, panel) in enumerate(panels):
-        x, y = (i * (side + 24), top) if beside else (0.0, top + i * (side + GAP))
+        x, y = (i * (side + 24), top) if horizontal else (0.0, top + i * (side + GAP))
         parts.append(text(x, y - 6, title, "label"))
         parts.append(f'<rect class="empty" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
         parts += _points(panel, hues, x, y, side)
-    bottom = top + (side if beside or len(panels) == 1 else 2 * side + GAP)
+    bottom = top + (side if horizontal or len(panels) == 1 else 2 * side + GAP)
     return svg(width, bottom + 4, f"Test features of {len(clients)} clients in the plane (t-SNE)", parts)
 
 
