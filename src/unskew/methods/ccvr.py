@@ -1,16 +1,16 @@
-"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): after the last round the head is re-trained on drawn
-features.
+"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): the head is trained again at the end, on drawn features.
 
-Up, once, from every client: per class N_kc, the mean m_kc and the unbiased covariance V_kc of features (0 for
-N_kc = 1)
+Up:     once, from every client and for each class: the number of samples N_kc, the mean m_kc and
+        the unbiased covariance V_kc of features (0 for N_kc = 1)
 Server: m_c = sum_k N_kc m_kc / N_c
         V_c = sum_k [(N_kc - 1) V_kc + N_kc m_kc m_kc^T] / (N_c - 1) - N_c / (N_c - 1) m_c m_c^T
-        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body does not
-        change.
-`mode="features"` is FLea's comparison: clients send real features of a tenth of their samples instead.
+        draws `each` features of each class from N(m_c, V_c) and trains the head on them
+        the body does not change
+With `mode="features"`, as in FLea's comparison, clients send the features of a tenth of their samples
+instead.
 Differs from the paper: it tunes `each` and the head's training for each data set; our defaults are fixed. A
-class that nobody holds keeps its row of the head; beside `dpsgd`, so does one whose count nobody can tell
-from noise.
+class without samples keeps its row of the head; with `dpsgd`, so does a class with a count that cannot be
+distinguished from noise.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from unskew.methods.fedavg_ft import HeadTraining, train_head
 
 @dataclass(frozen=True)
 class CCVR(Part):
-    """Re-trains the head, once at the end, on features drawn from every class's distribution."""
+    """Trains the head again, once at the end, on features drawn from the distribution of every class."""
 
     mode: Annotated[
         Literal["gaussian", "features"],
@@ -143,8 +143,7 @@ class CCVR(Part):
 
 
 def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(N [C], mean [C, D], covariance [C, D, D]) of all clients' samples together, from those of each
-    client."""
+    """Pools the clients' statistics by class: (N [C], mean [C, D], covariance [C, D, D]) over all samples."""
     n, m = n_KC.double(), mean_KCD.double()
     N = n.sum(0)
     mean = (n[..., None] * m).sum(0) / N.clamp(min=1)[:, None]
@@ -157,7 +156,7 @@ def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[T
 
 
 def draw(mean_D: Tensor, cov_DD: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """[count, D] float64 from a normal law whose covariance may be singular."""
+    """Draws from a normal law with a covariance that may be singular; float64 [count, D]."""
     values, vectors = torch.linalg.eigh(cov_DD.double().cpu())
     root = vectors * values.clamp(min=0).sqrt()
     return (

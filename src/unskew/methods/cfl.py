@@ -1,18 +1,19 @@
-"""CFL, clustered federated learning (Sattler, Müller & Samek, TNNLS 2021, arXiv 1910.01991): clusters are
-split where clients disagree.
+"""CFL (Sattler, Müller & Samek, TNNLS 2021, arXiv 1910.01991): clusters split where clients disagree.
 
-Client: trains from the model th_c of its cluster c and sends it;   d_k: the change it made last
-Server: after round `first`, a cluster of three clients or more is split where  |mean d_k| < still  and  max
-|d_k| > moving :
-        a_ij = cos(d_i, d_j);   the two parts are those between which the largest a_ij is least
-        unless  sqrt((1 - that a_ij) / 2) <= gap
-        th_c <- th_c + mean d_k over the clients of c that replied, weighed as the merge weighs them
-Test:   clients are scored by their cluster's model, which they are sent. Whoever was never there joins the
-first part. The global model is the mean of all replies, which nobody trains.
-Differs from the paper: it splits when training has come to rest, ours looks at every round, as its code does.
-That joins clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Clients
-that are absent count with the change that they made last. |.| is over the shared weights; statistics of
-normalisation take their cluster's mean.
+Client: trains the model th_c of its cluster c and sends it;   d_k: its latest change
+Server: after round `first`, a cluster of three clients or more is split if
+            |mean d_k| < still   and   max |d_k| > moving
+        into the two parts between which the largest a_ij = cos(d_i, d_j) is smallest,
+        unless   sqrt((1 - that a_ij) / 2) <= gap
+        th_c <- th_c + mean d_k over the clients of c that replied, weighted as the merge weighs
+        them
+Test:   clients are scored by their cluster's model, which they receive
+Clients that have never taken part join the first part of a split cluster. The global model is the mean of all
+replies and is not trained.
+Differs from the paper: it splits when training has come to rest; ours tests in every round, as its code does.
+That code joins clients by complete linkage (`linkage=complete`), weighs them equally and has no `gap`. Absent
+clients count with their latest change. |.| is over the shared weights; statistics of normalisation take their
+cluster's mean.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +33,8 @@ from unskew.methods.shared.weights import first_models
 
 @dataclass(frozen=True)
 class CFL(Part):
-    """Splits clients into clusters with models of their own where the directions they train in disagree."""
+    """Splits clients into clusters, each with its own model, where their changes point in different
+    directions."""
 
     still: Annotated[
         float, Ge(0), Le(1_000_000), "length of a cluster's mean change below which it is at rest"
@@ -90,7 +92,7 @@ class CFL(Part):
         return weighted_mean(w, ups), {"th": th, "d": d, "of": of, "has": has}
 
     def split(self, d_KN: Tensor, of: Tensor, has: Tensor) -> Tensor:
-        """[K]: of which cluster each client is now; a part that leaves a cluster takes the next free
+        """Each client's cluster after this round, [K]; a part that leaves a cluster gets the next free
         number."""
         of = of.clone()
         for c in sorted(set(of.tolist())):
@@ -103,7 +105,7 @@ class CFL(Part):
         return of
 
     def apart(self, d_MN: Tensor) -> list[int]:
-        """Which of a cluster's clients leave it; none where the two parts point in like directions."""
+        """Members of a cluster that leave it; none if the two parts point in similar directions."""
         unit_MN = d_MN / d_MN.norm(dim=1, keepdim=True)
         a_MM = (unit_MN @ unit_MN.T).clamp(-1, 1).numpy()
         tree = joined(squareform(1 - a_MM, checks=False), self.linkage)
@@ -113,7 +115,7 @@ class CFL(Part):
 
     @staticmethod
     def parents(before: Tensor, now: Tensor) -> Tensor:
-        """[K]: the number that each cluster's model had before."""
+        """The previous number of each cluster's model, [K]."""
         rows = torch.arange(len(now))
         for c in set(now.long().tolist()):
             rows[c] = before[now == c][0].long()

@@ -1,10 +1,9 @@
-"""FedAvg-FT, the diagnostic of ReBaFL's Fig. 1 (arXiv 2303.06314): the server re-trains the head on a
-balanced set.
+"""FedAvg-FT (ReBaFL's diagnostic, Fig. 1, arXiv 2303.06314): the server trains the head on a balanced set.
 
-Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; only the head learns, and
-the body runs in evaluation mode.
-Differs from the paper: its 30 samples a class are the first of the test set that is then scored; ours are
-training samples that no client receives.
+Server, after every merge: `epochs` of SGD on CE over `each` samples of every class
+        only the head learns; the body runs in evaluation mode
+Differs from the paper: its 30 samples of each class are the first of the test set that is then scored; ours
+are training samples that no client receives.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 
 @dataclass(frozen=True)
 class FedAvgFT(Part):
-    """Re-trains the head at the server after every merge."""
+    """Trains the head again at the server after every merge."""
 
     each: Annotated[
         int, Ge(1), Le(100_000), "samples of every class that the server holds back from the clients"
@@ -56,7 +55,7 @@ class FedAvgFT(Part):
 
 @dataclass(frozen=True)
 class HeadTraining:
-    """How a head is trained."""
+    """Settings of the head's training."""
 
     epochs: int
     batch_size: int
@@ -68,8 +67,8 @@ class HeadTraining:
 def train_head(
     w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: HeadTraining, generator: torch.Generator
 ) -> Weights:
-    """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but
-    for decay)."""
+    """The head's weights after SGD on features h and labels y; rows of classes without samples change only by
+    decay."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
     absent_C = y_NC.sum(0) == 0
     sgd = torch.optim.SGD(list(head.values()), how.lr, how.momentum, weight_decay=how.weight_decay)
