@@ -1,4 +1,4 @@
-"""FedAH (Zhou, He, Zhai et al. 2024, arXiv 2412.01295): FedRep with heads that start between global and local.
+"""FedAH (Zhou, He, Zhai et al. 2024, arXiv 2412.01295): FedRep with heads between global and local.
 
 Client: its head starts at  p = v + (head of w_t - v) * W      v: the head that it trained last
         its body starts at that of w_t

@@ -1,13 +1,12 @@
-"""FedData (Zhao et al. 2018, arXiv 1806.00582): every client uploads a tenth of its raw data; an upper
-reference.
+"""FedData (Zhao et al. 2018, arXiv 1806.00582): clients upload a tenth of their raw data; an upper reference.
 
-Once, before round 1: clients send a share of their samples with labels; the server sends the union P to all
+Once, before round 1, clients send a share of their samples with labels; the server sends the union P to all
 clients.
-Client: trains on its own data and P together; the merge weighs it by its own samples.
-Differs from the paper: its shared set is the server's own, with all classes alike, and trains the first
-model; ours comes from clients, as where FLea is compared with it. A local epoch takes as many steps as
-without P, each sample of it drawn from P with probability |P| / (|P| + n_k). The original runs through all of
-P in every epoch, which takes many times longer where clients are small; `epochs` times (|P| + n_k) / n_k
+Client: trains on its own data and P together; the merge weighs it by its own samples
+Differs from the paper: its shared set belongs to the server, has equal numbers of all classes, and trains the
+first model; ours comes from clients, as in FLea's comparison. A local epoch takes as many steps as without P,
+and each of its samples is drawn from P with probability |P| / (|P| + n_k). The original passes through all of
+P in every epoch, which takes many times longer for small clients; `epochs` times (|P| + n_k) / n_k
 corresponds to it.
 """
 
