@@ -3,7 +3,7 @@
 Client: in a round   e = rho (w_old - w_t) / |w_old - w_t|
         w_old: the model that it received when it last took part;   e = 0 the first time
         at a step    w <- w - lr grad L(w + e)
-.| is over all shared weights. A step costs one gradient, as in FedAvg.
+|.| is over all shared weights. A step costs one gradient, as in FedAvg.
 Differs from the paper: clients are weighted by size, in the paper equally. Official code takes the last
 round's step of the server for all clients (`since="round"`, which broadcasts one more model), adds up the
 norms of the single tensors, and clips gradients at norm 10.

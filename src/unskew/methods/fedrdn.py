@@ -1,16 +1,17 @@
-"""FedRDN (Yan et al., CVPR 2025, arXiv 2306.09363): normalise every image with a random client's statistics.
+"""FedRDN (Yan et al., CVPR 2025, arXiv 2306.09363): normalises images with a random client's statistics.
 
-Once, before round 1, client k sends, over its images i, per channel
+Once, before round 1, client k sends for every channel, over its images i:
     mu_k = mean_i mean_hw x_i,    sigma_k = mean_i std_hw x_i      (population std of each image)
-Train: for each image, each time it is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
-Test:  client k's images use its own pair; an image of no client uses the mean pair over clients.
-FedRDN-V (`mean=True`): the mean pair for every image, at training and test.
-Beside `dpsgd`: sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations
-of its noise, and where the count is not above three deviations of its own, the pair is (0, 1).
-Of a sample with several inputs every image is normalised by its own channels, all by the same client's; the
-rest stays as it is.
+Train:  each time an image is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
+Test:   client k's images use its own pair; an image of no client uses the mean pair over clients
+FedRDN-V (`mean=True`) uses the mean pair for every image, at training and test. With `dpsgd` clients send
+sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations of its noise, and
+if the count is not above three deviations of its own noise, the pair is (0, 1). If a sample has several
+inputs, every image among them is normalised by its own channels, all with the statistics of one client; other
+inputs do not change.
 Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws
-mean and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
+mean and std from two different clients, one pick for each batch, with the unbiased std, as the public code
+does.
 """
 
 from dataclasses import dataclass, replace
@@ -91,8 +92,8 @@ class FedRDN(Part):
         return {"mu": mu, "sigma": torch.maximum(sigma, least).clamp(min=FLOOR)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """The table of all pairs; the row of a client that never reported is the mean pair. Without any,
-        inputs stay as they are."""
+        """Builds the table of all pairs; the row of a client that never reported is the mean pair. Without
+        any pair, inputs do not change."""
         if not len(ups):
             return w, s
         mu_KC, sigma_KC = ups["mu"], ups["sigma"]
@@ -101,7 +102,7 @@ class FedRDN(Part):
         return w, {"mu": mu_KC, "sigma": sigma_KC, "row": row_of}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        """Before anybody reported: leave inputs as they are."""
+        """The pair (0, 1), which leaves inputs unchanged until clients report."""
         channels = sample_images.image_channels(fed)
         nobody = torch.full((fed.clients,), -1, dtype=torch.int64)
         return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": nobody}
@@ -141,5 +142,5 @@ class FedRDN(Part):
 
 
 def _beside(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
-    """The pairs, shaped to go with samples, of which nothing but images changes."""
+    """The pairs, shaped to broadcast against samples; they change only images."""
     return sample_images.per_channel(mu_BC, fed, 0.0), sample_images.per_channel(sigma_BC, fed, 1.0)

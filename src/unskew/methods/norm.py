@@ -1,7 +1,7 @@
 """Conventional normalisation, the baseline "norm" of FedRDN's paper.
 
-x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test. Of a sample with
-several inputs every image is normalised, and the rest stays as it is.
+Client and test:  x <- (x - mean) / std for every channel, with one fixed pair for all clients
+If a sample has several inputs, every image among them is normalised, and the other inputs do not change.
 Differs from the paper: nothing; it names no constants, its code uses ImageNet's.
 """
 

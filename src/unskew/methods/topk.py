@@ -1,14 +1,14 @@
-"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): only the largest
-changes travel.
+"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599).
 
-Client: v = (w_S - w_t) + e_k;   sends s_k = v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v -
-s_k
-Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
-A message has 8 bytes for each of the k numbers, an index and a value, in place of 4 for each of D.
+Client: v = (w_S - w_t) + e_k
+        sends s_k: v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v - s_k
+        k = share D, D numbers in all;   e_k begins at 0
+Server: uses w_t + s_k as the client's weights
+A message has 8 bytes for each of the k numbers, an index and a value, instead of 4 for each of D.
 Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate, as
 in Qsparse-local-SGD (Basu et al., NeurIPS 2019); the k largest are found over all weights together.
-Statistics of batch normalisation and what other Parts share travel whole, and so does what the server sends.
-`memory=False` forgets what was not sent.
+Statistics of batch normalisation and the Shares of other Parts are sent uncompressed, and so are the server's
+messages. `memory=False` drops the remainder.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from unskew.methods.shared.weights import count_numbers, flatten_change, unflatt
 
 @dataclass(frozen=True)
 class TopK(Part):
-    """Sends the largest changes of the weights, and remembers the others for later rounds."""
+    """Sends the largest changes of the weights, and adds the others to later rounds."""
 
     share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
     memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
@@ -65,5 +65,5 @@ class TopK(Part):
 
 
 def kept(share: float, count: int) -> int:
-    """How many of so many numbers are sent: one at least."""
+    """The number of values to send, at least one."""
     return max(1, round(share * count))

@@ -1,12 +1,12 @@
-"""The images that a sample holds, and a decoder from latents to images.
+"""Images among a sample's inputs, and a decoder from latents to images.
 
-Parts that work on images see the sample itself, or the images among its several inputs. The decoder (of
-FedDPMS) has a dense layer and four transposed convolutions:
+A sample is one image or has several inputs, some of which are images. The decoder (of FedDPMS) has a dense
+layer and four transposed convolutions:
 
     h = ReLU(W z + b), [64, H/4, W/4];   h = ReLU(convT(h)) three times;   x = sigmoid(convT(h))
 
-Letters: B samples of a batch, C the channels of all images of a sample, D numbers of a row of several inputs,
-L coordinates of a latent.
+Letters: B samples of a batch, C channels of all images of a sample, D numbers of a row of several
+         inputs, L coordinates of a latent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from unskew.core import Fed, Weights
 
 
 def image_shapes(fed: Fed) -> list[tuple[int, ...]]:
-    """[channels, H, W] of each; none where a sample is no image and none of its inputs is one."""
+    """The shape [channels, H, W] of each image of a sample; empty if there is none."""
     if fed.net.layout:
         return [each.shape for each, _, _ in fed.net.layout.images]
     return [fed.shape] if len(fed.shape) == 3 else []
 
 
 def image_refusal(fed: Fed) -> str:
-    """Why a Part that works on images cannot run where there are none, as the end of a sentence."""
+    """The reason why a Part that works on images cannot run without any, as the end of a sentence."""
     layout = fed.net.layout
     return (
         f"none of a sample's inputs is an image ({layout})"
@@ -38,19 +38,19 @@ def image_refusal(fed: Fed) -> str:
 
 
 def image_channels(fed: Fed) -> int:
-    """C."""
+    """The number C of channels of all images."""
     return sum(shape[0] for shape in image_shapes(fed))
 
 
 def images(x: Tensor, fed: Fed) -> list[Tensor]:
-    """[B, channels, H, W] each, of samples as they enter the model."""
+    """The images of samples as they enter the model, [B, channels, H, W] each."""
     if not fed.net.layout:
         return [x]
     return [x[:, a:b].reshape(len(x), *each.shape) for each, a, b in fed.net.layout.images]
 
 
 def with_images(x: Tensor, changed: Iterable[Tensor], fed: Fed) -> Tensor:
-    """The samples with these images, [B, channels, H, W] each, in place of their own."""
+    """The samples with their images replaced by these, [B, channels, H, W] each."""
     changed = iter(changed)
     if not fed.net.layout:
         return next(changed)
