@@ -77,7 +77,7 @@ class FedPCL(Part):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         K, C, D = fed.clients, fed.classes, fed.features
-        return _told(torch.zeros(K, C, D), torch.zeros(K, C))
+        return _downlink(torch.zeros(K, C, D), torch.zeros(K, C))
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return {"C": torch.zeros(fed.classes, fed.features), "has": torch.zeros(fed.classes)}
@@ -105,7 +105,7 @@ class FedPCL(Part):
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         at = ups.clients.to(s["sent"].device)
         sent_KCD = s["sent"].index_copy(0, at, ups["C"].to(s["sent"]))
-        return _told(sent_KCD, s["has"].index_copy(0, at, ups["has"].to(s["has"])))
+        return _downlink(sent_KCD, s["has"].index_copy(0, at, ups["has"].to(s["has"])))
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
         if "C" not in c.mine:
@@ -114,7 +114,7 @@ class FedPCL(Part):
         return torch.where(c.mine["has"].amax() > 0, near_BC.masked_fill(c.mine["has"] == 0, -torch.inf), z)
 
 
-def _told(sent_KCD: Tensor, has_KC: Tensor) -> Tree:
+def _downlink(sent_KCD: Tensor, has_KC: Tensor) -> Tree:
     """The server's slice. C: the means over clients, then each client's, completed by those, [1 + K, C, D].
     weight: their weights in the loss, [1 + K]."""
     n_C, there_K = has_KC.sum(0), has_KC.amax(1)

@@ -104,8 +104,8 @@ class FedRDN(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         """The pair (0, 1), which leaves inputs unchanged until clients report."""
         channels = sample_images.image_channels(fed)
-        nobody = torch.full((fed.clients,), -1, dtype=torch.int64)
-        return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": nobody}
+        unreported = torch.full((fed.clients,), -1, dtype=torch.int64)
+        return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": unreported}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         if self.mean:
@@ -122,7 +122,7 @@ class FedRDN(Part):
             return b.scaled(*self._mean_pair(c))
         of_mean = c.noise["of_mean"] if self.variant == "official" else c.noise["of_pair"]
         of_std = c.noise["of_std"] if self.variant == "official" else c.noise["of_pair"]
-        return b.scaled(*_beside(c.down["mu"][of_mean], c.down["sigma"][of_std], c.fed))
+        return b.scaled(*_broadcast(c.down["mu"][of_mean], c.down["sigma"][of_std], c.fed))
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         if self.mean or (isinstance(c.id, int) and c.id < 0):
@@ -134,13 +134,13 @@ class FedRDN(Part):
         known, at = (row >= 0).to(x.dtype), row.clamp(min=0)
         mu_C = known * row_at(c.down["mu"], at) + (1 - known) * c.down["mu"].mean(0)
         sigma_C = known * row_at(c.down["sigma"], at) + (1 - known) * c.down["sigma"].mean(0)
-        mu, sigma = _beside(mu_C[None], sigma_C[None], c.fed)
+        mu, sigma = _broadcast(mu_C[None], sigma_C[None], c.fed)
         return (x - mu) / sigma
 
     def _mean_pair(self, c: Client) -> tuple[Tensor, Tensor]:
-        return _beside(c.down["mu"].mean(0)[None], c.down["sigma"].mean(0)[None], c.fed)
+        return _broadcast(c.down["mu"].mean(0)[None], c.down["sigma"].mean(0)[None], c.fed)
 
 
-def _beside(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
+def _broadcast(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
     """The pairs, shaped to broadcast against samples; they change only images."""
     return sample_images.per_channel(mu_BC, fed, 0.0), sample_images.per_channel(sigma_BC, fed, 1.0)

@@ -61,9 +61,10 @@ def with_images(x: Tensor, changed: Iterable[Tensor], fed: Fed) -> Tensor:
 
 
 def per_channel(values_BC: Tensor, fed: Fed, elsewhere: float = 0.0) -> Tensor:
-    """A number for each channel of each sample, or of all with B = 1, shaped to go with samples.
+    """One number for each channel of each sample, or of all samples if B = 1, shaped to broadcast against
+    samples.
 
-    elsewhere: the number beside what is in no image.
+    elsewhere: the number for inputs that are not images.
     """
     if not fed.net.layout:
         return values_BC.reshape(*values_BC.shape, *[1] * (len(fed.shape) - 1))
@@ -95,12 +96,12 @@ def initial_decoder(shape: tuple[int, ...], width: int, generator: torch.Generat
 
 
 def uniform_weights(*shape: int, fan: int, generator: torch.Generator) -> Tensor:
-    """Uniform numbers of variance 1 / fan."""
+    """Uniform numbers with mean 0 and variance 1 / fan."""
     return (2 * torch.rand(shape, generator=generator) - 1) * (3 / fan) ** 0.5
 
 
 def decode(P: Mapping[str, Tensor], z_BL: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Images [B, *shape] in [0, 1] from latents; P: the decoder's weights, named `dec_...`."""
+    """Images [B, *shape] in [0, 1] from latents. P: the decoder's weights, named `dec_...`."""
     h = F.linear(z_BL, P["dec_w"], P["dec_b"]).relu().unflatten(1, (64, shape[1] // 4, shape[2] // 4))
     for name, _, out, stride in DECODER_LAYERS:
         h = F.conv_transpose2d(h, P[f"dec_{name}_w"], P[f"dec_{name}_b"], stride, 1, stride - 1)
