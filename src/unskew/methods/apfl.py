@@ -37,7 +37,7 @@ class APFL(OwnModel):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients differ in how much of the global model is of use to them, and each is to find out by itself."
+        "Clients differ in how much the global model helps them, and each learns its share from its data."
     )
     neutral = {"alpha": 0.5}
 

@@ -42,8 +42,7 @@ class APPLE(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and want to find out themselves whose models help; K models travel"
-        " to each."
+        "Few clients trust each other, and each learns which models help it; every client receives K models."
     )
     personal = True
     weights_read = "each"

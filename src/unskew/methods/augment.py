@@ -38,8 +38,7 @@ class Augment(Part):
     family = "data"
     against = ("scarcity",)
     use_when = (
-        "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be"
-        " mirrored: flip=0."
+        "Clients hold few images that keep their class when mirrored and shifted; for digits set flip=0."
     )
     neutral = {"flip": 0.0, "shift": 0, "blank": 0}
     tasks = ("classification", "regression", "multilabel")

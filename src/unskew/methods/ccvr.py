@@ -54,7 +54,7 @@ class CCVR(Part):
     family = "classifier"
     against = ("labels",)
     use_when = (
-        "After any run with label skew: one more exchange re-trains the head, which the clients biased."
+        "After any run with label skew: one further exchange trains the head again, which the clients biased."
     )
     untuned = {"share": "it decides how much leaves a client"}
     tasks = ("classification",)

@@ -39,7 +39,9 @@ class CFL(Part):
     still: Annotated[
         float, Ge(0), Le(1_000_000), "length of a cluster's mean change below which it is at rest"
     ] = 0.4
-    moving: Annotated[float, Ge(0), Le(1_000_000), "length of a client's change above which it is not"] = 1.6
+    moving: Annotated[
+        float, Ge(0), Le(1_000_000), "length of a client's change above which it still moves"
+    ] = 1.6
     first: Annotated[int, Ge(0), Le(1_000_000), "rounds before clusters may be split"] = 20
     gap: Annotated[float, Ge(0), Le(1), "how far apart two parts must point; 0: any two"] = 0.0
     linkage: Annotated[
@@ -51,7 +53,8 @@ class CFL(Part):
     family = "clusters"
     against = ("labels", "features")
     use_when = (
-        "Clients are of a few kinds that want different answers to the same input; nobody says how many."
+        "Clients form a few groups that want different answers to the same input; the number of groups is"
+        " unknown."
     )
     merges = True
     weights_read = "each"

@@ -25,8 +25,8 @@ class ClipGradients(Part):
     family = "steps"
     each_model = True
     use_when = (
-        "Local training diverges: recurrent models, high learning rates, outliers. It protects nothing; for"
-        " that there is `dpsgd`."
+        "Local training diverges: recurrent models, high learning rates, outliers. It gives no privacy;"
+        " use `dpsgd` for that."
     )
     neutral = {"norm": 1_000_000.0}
 

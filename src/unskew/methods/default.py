@@ -63,7 +63,8 @@ class Unskew(FedDyn):
     family = "classifier"
     against = ("labels", "features")
     use_when = (
-        "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
+        "First choice: one default for label skew, feature skew, few samples and absent clients, without"
+        " tuning."
     )
     personal = True
     clashes = {**conflicts_of_prior(name), **dict.fromkeys(("fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}

@@ -33,10 +33,7 @@ class DFedAvg(Part):
     moves: Annotated[bool, "draw another ring in every round; False: it is that of clients' numbers"] = False
     name = "dfedavg"
     family = "merge"
-    use_when = (
-        "To see what a federation whose members talk to a few others only would reach, beside one with a"
-        " common model."
-    )
+    use_when = "To study a federation of clients that exchange models only with a few neighbours."
     weights_read = "each"
     keeps_at_server = ("z", "u")
     hands_on = "means of the models of a few single clients, its neighbours"

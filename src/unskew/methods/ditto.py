@@ -29,8 +29,7 @@ class Ditto(OwnModel):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Each client wants a model of its own and the global one must stay as good as it is; costs a second"
-        " model."
+        "Each client wants a personal model and the global model must not get worse; costs a second model."
     )
     neutral = {"lam": 1.0}
 

@@ -30,8 +30,8 @@ class EFSign(Part):
     name = "efsign"
     family = "compression"
     use_when = (
-        "A thirtieth of the bytes may be sent, and clients come back often enough to send later what was"
-        " lost."
+        "Only a thirtieth of the bytes may be sent, and clients return often enough to send the remainder"
+        " later."
     )
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:

@@ -43,7 +43,7 @@ class Elastic(Part):
     family = "merge"
     against = ("labels",)
     use_when = (
-        "Clients differ, drift apart in few sensitive weights, and the rest may move faster; goes with any"
+        "Clients drift apart in few sensitive weights, and the others may move faster; works with any"
         " local training."
     )
     merges = True

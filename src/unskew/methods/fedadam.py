@@ -42,8 +42,8 @@ class FedAdam(Part):
     presets = {"fedyogi": {"rule": "yogi"}, "fedadagrad": {"rule": "adagrad", "beta1": 0.0}}
     family = "merge"
     use_when = (
-        "Some weights change rarely or little, as embeddings and late layers do, and need longer steps than"
-        " others."
+        "Some weights change rarely or little, such as embeddings and late layers, and need longer steps"
+        " than others."
     )
     merges = True
     keeps_at_server = ("m", "v")

@@ -43,7 +43,9 @@ class FedADMM(Part):
     name = "fedadmm"
     family = "steps"
     against = ("labels",)
-    use_when = "Clients drift over many local steps and differ in how many they take; they come back often."
+    use_when = (
+        "Clients drift over many local steps and differ in their number of steps; they come back often."
+    )
     merges = True
     weighting = "equal"
 

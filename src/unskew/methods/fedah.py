@@ -35,7 +35,7 @@ class FedAH(FedALA):
     name = "fedah"
     family = "personalised"
     against = ("labels",)
-    use_when = "As FedRep, where heads should also learn from each other."
+    use_when = "As FedRep, if heads should also learn from each other."
     neutral = {}
 
     def refuse(self, fed: Fed) -> str | None:

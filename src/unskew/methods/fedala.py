@@ -37,8 +37,7 @@ class FedALA(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want to start from what is of use to them in the global model; sends nothing more than"
-        " FedAvg."
+        "Clients want to start from the useful parts of the global model; sends nothing more than FedAvg."
     )
     neutral = {"eta": 0.0}
 

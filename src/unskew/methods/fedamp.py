@@ -41,8 +41,7 @@ class FedAMP(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients form groups that nobody knows; each finds the others that resemble it. Few clients, small"
-        " models."
+        "Clients form unknown groups; each finds the others that resemble it. Few clients, small models."
     )
     weights_read = "each"
     keeps_at_server = ("v", "u")

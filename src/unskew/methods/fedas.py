@@ -38,8 +38,7 @@ class FedAS(Remembered):
     family = "personalised"
     against = ("labels", "absence")
     use_when = (
-        "Clients keep heads of their own and often miss rounds, so that heads and the common body drift"
-        " apart."
+        "Clients keep personal heads and often miss rounds, so that heads and the common body drift apart."
     )
     tasks = ("classification",)
     needs = "means of features by class"

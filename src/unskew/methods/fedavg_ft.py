@@ -31,8 +31,7 @@ class FedAvgFT(Part):
     family = "classifier"
     against = ("labels",)
     use_when = (
-        "To see how much of a method's loss is due to the head; the server needs a few balanced samples of"
-        " its own."
+        "To see how much of a method's loss is due to the head; the server needs a few balanced samples."
     )
     tasks = ("classification",)
     needs = "samples of each class at the server"

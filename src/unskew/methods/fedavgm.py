@@ -26,7 +26,7 @@ class FedAvgM(Part):
     name = "fedavgm"
     family = "merge"
     against = ("labels", "absence")
-    use_when = "The global model swings from round to round because other clients answer every time."
+    use_when = "The global model oscillates from round to round because different clients answer every time."
     merges = True
     keeps_at_server = ("v",)
 

@@ -37,7 +37,7 @@ class FedBABU(Part):
     divides = True
     family = "personalised"
     against = ("labels",)
-    use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."
+    use_when = "Label skew damages the head first; a common head that is not trained cannot be damaged."
 
     def refuse(self, fed: Fed) -> str | None:
         return fed.net.untrained_head(alone=True) if self.finetune_epochs else None

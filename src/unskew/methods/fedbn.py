@@ -23,7 +23,7 @@ class FedBN(Part):
     family = "personalised"
     against = ("features",)
     use_when = (
-        "The sites' inputs look different (scanners, cameras) and each site wants a model of its own; the"
+        "The sites' inputs look different (scanners, cameras) and each site wants its own model; the"
         " model has batch normalisation."
     )
 

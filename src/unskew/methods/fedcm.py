@@ -30,8 +30,7 @@ class FedCM(Part):
     family = "steps"
     against = ("labels", "absence")
     use_when = (
-        "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the"
-        " server's."
+        "Few of many clients answer a round, so their states would be stale: the momentum is the server's."
     )
     weighting = "equal"
     keeps_at_server = ("before", "pull")

@@ -42,8 +42,8 @@ class FedCP(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Labels differ by client, and samples of one client differ in how much is its own; sends D^2 numbers"
-        " more."
+        "Labels differ by client, and samples of one client differ in how personal they are; sends D^2"
+        " more numbers."
     )
     tasks = ("classification",)
     needs = "a head for each class"

@@ -25,11 +25,15 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip
 class FedDBE(Part):
     """Adds a memory of the client to features, and pulls their mean towards that of all clients."""
 
-    kappa: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull of features' mean to everybody's"] = 1.0
+    kappa: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the pull of the features' mean to that of all clients"
+    ] = 1.0
     name = "feddbe"
     family = "personalised"
     against = ("labels",)
-    use_when = "Labels differ by client, and both a common and a personal model count; costs D numbers once."
+    use_when = (
+        "Labels differ by client, and both a common and a personal model are needed; costs D numbers once."
+    )
     tasks = ("classification", "regression", "multilabel")
     needs = "one row of features a sample"
     personal = True

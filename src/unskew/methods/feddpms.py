@@ -117,7 +117,7 @@ class FedDPMS(Part):
         float,
         Ge(1e-6),
         Le(1_000_000),
-        "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]",
+        "standard deviation of the noise on a mean with coordinates in [0, 1]",
     ] = 4.0
     least: Annotated[int, Ge(1), Le(1_000_000), "samples that a class needs to be shared"] = 2
     mechanism: Annotated[

@@ -36,8 +36,8 @@ class FedEM(Part):
     family = "personalised"
     against = ("labels", "features")
     use_when = (
-        "Clients mix a few kinds of data in shares of their own; training and traffic cost as many times as"
-        " much."
+        "Clients mix a few kinds of data in different shares; computing and traffic are multiplied by the"
+        " number of models."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"

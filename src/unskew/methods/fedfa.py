@@ -45,8 +45,8 @@ class FedFA(Part):
     family = "data"
     against = ("features",)
     use_when = (
-        "Images look different from site to site, and the model rather than the input is to be made robust"
-        " to it."
+        "Images look different from site to site, and the model is to be robust to this without changed"
+        " inputs."
     )
 
     @property

@@ -39,15 +39,15 @@ class FedFomo(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and have similar samples; each finds out by its own data whose"
-        " models help it. A round carries M + 1 models down."
+        "Few clients trust each other and have similar samples; each learns which models help it. A round"
+        " sends M + 1 models down."
     )
     weights_read = "each"
     keeps_at_server = ("v", "P", "has", "t")
     hands_on = "models of single clients as they sent them"
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if fed.clients > 1 else "a single client has nobody to be sent models of"
+        return None if fed.clients > 1 else "there is only one client, and it mixes the models of others"
 
     def M(self, fed: Fed) -> int:
         """The number of other clients' models that a client receives."""

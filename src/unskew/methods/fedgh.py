@@ -33,7 +33,7 @@ class FedGH(Part):
     name = "fedgh"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients need bodies of their own, and a common head should still tell the classes apart."
+    use_when = "Clients need personal bodies, and a common head should still tell the classes apart."
     tasks = ("classification",)
     needs = "means of features by class"
     merges = True

@@ -31,7 +31,10 @@ class FedHKD(Part):
     """Teaches clients the mean features and the mean soft answers of each class."""
 
     lam: Annotated[
-        float, Ge(0), Le(1_000_000), "weight of the gap between the head's answers and everybody's"
+        float,
+        Ge(0),
+        Le(1_000_000),
+        "weight of the gap between the head's soft answers and their mean over clients",
     ] = 0.05
     gamma: Annotated[
         float, Ge(0), Le(1_000_000), "weight of the distance of features to their class's mean"
@@ -44,10 +47,10 @@ class FedHKD(Part):
     family = "distillation"
     against = ("labels",)
     use_when = (
-        "Labels differ by client, no public data are there to distil on, and both a common and local models"
-        " count."
+        "Labels differ by client, there are no public data for distillation, and common and local models"
+        " are both needed."
     )
-    untuned = {"threshold": "it decides whose classes leave a client"}
+    untuned = {"threshold": "it decides which classes leave a client"}
     neutral = {"lam": 0.0, "gamma": 0.0}
     tasks = ("classification",)
     needs = "means by class"

@@ -28,8 +28,8 @@ class FedKD(OwnModel):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want models of their own and a common one besides, and neither is to learn from the other"
-        " while it knows little."
+        "Clients want a personal and a common model, and neither is to learn from the other while that"
+        " one is poor."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"

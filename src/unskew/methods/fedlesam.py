@@ -34,8 +34,8 @@ class FedLESAM(Part):
     family = "steps"
     against = ("labels",)
     use_when = (
-        "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a"
-        " client's is."
+        "As FedSAM, at the cost of FedAvg, if flatness of the global loss matters more than that of a"
+        " client's."
     )
 
     def refuse(self, fed: Fed) -> str | None:

@@ -147,8 +147,7 @@ class FedMask(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "A thirty-second of the bytes may be sent, clients differ in labels, and a wide model's weights"
-        " suffice."
+        "Only a thirty-second of the bytes may be sent, clients differ in labels, and the model is wide."
     )
     divides = True
     merges = True

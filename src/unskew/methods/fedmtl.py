@@ -44,10 +44,7 @@ class FedMTL(Part):
     name = "fedmtl"
     family = "personalised"
     against = ("labels", "features")
-    use_when = (
-        "Few clients that come back often, whose tasks are related but not the same; each has a model of its"
-        " own."
-    )
+    use_when = "Few clients that come back often, with related but different tasks; each has its own model."
     weights_read = "each"
     keeps_at_server = ("w", "u", "o")
     hands_on = "sums of the models of single clients, weighed by how they are related to its own"

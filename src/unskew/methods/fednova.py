@@ -26,7 +26,7 @@ class FedNova(Part):
 
     name = "fednova"
     family = "merge"
-    use_when = "Clients differ much in size, and so in the number of local steps they take."
+    use_when = "Clients differ much in size, and so in their number of local steps."
     merges = True
     by_steps = "server"
     clashes = dict.fromkeys(

@@ -44,8 +44,7 @@ class FedPAC(Part):
     family = "personalised"
     against = ("labels", "scarcity")
     use_when = (
-        "Labels differ by client, and clients with few samples should borrow the heads of those with similar"
-        " ones."
+        "Labels differ by client, and clients with few samples should use the heads of similar clients."
     )
     tasks = ("classification",)
     needs = "means of features by class"

@@ -38,8 +38,8 @@ class FedPCL(Part):
     family = "representation"
     against = ("features",)
     use_when = (
-        "Weights must not leave, models differ, and class means of features may: start from pretrained"
-        " models."
+        "Class means of features may leave clients, weights must not, or models differ: start from"
+        " pretrained models."
     )
     tasks = ("classification",)
     needs = "means of features by class"

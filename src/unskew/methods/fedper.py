@@ -26,8 +26,7 @@ class FedPer(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients have different labels, or label similar samples differently, and each wants a model of its"
-        " own."
+        "Clients have different labels, or label similar samples differently, and each wants its own model."
     )
     divides = True
 

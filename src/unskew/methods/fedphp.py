@@ -44,8 +44,8 @@ class FedPHP(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want models of their own that do not jump when a common one arrives, at the cost of FedAvg"
-        " and one more pass forward."
+        "Clients want personal models that change gradually when a common one arrives, at the cost of"
+        " FedAvg and one more forward pass."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"

@@ -32,8 +32,8 @@ class FedProto(Part):
     family = "representation"
     against = ("labels",)
     use_when = (
-        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep models of"
-        " their own."
+        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep their"
+        " own models."
     )
     tasks = ("classification",)
     needs = "prototypes of classes"

@@ -36,8 +36,8 @@ class FedRDN(Part):
     family = "data"
     against = ("features",)
     use_when = (
-        "Images look different from site to site; it goes with any method and sends two numbers a channel,"
-        " once."
+        "Images look different from site to site; it works with any method and sends two numbers a"
+        " channel, once."
     )
     presets = {"fedrdn_v": {"mean": True}}
     normalises = True

@@ -32,7 +32,7 @@ class FedRep(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients differ in labels, and a head fitted to each lets all of them learn one good representation."
+        "Clients differ in labels, and with a personal head each can learn one good common representation."
     )
     divides = True
 

@@ -27,7 +27,7 @@ class FedRoD(Part):
     name = "fedrod"
     family = "personalised"
     against = ("labels",)
-    use_when = "Both are wanted: a good model for everybody, and one for each client, with skewed labels."
+    use_when = "Labels are skewed, and both a good common model and one for each client are needed."
     tasks = ("classification",)
     needs = "class counts"
     divides = True

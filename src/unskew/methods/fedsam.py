@@ -37,7 +37,7 @@ class FedSAM(Part):
     neutral = {"rho": 0.0}
     family = "steps"
     against = ("labels",)
-    use_when = "Label skew, and local models fall into sharp minima of their own; a step costs two gradients."
+    use_when = "Label skew drives local models into sharp minima; a step costs two gradients."
     climbs = 1
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:

@@ -37,7 +37,7 @@ class FedSpeed(Part):
     name = "fedspeed"
     family = "steps"
     against = ("labels",)
-    use_when = "Many local steps at a large learning rate, to spare rounds; a step costs two gradients."
+    use_when = "Many local steps at a large learning rate, to save rounds; a step costs two gradients."
     weighting = "equal"
     climbs = 1
     keeps_at_server = ("H",)

@@ -37,7 +37,7 @@ class FedSR(Part):
     alone = True
     family = "representation"
     against = ("features",)
-    use_when = "Sites differ in how their images look, and the model is to serve a site that nobody has seen."
+    use_when = "Images look different from site to site, and the model is to serve a new site."
     tasks = ("classification",)
     needs = "a distribution of features for each class"
 

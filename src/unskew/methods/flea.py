@@ -60,7 +60,7 @@ class FLea(Part):
         float,
         Ge(0),
         Le(1),
-        "share of a client's samples whose activations leave it, at least one sample; 0: none",
+        "share of a client's samples for which activations are sent, at least one sample; 0: none",
     ] = 0.1
     lambda1: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation from the received model"] = (
         1.0

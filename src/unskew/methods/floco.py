@@ -47,9 +47,7 @@ class Floco(Part):
     own_logits = True
     family = "personalised"
     against = ("labels",)
-    use_when = (
-        "Labels differ by client, and both a common head and one of each client's own count; heads are small."
-    )
+    use_when = "Labels differ by client, and a common and a personal head are both needed; heads are small."
     tasks = ("classification",)
     needs = "a head for each class"
     divides = True

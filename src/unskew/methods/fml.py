@@ -32,7 +32,7 @@ class FML(OwnModel):
     name = "fml"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients want models of their own, and a common one besides; training costs twice as much."
+    use_when = "Clients want a personal and a common model; training costs twice as much."
     tasks = ("classification",)
     needs = "probabilities of classes"
     clashes = {"flea": "its two models would see FLea's mixture and the sample alone"}

@@ -36,10 +36,7 @@ class GPFL(Part):
     name = "gpfl"
     family = "personalised"
     against = ("labels",)
-    use_when = (
-        "Labels differ by client, and a common body is to serve what they have in common as well as each by"
-        " itself."
-    )
+    use_when = "Labels differ by client, and one body is to serve both the common and the personal task."
     tasks = ("classification",)
     needs = "embeddings of classes"
     divides = True

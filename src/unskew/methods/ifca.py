@@ -32,10 +32,7 @@ class IFCA(Part):
     name = "ifca"
     family = "clusters"
     against = ("labels", "features")
-    use_when = (
-        "Clients are of a few kinds, nobody knows which is of which, and links carry all models to every"
-        " client."
-    )
+    use_when = "Clients form a few unknown groups, and links can carry all models to every client."
     merges = True
     weights_read = "each"
     weighting = "equal"

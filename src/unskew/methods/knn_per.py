@@ -43,8 +43,8 @@ class KNNPer(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients want predictions of their own without any more training; their training samples are at hand"
-        " when they predict."
+        "Clients want personal predictions without further training; their training samples are available"
+        " at prediction."
     )
     tasks = ("classification",)
     needs = "probabilities of classes"

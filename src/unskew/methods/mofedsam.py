@@ -34,8 +34,7 @@ class MoFedSAM(Part):
     family = "steps"
     against = ("labels", "absence")
     use_when = (
-        "As FedSAM, where few of many clients answer in a round, so that each must know where the others"
-        " went."
+        "As FedSAM, if few of many clients answer in a round, so that each needs the direction of the others."
     )
     climbs = 1
     weighting = "equal"

@@ -37,7 +37,7 @@ class NaiveMix(FedMix):
     name = "naivemix"
     family = "data"
     against = ("labels",)
-    use_when = "Like `fedmix` where a second derivative costs too much."
+    use_when = "As `fedmix`, if a second derivative costs too much."
     tasks = ("classification",)
     needs = "labels that mix as shares of classes"
     clashes = {"fedmix": "both mix the same averages in"}

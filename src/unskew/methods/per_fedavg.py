@@ -43,8 +43,7 @@ class PerFedAvg(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients are scored, or newcomers served, by a model that a step on a few samples of theirs has"
-        " adapted."
+        "Clients, or new clients, are served by a model that one step on a few of their samples has adapted."
     )
     personal = True
 

@@ -49,7 +49,7 @@ class PFedLA(Remembered):
     against = ("labels",)
     use_when = (
         "Few clients, and others help some layers of a client's model but not all; each client's network"
-        " finds out."
+        " learns which."
     )
     weights_read = "each"
     keeps_at_server = ("theta", "net")

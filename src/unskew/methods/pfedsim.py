@@ -36,8 +36,7 @@ class PFedSim(Remembered):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Clients have different labels in groups; a head says which labels a client has, so whose body"
-        " helps it."
+        "Clients form groups by their labels; heads reveal a client's labels, and so which bodies help it."
     )
     tasks = ("classification",)
     needs = "a row of the head for each class"

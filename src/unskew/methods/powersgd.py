@@ -29,7 +29,7 @@ class PowerSGD(Part):
     rank: Annotated[int, Ge(1), Le(1024), "r, columns of the two matrices that stand for a change"] = 2
     name = "powersgd"
     family = "compression"
-    use_when = "Models with large matrices, links are slow, and clients come back often."
+    use_when = "Models have large matrices, links are slow, and clients come back often."
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         names, generator = self._thin(w, fed), key(fed.seed, self.name, "directions")

@@ -33,8 +33,8 @@ class PropFair(Part):
     name = "propfair"
     family = "fairness"
     use_when = (
-        "Clients that fare worse shall gain more than others lose, and the server shall read nothing more"
-        " for it."
+        "Clients with the worst scores are to gain more than others lose, and the server is to read"
+        " nothing more for it."
     )
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:

@@ -33,8 +33,7 @@ class QFFL(Part):
     name = "qffl"
     family = "fairness"
     use_when = (
-        "The clients that fare worst matter: scores shall differ less between clients, at little cost to"
-        " their mean."
+        "The clients with the worst scores matter: scores are to differ less, at little cost to their mean."
     )
     neutral = {"q": 0.0}
     merges = True

@@ -39,7 +39,7 @@ class QSGD(Part):
     norm: Annotated[Literal["l2", "max"], "what a bucket's numbers are divided by"] = "max"
     name = "qsgd"
     family = "compression"
-    use_when = "Links are slow and clients come seldom, so that none can remember what it did not send."
+    use_when = "Links are slow and clients return rarely, so that none can send a remainder later."
     presets = {"fedpaq": {"bits": 8, "bucket": 0, "norm": "l2"}}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:

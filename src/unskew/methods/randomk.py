@@ -31,8 +31,8 @@ class RandomK(Part):
     name = "randomk"
     family = "compression"
     use_when = (
-        "As `topk` where no message may say which weights changed most; it needs more rounds, and half the"
-        " bytes."
+        "As `topk`, if no message may reveal which weights changed most; it needs more rounds, and half"
+        " the bytes."
     )
     untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}

@@ -47,7 +47,7 @@ class ReBaFL(Part):
     ] = "smoothing"
     aug_grad: Annotated[bool, With("mu"), "let the augmented loss train the body too"] = False
     keep_stale: Annotated[
-        bool, With("mu"), "keep the old prototype of a class that nobody reported in a round"
+        bool, With("mu"), "keep the old prototype of a class that no client reported in a round"
     ] = False
     name = "rebafl"
     family = "classifier"

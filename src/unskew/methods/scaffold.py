@@ -25,8 +25,8 @@ class Scaffold(Part):
     family = "steps"
     against = ("labels",)
     use_when = (
-        "Clients drift over many local steps; they are few and come back often, for control variates must be"
-        " fresh to help."
+        "Clients drift over many local steps; they are few and come back often, because control variates"
+        " must be fresh."
     )
     weighting = "equal"
     by_steps = "client"

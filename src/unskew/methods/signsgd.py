@@ -35,7 +35,9 @@ class SignSGD(Part):
     lr: Annotated[float, Gt(0), Le(1000), "how far every weight moves in a round"] = 0.01
     name = "signsgd"
     family = "compression"
-    use_when = "Few bits may be sent, or a minority of the clients may send anything; clients are much alike."
+    use_when = (
+        "Few bits may be sent, or a minority of the clients may send arbitrary data; clients are much alike."
+    )
     merges = True
     weights_read = "each"
     weighting = "equal"

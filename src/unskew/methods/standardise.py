@@ -29,14 +29,13 @@ class Standardise(Part):
     """Scales every channel by one pair of constants, pooled from the clients' means and deviations."""
 
     images: Annotated[
-        bool, "of several inputs scale images, too; off beside fedrdn or norm, which scale images themselves"
+        bool, "of several inputs scale images, too; set False with fedrdn or norm, which scale images"
     ] = True
     name = "standardise"
     family = "data"
     against = ("features",)
     use_when = (
-        "Columns of a table, or sites' images, are on scales of their own and no site may see another's"
-        " samples."
+        "Columns of a table, or sites' images, have different scales, and no site may see another's samples."
     )
     normalises = True
     alone = True

@@ -25,13 +25,13 @@ from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tensor, Tre
 class SVD(Part):
     """Sends the change of every matrix by as many of its main directions as hold most of it."""
 
-    start: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent, to begin with"] = 0.95
-    end: Annotated[float, Gt(0), Le(1), "the same in the last round"] = 0.98
+    start: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent in the first round"] = 0.95
+    end: Annotated[float, Gt(0), Le(1), "share of a change's energy that is sent in the last round"] = 0.98
     name = "svd"
     family = "compression"
     use_when = (
-        "Models with large matrices and slow links, where how much may be lost matters more than how many"
-        " bytes travel."
+        "Models have large matrices and links are slow, and the loss by compression matters more than the"
+        " number of bytes."
     )
     untuned = {"start": "it decides how much leaves a client", "end": "it decides how much leaves a client"}
 

@@ -30,8 +30,8 @@ class TopK(Part):
     name = "topk"
     family = "compression"
     use_when = (
-        "Links are slow, clients come back often, and a model may be learnt from few of its weights at a"
-        " time."
+        "Links are slow, clients come back often, and the model can be learnt from few of its weights at"
+        " a time."
     )
     untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
