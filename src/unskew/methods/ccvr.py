@@ -90,8 +90,8 @@ class CCVR(Part):
         mean_CD = sums_CD / n_C.clamp(min=1)[:, None]
 
         def scatter(b: Batch) -> dict[str, Tensor]:
-            apart_BD, y_BC = c.features(w, b.x) - b.y @ mean_CD, b.y * b.weight[:, None]
-            return {"S": torch.stack([(apart_BD * y_B[:, None]).T @ apart_BD for y_B in y_BC.T])}
+            centred_BD, y_BC = c.features(w, b.x) - b.y @ mean_CD, b.y * b.weight[:, None]
+            return {"S": torch.stack([(centred_BD * y_B[:, None]).T @ centred_BD for y_B in y_BC.T])}
 
         return {
             "n": n_C,
@@ -137,9 +137,9 @@ class CCVR(Part):
         return self._retrained(w, torch.cat(tuple(ups["h"])), torch.cat(tuple(ups["labels"])), fed), s
 
     def _retrained(self, w: Weights, h_ND: Tensor, y_N: Tensor, fed: Fed) -> Weights:
-        how = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum)
+        training = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum)
         y_NC = fed.task.targets(y_N.to(h_ND.device), fed.classes).to(h_ND.dtype)
-        return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, self.name, "batches"))
+        return w | train_head(w, h_ND, y_NC, fed, training, key(fed.seed, self.name, "batches"))
 
 
 def pool_statistics(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

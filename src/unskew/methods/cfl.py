@@ -22,8 +22,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from scipy.cluster.hierarchy import cut_tree
-from scipy.cluster.hierarchy import linkage as joined
+from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
@@ -75,10 +74,10 @@ class CFL(Part):
         return w | {n: th[int(s["of"][k])] for n, th in s["th"].items()}, {}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        replied, came_from = ups.clients.tolist(), s["of"][ups.clients.to(s["of"].device)].long().tolist()
+        replied, origin = ups.clients.tolist(), s["of"][ups.clients.to(s["of"].device)].long().tolist()
         th, d = dict(s["th"]), dict(s["d"])
         for n in d:
-            at, began = ups.clients.to(d[n].device), th[n][torch.tensor(came_from, device=th[n].device)]
+            at, began = ups.clients.to(d[n].device), th[n][torch.tensor(origin, device=th[n].device)]
             d[n] = d[n].index_copy(0, at, (ups.stack(n).to(began) - began))
         has, of = s["has"].clone(), s["of"].clone()
         has[replied] = 1.0
@@ -104,17 +103,17 @@ class CFL(Part):
                 continue
             d_MN = d_KN[members]
             if d_MN.mean(0).norm() < self.still and d_MN.norm(dim=1).max() > self.moving:
-                of[[members[i] for i in self.apart(d_MN)]] = of.max() + 1
+                of[[members[i] for i in self.leavers(d_MN)]] = of.max() + 1
         return of
 
-    def apart(self, d_MN: Tensor) -> list[int]:
+    def leavers(self, d_MN: Tensor) -> list[int]:
         """Members of a cluster that leave it; none if the two parts point in similar directions."""
         unit_MN = d_MN / d_MN.norm(dim=1, keepdim=True)
         a_MM = (unit_MN @ unit_MN.T).clamp(-1, 1).numpy()
-        tree = joined(squareform(1 - a_MM, checks=False), self.linkage)
-        second = cut_tree(tree, 2).flatten() == 1
-        likest = float(a_MM[np.ix_(~second, second)].max())
-        return np.flatnonzero(second).tolist() if ((1 - likest) / 2) ** 0.5 > self.gap else []
+        tree = hierarchy.linkage(squareform(1 - a_MM, checks=False), self.linkage)
+        second = hierarchy.cut_tree(tree, 2).flatten() == 1
+        largest = float(a_MM[np.ix_(~second, second)].max())
+        return np.flatnonzero(second).tolist() if ((1 - largest) / 2) ** 0.5 > self.gap else []
 
     @staticmethod
     def parents(before: Tensor, now: Tensor) -> Tensor:

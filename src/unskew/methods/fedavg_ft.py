@@ -46,10 +46,10 @@ class FedAvgFT(Part):
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
         if fed.reserved is None or not self.epochs:
             return w, s
-        how = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        training = HeadTraining(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
         with torch.no_grad():
             h_ND = fed.net.features_of(w, fed.reserved.x)
-        return w | train_head(w, h_ND, fed.reserved.y, fed, how, key(fed.seed, t, self.name)), s
+        return w | train_head(w, h_ND, fed.reserved.y, fed, training, key(fed.seed, t, self.name)), s
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,17 @@ class HeadTraining:
 
 
 def train_head(
-    w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: HeadTraining, generator: torch.Generator
+    w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, training: HeadTraining, generator: torch.Generator
 ) -> Weights:
     """The head's weights after SGD on features h and labels y; rows of classes without samples change only by
     decay."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
     absent_C = y_NC.sum(0) == 0
-    sgd = torch.optim.SGD(list(head.values()), how.lr, how.momentum, weight_decay=how.weight_decay)
-    for _ in range(how.epochs):
-        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(how.batch_size):
+    sgd = torch.optim.SGD(
+        list(head.values()), training.lr, training.momentum, weight_decay=training.weight_decay
+    )
+    for _ in range(training.epochs):
+        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(training.batch_size):
             with torch.enable_grad():
                 z_BC = fed.net.head_of(w | head, h_ND[rows]).masked_fill(absent_C, -torch.inf)
                 loss = fed.task.loss(z_BC, y_NC[rows]).mean()

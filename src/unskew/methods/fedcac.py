@@ -88,8 +88,8 @@ class FedCAC(Part):
         """Marks the clients j that enter v_k, 1 or 0, [K, K]. strict: t / beta."""
         m_KN, K = M_KN.double(), len(M_KN)
         size_K, both_KK = m_KN.sum(1), m_KN @ m_KN.T
-        apart_KK = size_K[:, None] + size_K[None, :] - 2 * both_KK
-        O_KK = 1 - apart_KK / (2 * size_K).clamp(min=1)[:, None]
+        distance_KK = size_K[:, None] + size_K[None, :] - 2 * both_KK
+        O_KK = 1 - distance_KK / (2 * size_K).clamp(min=1)[:, None]
         others_KK = ~torch.eye(K, dtype=torch.bool, device=O_KK.device)
         if K == 1:
             return torch.ones_like(O_KK)

@@ -68,8 +68,9 @@ class FedCM(Part):
         return s | {"pull": ups["pull"].mean(0)}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        there = s["pull"] > 0  # a noisy mean may not be; then the last step stays
+        positive = s["pull"] > 0  # a noisy mean may not be; then the last step stays
         delta = {
-            n: torch.where(there, (old - w[n]) / s["pull"], s["delta"][n]) for n, old in s["before"].items()
+            n: torch.where(positive, (old - w[n]) / s["pull"], s["delta"][n])
+            for n, old in s["before"].items()
         }
         return w, s | {"delta": delta, "before": {n: w[n].clone() for n in delta}}

@@ -112,6 +112,6 @@ def discrepancy(h_BD: Tensor, g_BD: Tensor, weight_B: Tensor) -> Tensor:
     """The maximum mean discrepancy of two batches of features of the same samples, under Gaussian kernels of
     fixed widths."""
     f_ND, sign_N = torch.cat([h_BD, g_BD]), torch.cat([weight_B, -weight_B])
-    apart_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(2)
-    k_NN = torch.stack([(-apart_NN / (2 * width)).exp() for width in _WIDTHS]).sum(0)
+    distance_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(2)
+    k_NN = torch.stack([(-distance_NN / (2 * width)).exp() for width in _WIDTHS]).sum(0)
     return sign_N @ k_NN @ sign_N / weight_B.sum().clamp(min=1).pow(2)

@@ -77,11 +77,11 @@ class FedData(Part):
         if "row" not in c.noise:
             return b
         pool = len(c.down["labels"])
-        theirs_B = c.noise["turn"] < pool / (pool + c.n)
+        pooled_B = c.noise["turn"] < pool / (pool + c.n)
         y_BC = c.fed.task.targets(c.down["labels"][c.noise["row"]], c.fed.classes)
-        x = torch.where(_wide(theirs_B, b.x), c.down["x"][c.noise["row"]], b.x)
-        return b.replace(x=x, y=torch.where(theirs_B[:, None], y_BC, b.y))
+        x = torch.where(_wide(pooled_B, b.x), c.down["x"][c.noise["row"]], b.x)
+        return b.replace(x=x, y=torch.where(pooled_B[:, None], y_BC, b.y))
 
 
-def _wide(of_B: Tensor, x: Tensor) -> Tensor:
-    return of_B.reshape(-1, *[1] * (x.dim() - 1))
+def _wide(mask_B: Tensor, x: Tensor) -> Tensor:
+    return mask_B.reshape(-1, *[1] * (x.dim() - 1))

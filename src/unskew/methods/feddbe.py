@@ -43,7 +43,7 @@ class FedDBE(Part):
 
     @property
     def trips(self) -> Sequence[Trip]:
-        return (Trip(lambda t, T: t == 1, self.summed, self.mean, self.sums, everyone=True, reads=()),)
+        return (Trip(lambda t, T: t == 1, self.feature_sums, self.mean, self.sums, everyone=True, reads=()),)
 
     def sums(self, fed: Fed) -> dict[str, Share]:
         kind, most = fed.kind_at("features", "sums"), float(fed.sizes.max())
@@ -52,7 +52,7 @@ class FedDBE(Part):
             "n": Share((), low=0, high=most, what="samples", kind="statistics", samples="client"),
         }
 
-    def summed(self, w: Weights, c: Client) -> Tree:
+    def feature_sums(self, w: Weights, c: Client) -> Tree:
         def of(b: Batch) -> dict[str, Tensor]:
             return {"h": b.weight @ c.features(w, b.x), "n": b.weight.sum()}
 

@@ -246,10 +246,10 @@ class FedDPMS(Part):
 
     def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
         """The latents of all clients, decoded."""
-        held = [k for k in range(fed.clients) if down["count"][k] > 0]
-        rows = [slice(int(down["count"][k])) for k in held]
-        z = torch.cat([down["z"][k, r] for k, r in zip(held, rows)] or [down["z"][0, :0]])
-        label = torch.cat([down["label"][k, r] for k, r in zip(held, rows)] or [down["label"][0, :0]])
+        sharers = [k for k in range(fed.clients) if down["count"][k] > 0]
+        rows = [slice(int(down["count"][k])) for k in sharers]
+        z = torch.cat([down["z"][k, r] for k, r in zip(sharers, rows)] or [down["z"][0, :0]])
+        label = torch.cat([down["label"][k, r] for k, r in zip(sharers, rows)] or [down["label"][0, :0]])
         return torch.cat([decode(down["decoder"], part, fed.shape) for part in z.split(256)]), label
 
     def decoders(self, fed: Fed) -> dict[str, Share]:

@@ -70,10 +70,10 @@ class FedFomo(Part):
 
     def others(self, s: Tree, k: int, fed: Fed) -> list[int]:
         """Clients that provide the models for client k, [M]; k itself where there is no other."""
-        there = [j for j in torch.nonzero(s["has"].cpu()).flatten().tolist() if j != k]
-        ranked = sorted(there, key=lambda j: -float(s["P"][k, j]))
+        candidates = [j for j in torch.nonzero(s["has"].cpu()).flatten().tolist() if j != k]
+        ranked = sorted(candidates, key=lambda j: -float(s["P"][k, j]))
         draw, chosen = key(fed.seed, self.name, int(s["t"]), k), list[int]()
-        for _ in range(min(self.M(fed), len(there))):
+        for _ in range(min(self.M(fed), len(candidates))):
             left = [j for j in ranked if j not in chosen]
             tries = torch.rand((), generator=draw) < self.explore
             chosen.append(left[int(torch.randint(len(left), (), generator=draw)) if tries else 0])
@@ -87,10 +87,10 @@ class FedFomo(Part):
             return {"F": torch.stack(each)}
 
         F = c.total(losses)["F"] / c.n
-        apart = [
+        distances = [
             torch.stack([(th[n] - w[n]).pow(2).sum() for n in c.fed.shared]).sum().sqrt() for th in models
         ]
-        return {"a": (F[0] - F[1:]) / (torch.stack(apart) + _NEAR)}
+        return {"a": (F[0] - F[1:]) / (torch.stack(distances) + _NEAR)}
 
     def starts(self, w: Weights, c: Client) -> Weights:
         a_M = c.round["a"].clamp(min=0)

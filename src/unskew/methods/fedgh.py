@@ -70,6 +70,6 @@ class FedGH(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         has_KC = ups["has"] > 0
         h_ND, y_N = ups["mean"][has_KC], torch.nonzero(has_KC)[:, 1]
-        how = HeadTraining(self.epochs, self.batch_size, self.lr, 0.0)
+        training = HeadTraining(self.epochs, self.batch_size, self.lr, 0.0)
         y_NC = fed.task.targets(y_N, fed.classes).to(h_ND.dtype)
-        return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, ups.t, self.name)), s
+        return w | train_head(w, h_ND, y_NC, fed, training, key(fed.seed, ups.t, self.name)), s

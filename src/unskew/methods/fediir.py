@@ -82,6 +82,6 @@ def slope(z_BC: Tensor, h_BD: Tensor, y_BC: Tensor, weight_B: Tensor) -> Tensor:
     """The gradient of the summed cross-entropy with respect to a linear head's weight and bias, [C, D
     + 1]."""
     counts_B1 = weight_B[:, None] > 0
-    apart_BC = torch.where(counts_B1, z_BC.softmax(-1) - y_BC, 0.0)
+    error_BC = torch.where(counts_B1, z_BC.softmax(-1) - y_BC, 0.0)
     h_BE = torch.cat([h_BD, torch.ones_like(h_BD[:, :1])], 1)
-    return apart_BC.T @ torch.where(counts_B1, h_BE, 0.0)
+    return error_BC.T @ torch.where(counts_B1, h_BE, 0.0)

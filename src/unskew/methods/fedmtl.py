@@ -53,7 +53,7 @@ class FedMTL(Part):
         return None if fed.shared else "it ties the weights that clients send, and they keep every weight"
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        return self.tied(first_models(w, fed), fed)
+        return self.slice_of(first_models(w, fed), fed)
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         terms = [(w[n] * (c.down["o"] * w[n] + 2 * c.down["u"][n])).sum() for n in c.fed.shared]
@@ -62,16 +62,16 @@ class FedMTL(Part):
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         w = last_models(s["w"], ups)
         at_rest = {n: -u / per_client(s["o"].clamp(min=1e-12), u) for n, u in s["u"].items()}
-        return self.tied(with_idle_clients(w, w | at_rest, fed), fed)
+        return self.slice_of(with_idle_clients(w, w | at_rest, fed), fed)
 
-    def tied(self, w: Weights, fed: Fed) -> Tree:
+    def slice_of(self, w: Weights, fed: Fed) -> Tree:
         """The server's slice from all clients' models, [K, ...]."""
-        o_KK = self.related(torch.cat([w[n].reshape(len(w[n]), -1) for n in fed.shared], 1))
-        apart_KK = o_KK - torch.diag(o_KK.diagonal())
-        u = {n: torch.einsum("kj,j...->k...", apart_KK.to(w[n]), w[n]) for n in fed.shared}
+        o_KK = self.relation_matrix(torch.cat([w[n].reshape(len(w[n]), -1) for n in fed.shared], 1))
+        offdiagonal_KK = o_KK - torch.diag(o_KK.diagonal())
+        u = {n: torch.einsum("kj,j...->k...", offdiagonal_KK.to(w[n]), w[n]) for n in fed.shared}
         return {"w": w, "u": u, "o": o_KK.diagonal().to(w[fed.shared[0]])}
 
-    def related(self, w_KN: Tensor) -> Tensor:
+    def relation_matrix(self, w_KN: Tensor) -> Tensor:
         """The relation O, float64 [K, K]."""
         K = len(w_KN)
         I_KK = torch.eye(K, dtype=torch.float64, device=w_KN.device)

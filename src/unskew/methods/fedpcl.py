@@ -87,8 +87,8 @@ class FedPCL(Part):
         z_JBC = torch.einsum("bd,jcd->jbc", h_BD, s["C"]) / self.tau
         log_p_JBC = z_JBC.masked_fill(s["known"] == 0, -1e9).log_softmax(-1)
         near_B = -torch.einsum("j,bc,jbc->b", s["weight"], b.y * s["known"], log_p_JBC)
-        there = c.mine["has"].amax() * s["known"].amax()
-        return b.mean(there * near_B - c.fed.task.loss(out.logits, b.y))
+        active = c.mine["has"].amax() * s["known"].amax()
+        return b.mean(active * near_B - c.fed.task.loss(out.logits, b.y))
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         def sums(b: Batch) -> dict[str, Tensor]:

@@ -75,12 +75,12 @@ def discrepancy(h_BD: Tensor, p_BD: Tensor, weight_B: Tensor) -> Tensor:
     """The maximum mean discrepancy of two batches of features of the same samples; 0 for one sample, which
     has no spread."""
     f_ND, pairs_N = torch.cat([h_BD, p_BD]), torch.cat([weight_B, weight_B])
-    apart_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(
+    distance_NN = torch.cdist(f_ND, f_ND, compute_mode="donot_use_mm_for_euclid_dist").pow(
         2
     )  # 0 where features are equal
     N = pairs_N.sum()
-    mean = (apart_NN.detach() * torch.outer(pairs_N, pairs_N)).sum() / (N * N - N).clamp(min=1) + 1e-8
-    k_NN = torch.stack([(-apart_NN / (width * mean)).exp() for width in _WIDTHS]).sum(0)
+    mean = (distance_NN.detach() * torch.outer(pairs_N, pairs_N)).sum() / (N * N - N).clamp(min=1) + 1e-8
+    k_NN = torch.stack([(-distance_NN / (width * mean)).exp() for width in _WIDTHS]).sum(0)
     sign_N = torch.cat([weight_B, -weight_B])
     B = weight_B.sum()
     return (B > 1) * (sign_N @ k_NN @ sign_N) / B.clamp(min=1).pow(2)

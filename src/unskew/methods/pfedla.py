@@ -93,9 +93,12 @@ class PFedLA(Remembered):
             path: t.index_copy(0, ups.clients.to(t.device), nets[path].to(t))
             for path, t in flat_tree(s["net"]).items()
         }
-        return {"theta": self.passed_on(last_models(s["theta"], ups), s, fed), "net": nested_tree(net)}
+        return {
+            "theta": self.with_idle_mixtures(last_models(s["theta"], ups), s, fed),
+            "net": nested_tree(net),
+        }
 
-    def passed_on(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
+    def with_idle_mixtures(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
         """The models `theta`, with the sent mixtures in place of the models of clients without samples, which
         are never trained."""
         for k in (fed.sizes == 0).nonzero()[0].tolist():

@@ -19,7 +19,7 @@ from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
 from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
-from unskew.methods.topk import kept
+from unskew.methods.topk import count_sent
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RandomK(Part):
         )
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        k = kept(self.share, count_numbers(fed))
+        k = count_sent(self.share, count_numbers(fed))
         return {"values": Share((k,), reads="each", what="some changes", kind="weights", samples="client")}
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
@@ -59,4 +59,4 @@ class RandomK(Part):
         )
 
     def _drawn(self, D: int, keys: Keys) -> Tensor:
-        return torch.randperm(D, generator=keys("indices"))[: kept(self.share, D)]
+        return torch.randperm(D, generator=keys("indices"))[: count_sent(self.share, D)]

@@ -105,8 +105,8 @@ def named_arguments(text: str, set_: Mapping[str, Mapping[str, object]]) -> set[
             continue
         else:
             kind, preset = _class_and_settings(name)
-        given = {**preset, **call.arguments, **set_.get(name, {}), **set_.get(kind.name, {})}
-        named |= {f"{kind.name}.{argument}" for argument in given}
+        settings = {**preset, **call.arguments, **set_.get(name, {}), **set_.get(kind.name, {})}
+        named |= {f"{kind.name}.{argument}" for argument in settings}
     return named
 
 
@@ -148,8 +148,8 @@ def names() -> dict[str, str]:
         name: f"short for {calls.call_text(entry.name, s)}"
         for name, (entry, s) in catalogue.presets().items()
     }
-    theirs = {name: _first_line(name, place) for name, place in installed().items()}
-    return {"fedavg": FEDAVG, **dict(sorted((ours | short | theirs).items()))}
+    from_packages = {name: _first_line(name, place) for name, place in installed().items()}
+    return {"fedavg": FEDAVG, **dict(sorted((ours | short | from_packages).items()))}
 
 
 @lru_cache
@@ -163,8 +163,8 @@ def _near_names(name: str, known: Sequence[str]) -> str:
     pieces = [piece.strip() for piece in re.split(r"[,;&/ ]", name)]
     if len(pieces) > 1 and all(piece in known for piece in pieces if piece):
         return f" Parts are joined by '+': {'+'.join(filter(None, pieces))}."
-    holding = [one for one in known if len(name) >= LEAST_PIECE and name in one]
-    return suggestion(name, known) or (f" Did you mean '{holding[0]}'?" if len(holding) == 1 else "")
+    matches = [one for one in known if len(name) >= LEAST_PIECE and name in one]
+    return suggestion(name, known) or (f" Did you mean '{matches[0]}'?" if len(matches) == 1 else "")
 
 
 def _class_and_settings(name: str) -> tuple[type[Part], dict[str, object]]:

@@ -42,7 +42,7 @@ class TopK(Part):
         )
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
-        D, k = count_numbers(fed), kept(self.share, count_numbers(fed))
+        D, k = count_numbers(fed), count_sent(self.share, count_numbers(fed))
         return {
             "indices": Share(
                 (k,), torch.int32, 0, D - 1, reads="each", what="which", kind="weights", samples="client"
@@ -52,7 +52,7 @@ class TopK(Part):
 
     def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
         v_D = flatten_change(change) + (c.mine["error"] if self.memory else 0.0)
-        at_k = v_D.abs().topk(kept(self.share, len(v_D))).indices.sort().values
+        at_k = v_D.abs().topk(count_sent(self.share, len(v_D))).indices.sort().values
         tree = {"indices": at_k.to(torch.int32), "values": v_D[at_k]}
         return tree, {"error": v_D.index_fill(0, at_k, 0.0)} if self.memory else {}
 
@@ -64,6 +64,6 @@ class TopK(Part):
         return unflatten_change(v_D.index_copy(0, at_k, tree["values"]), w, fed)
 
 
-def kept(share: float, count: int) -> int:
+def count_sent(share: float, count: int) -> int:
     """The number of values to send, at least one."""
     return max(1, round(share * count))
