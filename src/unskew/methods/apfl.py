@@ -62,7 +62,7 @@ class APFL(OwnModel):
         if not self.adaptive:
             return g
         a, slope = w["apfl.alpha"], g["apfl.alpha"]
-        # the rate may have fallen to 0, and 0 / 0 would be no bound
+        # the rate may have fallen to 0, and 0 / 0 is NaN
         lr = c.round["lr"].clamp(min=torch.finfo(a.dtype).tiny)
         return g | {"apfl.alpha": torch.minimum(torch.maximum(slope, (a - 1) / lr), a / lr)}
 

@@ -25,7 +25,7 @@ from unskew.core import Client, Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.methods.shared.weights import first_models, last_models
 
 SMALLEST = 1e-30
-"""Shares rest at a smaller learning rate: the gradient that would move them by `rate` is no float32."""
+"""Below this learning rate shares do not move: the gradient that moves them by `rate` exceeds float32."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class CCVR(Part):
         for k in torch.nonzero(n_C).flatten().tolist():
             h.append(draw(mean_CD[k], cov_CDD[k], self.each, generator))
             y += [k] * self.each
-        if not h:  # of counts with noise none may be known
+        if not h:  # with noisy counts there may be no known class
             return w, s
         return self._retrained(w, torch.cat(h).to(mean_CD.device, mean_CD.dtype), torch.tensor(y), fed), s
 

@@ -69,9 +69,7 @@ class Elastic(Part):
                 return b.mean(c.run(w | learnt, b.x).flatten(1).pow(2).sum(1))
 
             g = c.gradients(length, learnt)
-            nonempty = (
-                b.weight.sum() > 0
-            )  # beside clients of more batches this one may have run out of samples
+            nonempty = b.weight.sum() > 0  # padding, if other clients have more batches
             new = (1 - self.mu) * nonempty
             omega = {n: t + new * (g[n].abs() - t) for n, t in omega.items()}
         return {"omega": omega}

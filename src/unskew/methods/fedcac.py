@@ -26,7 +26,7 @@ from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 _NOTHING = 1e-10
-"""Up to this much a number counts as no change."""
+"""Numbers up to this size count as 0."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class FedCM(Part):
         return s | {"pull": ups["pull"].mean(0)}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        positive = s["pull"] > 0  # a noisy mean may not be; then the last step stays
+        positive = s["pull"] > 0  # a noisy mean may be negative; the last step then stays
         delta = {
             n: torch.where(positive, (old - w[n]) / s["pull"], s["delta"][n])
             for n, old in s["before"].items()

@@ -50,10 +50,10 @@ from unskew.methods.shared.sample_images import decode
 from unskew.privacy.accounting import LatentRelease
 
 ATTEMPTS = 200
-"""Batches of vectors that are drawn at most until the filter has passed enough."""
+"""The most batches of vectors that are drawn until the filter has passed enough."""
 
 Classify = Callable[[Tensor], Tensor]
-"""The class that a model takes each latent for, once it is decoded: [N, L] -> [N]."""
+"""The predicted class of each latent after decoding: [N, L] -> [N]."""
 
 
 def add_noise(mean_L: Tensor, sigma: float, count: int, generator: torch.Generator) -> Tensor:

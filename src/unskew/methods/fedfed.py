@@ -54,7 +54,7 @@ from unskew.methods.shared import sample_images
 from unskew.methods.shared.sample_images import decode
 
 CHANNELS = (32, 64)
-"""Of the encoder's two convolutions, each 4x4 with stride 2."""
+"""Channels of the encoder's two convolutions, each 4x4 with stride 2."""
 
 
 @dataclass(frozen=True)

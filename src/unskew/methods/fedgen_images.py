@@ -23,7 +23,7 @@ from unskew.methods.fedgen import diversity
 
 LATENT = 100
 LAYERS = ((256, 128, 4, 2), (128, 64, 4, 2), (64, 32, 4, 2))
-"""Transposed convolutions: channels in, channels out, kernel, stride; a last one of 3x3 makes the picture."""
+"""Transposed convolutions: channels in, channels out, kernel, stride; a final 3x3 one makes the image."""
 
 
 @dataclass(frozen=True)

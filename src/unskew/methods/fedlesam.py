@@ -51,9 +51,7 @@ class FedLESAM(Part):
 
     def begin(self, w: Weights, c: Client) -> Tree:
         old = (c.mine if self.since == "client" else c.down)["old"]
-        back = {
-            n: old[n] - w[n] for n in c.fed.shared
-        }  # in this order everywhere: a stored tree comes back sorted
+        back = {n: old[n] - w[n] for n in c.fed.shared}  # a fixed order, because a stored tree is sorted
         return {"e": scale_to_norm(back, self.rho)}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:

@@ -47,7 +47,7 @@ from unskew.methods.shared.weights import (
 )
 
 MASK_ENDING, FIXED_ENDING = ".fedmask", ".fixed"
-"""How the names of a layer's real-valued mask and of its frozen weights end."""
+"""Endings of the names of a layer's real-valued mask and of its frozen weights."""
 
 
 class _MaskedLayer:

@@ -88,7 +88,7 @@ class FedRDN(Part):
         )
         least = c.mean_of(
             torch.full_like(sigma, c.floor), total["n"], FLOOR
-        )  # of a deviation that is no noise alone
+        )  # the least deviation that is more than noise
         return {"mu": mu, "sigma": torch.maximum(sigma, least).clamp(min=FLOOR)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:

@@ -56,4 +56,4 @@ class FedRS(Part):
         scale_C = (1 - self.alpha) * have_C + self.alpha
         return torch.where(
             z == -torch.inf, z, z * scale_C
-        )  # what another Part masked stays so, also for alpha = 0
+        )  # logits masked by another Part stay masked, also for alpha = 0

@@ -23,7 +23,7 @@ from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 from unskew.methods.bsm import BSM, conflicts_of_prior
 
 NEVER = -1e9
-"""A logit that takes no part in a softmax, and unlike minus infinity leaves no NaN where none takes part."""
+"""A logit that excludes a class from a softmax; unlike minus infinity it gives no NaN if all are excluded."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 from unskew.core import Client, Part, Tensor, Weights
 
 _LITTLE = 1e-30
-"""Instead of a probability of 0, so that logits are finite."""
+"""The least probability, so that logits are finite."""
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,6 @@ class MoFedSAM(Part):
         return s | {"length": ups["length"].mean()}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        positive = s["length"] > 0  # a noisy mean may not be; then the last momentum stays
+        positive = s["length"] > 0  # a noisy mean may be negative; the last momentum then stays
         m = {n: torch.where(positive, (old - w[n]) / s["length"], s["m"][n]) for n, old in s["w"].items()}
         return w, s | {"m": m, "w": {n: w[n].clone() for n in m}}

@@ -69,7 +69,7 @@ class Norm(Part):
         return (x - mean) / std
 
     def _constants(self, x: Tensor, c: Client) -> tuple[Tensor, Tensor]:
-        # filled in on the device: to copy them there would make the host wait for a GPU
+        # fill on the device: a copy would make the host wait for the GPU
         mean_C, std_C = (torch.stack([x.new_full((), v) for v in values]) for values in (self.mean, self.std))
         each = len(c.fed.net.layout.images) if c.fed.net.layout else 1
         mean_1C, std_1C = mean_C.repeat(each)[None], std_C.repeat(each)[None]

@@ -59,7 +59,7 @@ def _read_user_parts(file: str, digest: str) -> tuple[type[Part], ...]:
 
 
 LEAST_PIECE = 4
-"""Letters of a piece of a method's name by which it is known: "krum" of multi_krum."""
+"""The least number of letters by which a part of a name is recognised, such as "krum" of multi_krum."""
 FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
 
 
@@ -203,6 +203,6 @@ def _module(name: str, place: str) -> ModuleType:
 def _first_line(name: str, place: str) -> str:
     try:
         module = _module(name, place)
-    except UnskewError as error:  # of one package, and all other methods can be used
+    except UnskewError as error:  # one broken package must not hide the other methods
         return error.text.rstrip(".")
     return (module.__doc__ or "").strip().split("\n")[0].rstrip(".")

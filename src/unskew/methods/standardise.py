@@ -104,7 +104,7 @@ class Standardise(Part):
         p_K1 = torch.tensor(ups.shares_of_weight("size"), dtype=torch.float64, device=mu_KC.device)[:, None]
         mu_C = (p_K1 * mu_KC).sum(0)
         sigma_C = (p_K1 * (sigma_KC.square() + (mu_KC - mu_C).square())).sum(0).sqrt()
-        constant_C = sigma_C <= 1e-6 * mu_C.abs()  # what is left is the rounding of its mean
+        constant_C = sigma_C <= 1e-6 * mu_C.abs()  # only the rounding error of the mean is left
         return w, {"mu": mu_C.float(), "sigma": torch.where(constant_C, 1.0, sigma_C).float()}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -15,7 +15,7 @@ from torch import Tensor
 from unskew.core import Batch, Client, Fed, Tree, Ups, Weights, key
 
 HEAD_FIRST_PARTS = ("fedah", "fedpac", "fedrep")
-"""Parts by which the body rests in some of a client's steps."""
+"""Parts that do not train the body in some of a client's steps."""
 
 
 def in_last_blocks(name: str, blocks: int, fed: Fed) -> bool:
