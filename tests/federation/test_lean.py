@@ -24,7 +24,7 @@ def test_the_database_is_set_for_large_models_and_its_log_stays_small(tmp_path, 
     monkeypatch.setattr(sys, "argv", ["lean", "flower-superlink"])
     monkeypatch.setattr(flower_patches.fleet_handlers, "push_messages", lambda: announced_by_site.get())
     flower_patches.main()
-    assert flower_patches.object_store_factory.SqlObjectStore is flower_patches.PieceFiles
+    assert flower_patches.object_store_factory.SqlObjectStore is flower_patches.PieceStore
     assert sys.argv == ["flower-superlink"]
     assert (flower_patches.fleet_handlers.push_messages(), announced_by_site.get()) == (
         True,

@@ -438,7 +438,7 @@ def data_difference(one: Hello, other: Hello) -> str:
 def data_change(before: Hello, now: Hello) -> str:
     """Why a returning site cannot continue a run, as a sentence without a full stop; "" if it can."""
     if now.train != before.train:
-        return f"{now.site} holds {now.train} training samples; it content {before.train} when the run began"
+        return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
     if now.data != (before if before.form else replace(before, form=now.form)).data:
         return f"{now.site} has other data than when the run began"
     if text := version_change(now.site, before.versions, now.versions):

@@ -322,7 +322,7 @@ class Site:
         run = self._run[2] if self._run and self._run[0] == request.header["run"] else None
         with suppress(KeyError, UsageError):  # of a request that names no trip, which is what `error` says
             if run:
-                return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
+                return run.slices.explain(error, request.tree.get("down", {}), run.reads(request.header))
         return error
 
     def refusal(self, digest: str, problem: Exception) -> SignedMessage:
@@ -340,7 +340,7 @@ class Site:
         """
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
         what = {"code": error.code, "text": guard.redact(error, files, asked)}
-        is_recorded = self.guard.said.note(str(asked.get("run", "?")), str(asked.get("kind", "?")), what)
+        is_recorded = self.guard.disclosures.note(str(asked.get("run", "?")), str(asked.get("kind", "?")), what)
         return what if is_recorded else {"code": error.code, "text": NOT_WRITTEN_TEXT}
 
     def _check(self, header: dict[str, Any]) -> None:
@@ -390,7 +390,7 @@ class Site:
         self.guard.check_hello(here)
         run, name = request.header["run"], request.header.get("name", "")
         if self._demands is None or self._demands[0] != here:
-            with self.guard.untold(run, settings, name):
+            with self.guard.withheld_errors(run, settings, name):
                 self._demands = here, forecast_settings(self.data, here)
             net = self._demands[1][0].fed.net
             net.hold(store_if_large(net.weights(), self.member.folder))
@@ -437,7 +437,7 @@ class Site:
         run, start = self._open_run(request)
         folder = self._folder(request, run)
         folder.write_received(request, run, start.t - 1)
-        private, extra = run.moved(folder.read_private(request)), {}
+        private, extra = run.to_device(folder.read_private(request)), {}
         if lr := request.header.get("score"):
             extra["score"] = run.scores(
                 replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples
@@ -468,7 +468,7 @@ class Site:
         """Answer a trip of a Part."""
         run, start = self._open_run(request)
         name, place, folder = request.header["part"], request.header["trip"], self._folder(request, run)
-        private = run.moved(folder.read_private(request)) if run.trainer.kept else {}
+        private = run.to_device(folder.read_private(request)) if run.trainer.kept else {}
         replies = visit_replies(run, folder, request, start, (name, place), private)
         if not replies:
             return {"n": 0}, {}
@@ -480,7 +480,7 @@ class Site:
         run, start = self._open_run(request)
         folder = self._folder(request, run)
         folder.write_received(request, run, start.t)
-        scores = run.scores(start, run.moved(folder.read_private(request)), self.guard.least_samples)
+        scores = run.scores(start, run.to_device(folder.read_private(request)), self.guard.least_samples)
         if start.t == run.settings.rounds:
             text = f"after round {start.t}: the model is here, too: unskew predict {folder.path} INPUT"
             self.say(f"{text}, unskew export {folder.path} OUT")
@@ -508,7 +508,7 @@ class Site:
         check_rates(request.header, run.settings)
         check_scored(request.header, run.settings, run.method.protector is not None)
         run.slices.check(request.tree.get("down", {}), run.reads(request.header))
-        tree = run.moved(request.tree)
+        tree = run.to_device(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 
     @contextmanager
