@@ -71,8 +71,7 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E502 for a site that is not admitted.
-    """
+    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E502 for a site that is not admitted."""
     require_site(home, site)
     key = home.admitted().get(site)
     if key is None:
@@ -136,7 +135,9 @@ def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
         site, _, number = (part.strip() for part in pair.partition("="))
         if site not in sites or site in bounds:
             what = "names twice" if site in bounds else "names no site whose key is here:"
-            raise UsageError("E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(bounds))}")
+            raise UsageError(
+                "E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(bounds))}"
+            )
         bounds[site] = _positive(number)
     return bounds
 

@@ -166,8 +166,7 @@ def _address(host: str) -> x509.GeneralName:
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without them.
-    """
+    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without them."""
     return x509.KeyUsage(
         key_cert_sign=authority,
         crl_sign=authority,

@@ -276,9 +276,7 @@ class Correspondence:
         except Exception as error:  # one site's reply must never end the run of all
             return self._refuse(site, t, "E310", f"{site}: {_unreadable(error)} Reply dropped.")
 
-    def _identify(
-        self, node: int, request: SignedMessage, reply: SignedMessage | str | None
-    ) -> Hello | None:
+    def _identify(self, node: int, request: SignedMessage, reply: SignedMessage | str | None) -> Hello | None:
         """The description of a node's site; None, after a report, unless it proves to be an admitted site."""
         if reply is None or isinstance(reply, str):
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""

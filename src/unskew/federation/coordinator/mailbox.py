@@ -335,9 +335,9 @@ class Mailbox:
         except Paused:
             raise  # this machine's disk is full, which is no fault of the site's
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
-            reason = (("E304 " if isinstance(error, MessageTooLarge) else "") + (str(error) or type(error).__name__))[
-                :MOST_REASON
-            ]
+            reason = (
+                ("E304 " if isinstance(error, MessageTooLarge) else "") + (str(error) or type(error).__name__)
+            )[:MOST_REASON]
             facts = Metadata(
                 self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"
             )

@@ -353,9 +353,13 @@ def _new_sites(
         remedy = f"If the number is right, admit {site}.pub again with --samples N."
         post.leave_out(site, "E505", f"{text}. It is left out of this run. {remedy}")
     too_old = {
-        h.site: text for h in present_hellos if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))
+        h.site: text
+        for h in present_hellos
+        if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))
     }
-    hellos, misfits = largest_group([h for h in present_hellos if h.site not in doubted and h.site not in too_old])
+    hellos, misfits = largest_group(
+        [h for h in present_hellos if h.site not in doubted and h.site not in too_old]
+    )
     _check_enough(len(hellos), "E504", too_old | misfits, terms)
     for site, text in (too_old | misfits).items():
         post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
@@ -384,7 +388,9 @@ def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
             post.tell(0, "E524", f"{text}.")
 
 
-def _report_unscaled(post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings) -> None:
+def _report_unscaled(
+    post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings
+) -> None:
     """Report sites with samples that look unscaled, with a remedy for this study."""
     summed = secure_aggregation.parse(settings.secure_aggregation) is not None
     for hello in hellos:
@@ -394,8 +400,7 @@ def _report_unscaled(post: Correspondence, hellos: Iterable[Hello], method: Meth
 
 
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded site.
-    """
+    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded site."""
     if out and left < max(1, terms.min_sites):
         text = (
             f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are"

@@ -149,7 +149,10 @@ class NormOutliers:
         changes: list[Change] = []
         for k, reply in enumerate(replies):
             others = [j for j in range(len(replies)) if j != k]
-            median_others, median_step = median(d_K[j] for j in others), median(d_K[j] / steps_K[j] for j in others)
+            median_others, median_step = (
+                median(d_K[j] for j in others),
+                median(d_K[j] / steps_K[j] for j in others),
+            )
             steps = min(steps_K[k], MOST_STEPS * median(steps_K[j] for j in others))
             ratio = _ratio(d_K[k], median_others)
             if most != MOST_VALUES:
@@ -268,7 +271,11 @@ def unit_remarks(hellos: Sequence[Hello], replies: Sequence[Reply], part: str) -
     for k, reply in enumerate(replies_used):
         others, hello = np.arange(len(replies_used)) != k, hellos[reply.client]
         differences = _channel_remarks(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
-        remarks = [f"{_channel_name(hello, c)} {difference}" for c, difference in enumerate(differences) if difference]
+        remarks = [
+            f"{_channel_name(hello, c)} {difference}"
+            for c, difference in enumerate(differences)
+            if difference
+        ]
         more = f" and {len(remarks) - MOST_NAMED} more" if len(remarks) > MOST_NAMED else ""
         if remarks:
             texts[hello.site] = f"{'; '.join(remarks[:MOST_NAMED])}{more}; {UNIT_REMEDY}"

@@ -191,7 +191,9 @@ class Server:
         link = superlink.superlink_command(self.home, self.conductors.secret_file)
         self.program = Program("the SuperLink", link, env, flower / "superlink.log", self.form)
         front = superlink.front_command(self.home, self.bind)
-        self.front = Program("the front", front, env, flower / "front.log", self.form, self._front_lines.append)
+        self.front = Program(
+            "the front", front, env, flower / "front.log", self.form, self._front_lines.append
+        )
         self._registry_file = flower / "registered.json"
         self.registered = json.loads(self._registry_file.read_text()) if self._registry_file.exists() else {}
 

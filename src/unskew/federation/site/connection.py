@@ -490,8 +490,7 @@ class AnswerLoop:
         return NO_ROOM
 
     def _send(self) -> None:
-        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is useful.
-        """
+        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is useful."""
         if self._ready is None:
             return
         message, answer, until = self._ready

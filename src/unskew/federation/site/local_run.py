@@ -94,12 +94,12 @@ class PartSlices:
                     raise _mismatch(part, f"without '{path}', which it has at this site")
                 if not is_own(part) and _inner(leaves[path]) != _inner_of(form):
                     raise _mismatch(
-                        part, f"with '{path}' as {_tensor_form(leaves[path])}; at this site it is {_form(*form)}"
+                        part,
+                        f"with '{path}' as {_tensor_form(leaves[path])}; at this site it is {_form(*form)}",
                     )
 
     def explain(self, error: Exception, down: Any, reads: Reads) -> Exception:
-        """The error, or UsageError (E504) if it was caused by slices that do not fit the Parts at this site.
-        """
+        """The error, or UsageError (E504) if it was caused by slices that do not fit the Parts at this site."""
         is_known = isinstance(error, UsageError)
         cause = error.__cause__ if is_known else error
         is_lacking = isinstance(cause, KeyError)
@@ -112,9 +112,7 @@ class PartSlices:
                     return _mismatch(part, f"without '{path}', which it has at this site")
                 is_fixed = bool(shape) and shape[0] > 1  # what begins with none or one may grow
                 if not is_lacking and is_fixed and path in leaves and tuple(leaves[path].shape) != shape:
-                    text = (
-                        f"with '{path}' as {_tensor_form(leaves[path])}; at this site it is {_form(shape, dtype)}"
-                    )
+                    text = f"with '{path}' as {_tensor_form(leaves[path])}; at this site it is {_form(shape, dtype)}"
                     return _mismatch(part, text)
         return error
 

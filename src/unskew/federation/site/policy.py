@@ -224,7 +224,11 @@ def _widening(key: str, old: Policy, new: Policy) -> str:
     before, after = getattr(old, key), getattr(new, key)
     if key in ("methods", "shares"):
         additions = [name for name in after if name not in before and ALL not in before]
-        return f"{', '.join(additions)} may {'be used' if key == 'methods' else 'leave'} now" if additions else ""
+        return (
+            f"{', '.join(additions)} may {'be used' if key == 'methods' else 'leave'} now"
+            if additions
+            else ""
+        )
     if key == "hours":
         day = [time.struct_time((2000, 1, 1, m // 60, m % 60, 0, 0, 1, 0)) for m in range(24 * 60)]
         additions = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]

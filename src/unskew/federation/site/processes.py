@@ -56,7 +56,7 @@ class SiteMetrics:
     worker: Program | None = None
 
     def with_counts(self, answer: Answer) -> Answer:
-        """The same, and everything that goes through it is counted."""
+        """The function `answer`, with a count of every request and reply."""
 
         def count_exchange(request: SignedMessage, budget_s: float) -> SignedMessage:
             start = time.monotonic()
@@ -108,8 +108,7 @@ class SiteMetrics:
         ]
 
     def _ledger_metrics(self) -> list[Metric]:
-        """What is on record; nothing where the record cannot be read, which the count of refusals then shows
-        (E521)."""
+        """Figures from the ledger; none if it cannot be read, which the count of refusals then shows (E521)."""
         try:
             ledger = SiteLedger.read(self.folder)
         except UnskewError:

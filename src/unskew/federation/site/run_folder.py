@@ -71,8 +71,7 @@ class Owner:
         return {OWNER: asdict(self)}
 
     def of(self, file: Path) -> Tree:
-        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged file.
-        """
+        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged file."""
         tree, facts = checkpoints.read(file)
         self.check(file, facts)
         return tree
@@ -147,7 +146,9 @@ class RunFolder:
         site. facts: the run's setup.
         """
         if (stored_file := self.path / VERSIONS).exists() and (
-            text := version_change(f"site {self.site}", json.loads(stored_file.read_bytes()), _versions(facts))
+            text := version_change(
+                f"site {self.site}", json.loads(stored_file.read_bytes()), _versions(facts)
+            )
         ):
             raise UsageError("E504", f"{text}; bring that version back, or leave the site out.")
         stored_file = self.path / SAMPLES
@@ -311,7 +312,9 @@ class NoisyReplies:
             return -1 if self.trip else 0  # a trip may be due before round 1
         text = self._round_file.read_bytes()
         if not text.isdigit():
-            raise policy_refusal(f"which rounds were answered cannot be read from {self._round_file}, so none is")
+            raise policy_refusal(
+                f"which rounds were answered cannot be read from {self._round_file}, so none is"
+            )
         return int(text)
 
     def _file(self, t: int) -> Path:
@@ -362,8 +365,7 @@ class RunFiles:
         return RunFiles(path, files, sum(p.stat().st_size for p in files), time.time() - used)
 
     def remove(self) -> None:
-        """Remove the files. A coordinator that continues the run is informed that the private state is lost.
-        """
+        """Remove the files. A coordinator that continues the run is informed that the private state is lost."""
         if any(p.match(PRIVATE_FILES) for p in self.files):
             disk.replace(self.path / REMOVED, "")
         for path in self.files:

@@ -127,7 +127,9 @@ def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
     """Raises UsageError (E520) if a learning rate differs from the approved study's."""
     t = header["t"]
     for name, round_number in (("lr", t), ("score", t - 1)):
-        if name in header and not math.isclose(header[name], settings.lr_in(round_number), rel_tol=1e-6, abs_tol=1e-12):
+        if name in header and not math.isclose(
+            header[name], settings.lr_in(round_number), rel_tol=1e-6, abs_tol=1e-12
+        ):
             text = f"round {round_number} is asked for with the learning rate {header[name]:g}"
             raise policy_refusal(f"{text}, and the study says {settings.lr_in(round_number):g}")
 
@@ -240,8 +242,7 @@ PLACE = ("k", "clients", "largest")
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """A site's name, folder and private key, and the coordinator's key, which must have signed every request.
-    """
+    """A site's name, folder and private key, and the coordinator's key, which must have signed every request."""
 
     name: str
     folder: Path
@@ -340,7 +341,9 @@ class Site:
         """
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
         what = {"code": error.code, "text": guard.redact(error, files, asked)}
-        is_recorded = self.guard.disclosures.note(str(asked.get("run", "?")), str(asked.get("kind", "?")), what)
+        is_recorded = self.guard.disclosures.note(
+            str(asked.get("run", "?")), str(asked.get("kind", "?")), what
+        )
         return what if is_recorded else {"code": error.code, "text": NOT_WRITTEN_TEXT}
 
     def _check(self, header: dict[str, Any]) -> None:
@@ -401,7 +404,9 @@ class Site:
 
     def _report_versions(self, ours: Mapping[str, str], coordinator_versions: Mapping[str, str]) -> None:
         """Report once to the operator the versions that differ from the coordinator's."""
-        if (text := version_differences(self.member.name, ours, COORDINATOR, coordinator_versions)) != self._reported_versions:
+        if (
+            text := version_differences(self.member.name, ours, COORDINATOR, coordinator_versions)
+        ) != self._reported_versions:
             self._reported_versions = text
             self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
 

@@ -147,9 +147,7 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
     """
     site_folder, digits = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
     if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(site_folder):
-        form = (
-            f"a fingerprint is {len(site_folder) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
-        )
+        form = f"a fingerprint is {len(site_folder) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
         raise UsageError(
             "E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator."
         )

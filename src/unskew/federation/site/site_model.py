@@ -144,8 +144,7 @@ def _owner(path: Path, received: Mapping[str, Any], site: str, method: str) -> O
 
 
 def _private(path: Path, base: int, owner: Owner) -> Tree:
-    """The private state after round `base`. Raises StateError (E204) if it was removed or is another owner's.
-    """
+    """The private state after round `base`. Raises StateError (E204) if it was removed or is another owner's."""
     file = private_file(path, base)
     if file.is_file():
         return owner.of(file)

@@ -49,8 +49,7 @@ class SumLog:
     run: str
 
     def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other sites.
-        """
+        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other sites."""
         sites, past_sites = sorted(came), _read_sums(self._run_file).get(str(t))
         if past_sites not in (None, sites):
             raise sum_refusal(
