@@ -71,7 +71,9 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E502 for a site that is not admitted."""
+    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E502 for a site that is not
+    admitted.
+    """
     require_site(home, site)
     key = home.admitted().get(site)
     if key is None:

@@ -166,7 +166,9 @@ def _address(host: str) -> x509.GeneralName:
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without them."""
+    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without
+    them.
+    """
     return x509.KeyUsage(
         key_cert_sign=authority,
         crl_sign=authority,
@@ -209,7 +211,7 @@ def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKe
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, private)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted as it is, whoever signed it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted with any signature
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     signer = ec.generate_private_key(ec.SECP384R1())

@@ -165,12 +165,14 @@ class PieceStore(SqlObjectStore):
             raise ValueError(f"other pieces are below {object_id} than was announced")
         if len(object_content) < LEAST_FILE_BYTES:
             return super().put(object_id, object_content)
-        with self.session():  # nobody reads the number before the file is there
+        with self.session():  # the number must not be read before the file exists
             super().put(object_id, _IN_A_FILE + b"%d" % len(object_content))
             disk.replace_unsynced(self.folder / object_id, object_content)
 
     def get(self, object_id: str) -> bytes | None:
-        """A piece; b"" if it was announced and has not come yet, None if it is unknown or its file is lost."""
+        """A piece; b"" if it was announced and has not come yet, None if it is unknown or its file is
+        lost.
+        """
         content = super().get(object_id)
         if content is None or not content.startswith(_IN_A_FILE):
             return content

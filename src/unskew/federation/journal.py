@@ -28,7 +28,9 @@ _FIRST = "0" * 64
 
 
 class Journal:
-    """Appends lines. An incomplete last line after a crash is removed, and the first new line records this."""
+    """Appends lines. An incomplete last line after a crash is removed, and the first new line records
+    this.
+    """
 
     def __init__(self, path: Path, key: PrivateKey):
         self.path, self.key = path, key

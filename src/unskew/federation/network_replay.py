@@ -109,7 +109,9 @@ class ReplayListener(RecordingExchange):
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """The ledger decides who answers a trip, because a site may answer a round's training and then fail."""
+        """The ledger decides who answers a trip, because a site may answer a round's training and then
+        fail.
+        """
         declared = sorted({path.partition("/")[0] for path in trip.shares(self.trainer.fed)})
         if declared:
             name = (start.t, f"{part.name}/{declared[0]}")
@@ -372,11 +374,11 @@ def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Da
         "scale",
         "own_scale",
     ):
-        value_now, then = getattr(now, what), getattr(hello, what)
-        if value_now != then:
-            value_now, then = (list(v) if isinstance(v, tuple) else v for v in (value_now, then))
+        value, then = getattr(now, what), getattr(hello, what)
+        if value != then:
+            value, then = (list(v) if isinstance(v, tuple) else v for v in (value, then))
             text = (
-                f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {value_now}, and"
+                f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {value}, and"
                 f" sites.json says {then}"
             )
             raise StateError("E152", f"{text}; name that site's data.")

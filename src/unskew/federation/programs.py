@@ -114,7 +114,7 @@ def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], Non
     wrote it.
     """
     file = log_file(path)
-    with pipe, closing(file):  # which opens again for the next line of whoever shares it
+    with pipe, closing(file):  # the shared file opens again for the next line
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
             line = piece.decode(errors="replace").rstrip("\n")
             file.add(log.line_of(printable(line) if log.form == "json" else line))

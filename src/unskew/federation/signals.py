@@ -24,7 +24,9 @@ answered."""
 
 
 class Bell:
-    """A signal. path: its file. A listener detects rings since its last check; the first check detects none."""
+    """A signal. path: its file. A listener detects rings since its last check; the first check detects
+    none.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -37,7 +39,7 @@ class Bell:
             self.path.touch(mode=0o600)
             os.utime(
                 self.path, ns=(now, now)
-            )  # the time of `touch` is coarse, and two rings might have the same
+            )  # the time of `touch` is coarse, so that two rings might have equal times
 
     def rang(self) -> bool:
         """True if the bell was rung since the last call."""

@@ -170,7 +170,7 @@ def _from_python(text: str) -> Dataset:
         samples = function()
     except UnskewError:
         raise
-    except Exception as error:  # whatever a loader raises, its operator reads one sentence
+    except Exception as error:  # the operator reads one sentence for any error of a loader
         raise DataError(
             "E401", f"{text} failed{python_files.line_note(file, error)}: {type(error).__name__}: {error}"
         ) from error

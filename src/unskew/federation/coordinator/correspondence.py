@@ -415,7 +415,9 @@ class Attendance:
                 facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
                 requests[self.hellos[k].site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
         packets = self.post.ask(kind, start.t, requests, limits)
-        self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
+        self.ready -= set(requests) - set(
+            packets
+        )  # a site that failed is set up again before the next request
         by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
         within = {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
         self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}

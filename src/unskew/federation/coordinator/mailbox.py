@@ -334,7 +334,7 @@ class Mailbox:
             return message
         except Paused:
             raise  # this machine's disk is full, which is no fault of the site's
-        except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
+        except Exception as error:  # an error in Flower's parsers concerns one reply only
             reason = (
                 ("E304 " if isinstance(error, MessageTooLarge) else "") + (str(error) or type(error).__name__)
             )[:MOST_REASON]
@@ -343,7 +343,7 @@ class Mailbox:
             )
             return make_message(metadata=facts, error=Error(_UNAVAILABLE, reason))
         finally:
-            self._fetchers.submit(self._confirm, tree.object_id)  # nobody has to wait until it is deleted
+            self._fetchers.submit(self._confirm, tree.object_id)  # the deletion may take place later
 
     def _confirm(self, number: str) -> None:
         """Let the SuperLink delete a received message. If that fails it is deleted with its run."""

@@ -186,7 +186,7 @@ class NetworkFolder(RunFolder):
 ROSTER = "sites.json"
 _PUT_BACK = "put the file back as it was, or start again under another --name."
 SIGNED_FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.jsonl")
-"""Files of a finished run whose digests are in the last line of its journal."""
+"""Files of a finished run with digests in the last line of its journal."""
 
 
 @dataclass(frozen=True)
@@ -335,9 +335,7 @@ def _gather(
         text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed."
         if missing or absent[0] not in post.refusals:
             raise Paused("E206", f"{text} Missing: {list_names(absent)}.")
-        refusal = post.refusals[
-            absent[0]
-        ]  # to wait is of no use: whoever is absent does not want to take part
+        refusal = post.refusals[absent[0]]  # waiting is useless, because the absent sites have refused
         raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
     return present
 
@@ -400,7 +398,9 @@ def _report_unscaled(
 
 
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded site."""
+    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded
+    site.
+    """
     if out and left < max(1, terms.min_sites):
         text = (
             f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are"
@@ -427,7 +427,7 @@ ENDED = "E507"
 
 def conduct_order(channel: Channel, order: Order) -> None:
     """Conduct a run and write its `ending.json`, which is missing only if this process is killed."""
-    with disk.private_files():  # what sites send stands in the run's files
+    with disk.private_files():  # the run's files contain data from sites
         order.path.mkdir(parents=True, exist_ok=True)
         _conduct_with_ending(channel, order)
 
@@ -460,7 +460,7 @@ def _conduct_with_ending(channel: Channel, order: Order) -> None:
             if not text.startswith(
                 "E110"
             ):  # else another process conducts this run, and will say how it ends
-                with suppress(Paused):  # then whoever follows the run sees that the disk is full
+                with suppress(Paused):  # a follower of the run then reports the full disk
                     disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
 
 

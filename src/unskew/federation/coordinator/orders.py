@@ -50,7 +50,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class Order:
-    """path: the run's folder; federation: the coordinator's folder; settings: the study's, as a dictionary."""
+    """path: the run's folder; federation: the coordinator's folder; settings: the study's, as a
+    dictionary.
+    """
 
     path: Path
     federation: Path

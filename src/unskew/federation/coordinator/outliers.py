@@ -3,11 +3,11 @@ weights in a run.
 
 Norms. A reply may be finite, of the right shape, and still ruin the model. A site's change d_k of the model
 is measured by its norm over all trained weights together, and over all statistics of batch normalisation
-together; the contribution of a Part's Share is measured by the norm of all its tensors. The norm is
-compared with the median of the other sites', both as it is and per local step, because a site with many
-samples moves further and one with few moves further in each step:
+together; the contribution of a Part's Share is measured by the norm of all its tensors. The norm is compared
+with the median of the other sites', both as it is and per local step, because a site with many samples moves
+further and one with few moves further in each step:
 
-    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))      S local steps
+    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))    S local steps
 
 A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). With two sites either may be the outlier, so |d_k|
 must be a hundred times that bound, and Shares are not compared. Shared sums grow with the samples, so r_k >
@@ -20,8 +20,8 @@ Channel c of site k is unlike that of site j if
     |mu_kc - mu_jc| > 5 sigma_jc    or    sigma_kc > 5 sigma_jc    or    sigma_kc < sigma_jc / 5
 
 and is reported if it is unlike those of most other sites. For example, a hospital's weights in pounds lie 7
-deviations away from those in kilograms. Channels of zeros and ones at both sites, channels without
-variation, and sites with few samples reveal nothing about units.
+deviations away from those in kilograms. Channels of zeros and ones at both sites, channels without variation,
+and sites with few samples reveal nothing about units.
 
 Letters: K replies or sites, J those other than one, C channels.
 """
@@ -149,22 +149,22 @@ class NormOutliers:
         changes: list[Change] = []
         for k, reply in enumerate(replies):
             others = [j for j in range(len(replies)) if j != k]
-            median_others, median_step = (
+            usual, usual_step = (
                 median(d_K[j] for j in others),
                 median(d_K[j] / steps_K[j] for j in others),
             )
             steps = min(steps_K[k], MOST_STEPS * median(steps_K[j] for j in others))
-            ratio = _ratio(d_K[k], median_others)
+            ratio = _ratio(d_K[k], usual)
             if most != MOST_VALUES:
-                ratio = min(ratio, _ratio(d_K[k] / steps, median_step))
+                ratio = min(ratio, _ratio(d_K[k] / steps, usual_step))
             measured = "root mean squares" if most == MOST_VALUES else "norms"
-            text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {median_others:.3g} (median of {measured})"
+            text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {usual:.3g} (median of {measured})"
             changes.append(Change(reply.client, ratio, ratio > most and d_K[k] > least, text))
         return changes
 
 
-def _ratio(value: float, median_others: float) -> float:
-    return value / median_others if median_others else float("inf") if value else 1.0
+def _ratio(value: float, usual: float) -> float:
+    return value / usual if usual else float("inf") if value else 1.0
 
 
 def _share_norm(reply: Reply, part: str) -> float:
@@ -347,13 +347,13 @@ def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[
     texts: dict[str, str] = {}
     for hello in hellos:
         others = [h for h in hellos if h is not hello]
-        for what, number, median_others in (
+        for what, number, usual in (
             ("training", hello.train, median([h.train for h in others] or [hello.train])),
             ("test", hello.test, median([h.test for h in others] or [hello.test])),
         ):
-            if hello.site not in bounds and number >= LEAST_DOUBTED and number > MOST_TIMES * median_others:
+            if hello.site not in bounds and number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
                 claim = (
-                    f"{hello.site} says it holds {number:,} {what} samples, the other sites {median_others:,g}"
+                    f"{hello.site} says it holds {number:,} {what} samples, the other sites {usual:,g}"
                     " (median)"
                 )
                 texts[hello.site] = claim

@@ -93,7 +93,9 @@ class SecureExchange(SiteExchange):
             return []
 
     def _sum_replies(self, start: Broadcast, roster: Roster) -> list[Reply]:
-        """The phases after the training. Raises SumNotOpened if too few sites are left or the sum is invalid."""
+        """The phases after the training. Raises SumNotOpened if too few sites are left or the sum is
+        invalid.
+        """
         opening = self._opening(start.t, roster)
         came, left = list(opening.vectors), list(opening.left)
         headers = {self._id(site): {"came": came, "left": left} for site in came}
@@ -159,7 +161,9 @@ class SecureExchange(SiteExchange):
         return signatures
 
     def _same_context(self, t: int, dealt: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The sites with the most common context. The masks of sites with another context would not cancel."""
+        """The sites with the most common context. The masks of sites with another context would not
+        cancel.
+        """
         (most, _), *_ = [*Counter(header["context"] for header in dealt.values()).most_common(1), ("", 0)]
         for site in [site for site, header in dealt.items() if header["context"] != most]:
             text = "it was sent other weights, settings or another list than most. It is left out of the sum."

@@ -206,12 +206,12 @@ class Server:
             self.program.stop()  # it reads its certificate when it starts; the front reads it again by itself
         for program in (self.front, self.program):
             code = program.tend(self.say)
-            if code is not None and code >= 0:  # not killed by somebody
+            if code is not None and code >= 0:  # not killed
                 self._has_ended(program)
         self.conductors.tend()
         self.report_refusals()
         if not self.home.tls:
-            return  # Flower authenticates nodes over TLS only; requests and replies are signed all the same
+            return  # Flower authenticates nodes over TLS only; requests and replies are signed anyway
         for site, key in self.home.admitted().items():
             if self.registered.get(site) != key.text:
                 self._register(site, key)

@@ -60,7 +60,9 @@ Sizes = dict[str, int]
 
 @dataclass
 class DroppedReplies:
-    """Records unused replies in the ledger. record: the run's. spec: the declaration of replies to training."""
+    """Records unused replies in the ledger. record: the run's. spec: the declaration of replies to
+    training.
+    """
 
     record: Record
     spec: gate.Spec
@@ -239,7 +241,9 @@ class SiteScores:
         return by_scope
 
     def _named_metrics(self, answers: ScoresByScope, scope: str, k: int) -> dict[str, float]:
-        """Site k's values of the metrics that the study names; metrics that are undefined there are missing."""
+        """Site k's values of the metrics that the study names; metrics that are undefined there are
+        missing.
+        """
         values_by_metric = {
             m: answers[name] for name, (of, m) in self.named.items() if of == scope and name in answers
         }

@@ -1,10 +1,10 @@
-"""The coordinator's SuperLink: the commands that start it and the front, the app that it may run, and calls to
-it.
+"""The coordinator's SuperLink: the commands that start it and the front, the app that it may run, and calls
+to it.
 
-The calls admit sites, start, look up and stop runs, and take their tasks. Flower starts runs of apps only.
-An app's archive can contain any Python code, so no archive is ever unpacked. Our archive names the
-installed server's code and contains none: its SHA-256 identifies our runs, and each run's order is on the
-coordinator's own disk.
+The calls admit sites, start, look up and stop runs, and take their tasks. Flower starts runs of apps only. An
+app's archive can contain any Python code, so no archive is ever unpacked. Our archive names the installed
+server's code and contains none: its SHA-256 identifies our runs, and each run's order is on the coordinator's
+own disk.
 """
 
 # pyright: reportMissingImports=false

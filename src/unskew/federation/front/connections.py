@@ -63,7 +63,8 @@ class MessageWait:
                 self._next = asyncio.Event()
 
     async def wait(self, last_ring: LastRing, left: Callable[[], Awaitable[Any]]) -> bool:
-        """Wait at most HOLD_S for a ring that is new to this connection. left: returns when the site has left.
+        """Wait at most HOLD_S for a ring that is new to this connection. left: returns when the site has
+        left.
 
         False if the site has left, because a message fetched for it would be lost.
         """
@@ -230,7 +231,9 @@ class Listener:
         self.pace = RateLimit(RATE, BURST)
         self._unproven: Counter[str] = Counter()
         self._known: set[str] = set()
-        """Addresses from which a key was proven; the limit on unproven connections of others does not apply to them."""
+        """Addresses from which a key was proven; the limit on unproven connections of others does not apply
+        to them.
+        """
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:

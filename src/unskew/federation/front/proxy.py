@@ -125,7 +125,9 @@ class SiteLeft(Exception):
 
 
 class Refused(Exception):
-    """A refused request. status: of HTTP. The text is the end of a sentence that begins with the site's name."""
+    """A refused request. status: of HTTP. The text is the end of a sentence that begins with the site's
+    name.
+    """
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -355,5 +357,5 @@ def flower_client(home: Coordinator, port: int) -> httpx.AsyncClient:
         verify=verify,
         timeout=60,
         limits=httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S),
-        trust_env=False,  # no proxy stands between two programs of one machine
+        trust_env=False,  # no proxy is needed between two programs of one machine
     )

@@ -46,7 +46,9 @@ MOST_NAME = 100
 COLUMN_REMEDY = "give all sites the same columns in the same order"
 SPELLING_REMEDY = "spell its words alike at all sites, or write numbers where a site lacks some of them"
 DIGEST_DIGITS = 8
-"""Hexadecimal digits of the digest of a column's words, by which a guess of all the words can be confirmed."""
+"""Hexadecimal digits of the digest of a column's words, by which a guess of all the words can be
+confirmed.
+"""
 
 
 def form_of(data: Dataset) -> Form:
@@ -187,8 +189,8 @@ def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: 
 
 
 def part_versions(method: Method) -> dict[str, str]:
-    """By name of each Part from an installed package: the package's version and 8 digits of the SHA-256 of its
-    code.
+    """By name of each Part from an installed package: the package's version and 8 digits of the SHA-256 of
+    its code.
 
     The code is the Part's file and the modules of its package that the file imports.
     """

@@ -95,7 +95,9 @@ class PrivateKey:
 
     @staticmethod
     def load(path: Path) -> PrivateKey:
-        """Read a key. Raises UsageError: E503 if the file holds no such key, E508 if other users may read it."""
+        """Read a key. Raises UsageError: E503 if the file holds no such key, E508 if other users may read
+        it.
+        """
         if not path.exists():
             raise UsageError("E503", f"there is no key {path}.")
         if stat.S_IMODE(path.stat().st_mode) & 0o077:

@@ -164,8 +164,8 @@ def check_metrics_not_own(metrics: str) -> None:
 
 
 def check_noise(method: Method, fed: Fed) -> None:
-    """Raises UsageError (E506) for a Share with a privacy guarantee that rests on noise drawn from the study's
-    seed.
+    """Raises UsageError (E506) for a Share with a privacy guarantee that rests on noise drawn from the
+    study's seed.
 
     The server knows the seed, which makes runs repeatable, so it could draw the noise again and remove it.
     """
@@ -314,7 +314,7 @@ def scaling_remedy(method: Method, layout: Layout | None, summed: bool) -> str:
     part = Standardise(images=not (layout and layout.images and scales_images(method)))
     try:
         Method(*method.parts, part)
-    except UsageError:  # it has a Part beside which no_labels else scales
+    except UsageError:  # the method has a Part that excludes other scaling
         return COMMON_SCALING
     return f"add +{Method(part)} to the method, or {COMMON_SCALING}"
 

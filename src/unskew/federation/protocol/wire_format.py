@@ -87,7 +87,9 @@ def stored_tree(stored: StoredBytes, paths: list[str], orders: AxisOrders) -> di
 
 
 def store_if_large(w: Weights, folder: Path) -> Weights:
-    """The weights, moved to a file if they exceed SMALL bytes; each is then in memory only while it is read."""
+    """The weights, moved to a file if they exceed SMALL bytes; each is then in memory only while it is
+    read.
+    """
     if size_in_bytes(w) <= SMALL:
         return w
     stored = StoredBytes(folder)
@@ -157,7 +159,9 @@ class PackedTree:
 
 
 def pack(tree: Mapping[str, Any]) -> PackedTree:
-    """Pack a tree for sending. Large tensors are not copied, so the tree must not change before it is sent."""
+    """Pack a tree for sending. Large tensors are not copied, so the tree must not change before it is
+    sent.
+    """
     tensors = {n: t.detach().cpu() for n, t in flat_tree(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
     in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
@@ -167,7 +171,9 @@ def pack(tree: Mapping[str, Any]) -> PackedTree:
 
 
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
-    """Pack and sign a message. Numbers that are not finite become null, because JSON cannot represent them."""
+    """Pack and sign a message. Numbers that are not finite become null, because JSON cannot represent
+    them.
+    """
     packed = tree if isinstance(tree, PackedTree) else pack(tree)
     text = json.dumps(
         {n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False

@@ -216,11 +216,11 @@ class Fleet:
             self._beat()
 
     def receive(self) -> Message | None:
-        """The next message with its content, if there is one. Until `forget`, it is reported as failed after a
-        crash.
+        """The next message with its content, if there is one. Until `forget`, it is reported as failed after
+        a crash.
 
-        After a failure the transfer continues. A message with unreadable pieces comes without content.
-        Raises MessageNotKept, caused by Paused (E203), if the disk is full.
+        After a failure the transfer continues. A message with unreadable pieces comes without content. Raises
+        MessageNotKept, caused by Paused (E203), if the disk is full.
         """
         with _map_errors():
             if self._pulling is None:
@@ -243,7 +243,7 @@ class Fleet:
             except Paused as error:
                 self._pulling = None
                 raise MessageNotKept(_without_content(self._head)) from error
-            except Exception:  # whatever a message makes Flower's parsers raise concerns that message alone
+            except Exception:  # an error in Flower's parsers concerns one message only
                 message = _without_content(self._head)
             self._pulling = None
             return message
@@ -313,12 +313,7 @@ def _map_errors() -> Iterator[None]:
     """Turn the error of a call into a FleetError."""
     try:
         yield
-    except (
-        FleetError,
-        MessageNotKept,
-        UnskewError,
-        OSError,
-    ):  # sorted already, or this machine's own, such as a full disk
+    except (FleetError, MessageNotKept, UnskewError, OSError):  # mapped already, or of this machine
         raise
     except httpx.HTTPStatusError as error:
         raise _refusal(error.response) from error
@@ -328,7 +323,7 @@ def _map_errors() -> Iterator[None]:
         raise AnswerRefused(str(error)) from error
     except inflatable_utils.ObjectPushError as error:
         raise ServerUnreachable(str(error)) from error
-    except Exception as error:  # by whatever answers in the server's place
+    except Exception as error:  # another program answers in the server's place
         raise ServerUnreachable(f"the answer is not the server's ({type(error).__name__})") from error
 
 
@@ -490,7 +485,9 @@ class AnswerLoop:
         return NO_ROOM
 
     def _send(self) -> None:
-        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is useful."""
+        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is
+        useful.
+        """
         if self._ready is None:
             return
         message, answer, until = self._ready

@@ -69,7 +69,8 @@ def redact(error: UnskewError | WireError, files: Iterable[str], asked: Mapping[
 
 
 def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
-    """The error to answer with. Errors that this site's operator has to fix are also reported to the operator.
+    """The error to answer with. Errors that this site's operator has to fix are also reported to the
+    operator.
 
     Only the type of an unexpected error is answered, because its text may quote this site's files or data.
     """
@@ -185,8 +186,8 @@ class Guard:
 
     @contextlib.contextmanager
     def withheld_errors(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
-        """Report errors of a study on this site's data to the coordinator only after the operator has approved
-        that.
+        """Report errors of a study on this site's data to the coordinator only after the operator has
+        approved that.
 
         Otherwise each error or its absence would tell the coordinator something about the data. Such an
         approval is not an approval of the study. Raises UsageError (E522, E523).

@@ -143,7 +143,9 @@ def _check_plain(line: socket.socket) -> Finding:
 
 
 def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
-    """Check the clock by the Date header of any HTTP response. A key that is not admitted gets no response."""
+    """Check the clock by the Date header of any HTTP response. A key that is not admitted gets no
+    response.
+    """
     asked = dt.datetime.now(dt.UTC)
     answer = HTTPResponse(tls)
     try:

@@ -99,7 +99,9 @@ class PartSlices:
                     )
 
     def explain(self, error: Exception, down: Any, reads: Reads) -> Exception:
-        """The error, or UsageError (E504) if it was caused by slices that do not fit the Parts at this site."""
+        """The error, or UsageError (E504) if it was caused by slices that do not fit the Parts at this
+        site.
+        """
         is_known = isinstance(error, UsageError)
         cause = error.__cause__ if is_known else error
         is_lacking = isinstance(cause, KeyError)
@@ -112,8 +114,8 @@ class PartSlices:
                     return _mismatch(part, f"without '{path}', which it has at this site")
                 is_fixed = bool(shape) and shape[0] > 1  # what begins with none or one may grow
                 if not is_lacking and is_fixed and path in leaves and tuple(leaves[path].shape) != shape:
-                    text = f"with '{path}' as {_tensor_form(leaves[path])}; at this site it is {_form(shape, dtype)}"
-                    return _mismatch(part, text)
+                    text = f"with '{path}' as {_tensor_form(leaves[path])}"
+                    return _mismatch(part, f"{text}; at this site it is {_form(shape, dtype)}")
         return error
 
 
@@ -276,11 +278,11 @@ class SiteRun:
 def build_run(
     site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights
 ) -> SiteRun:
-    """Build a run. settings: as the site runs them, with its device. facts: k, clients and largest, as sent by
-    the server.
+    """Build a run. settings: as the site runs them, with its device. facts: k, clients and largest, as sent
+    by the server.
 
-    Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over
-    a network.
+    Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over a
+    network.
     """
     method = registry.parse(settings.method, settings.set)
     view = SiteView.of(prepare(data, settings), facts["k"], facts["clients"], facts["largest"])

@@ -108,7 +108,9 @@ class SiteMetrics:
         ]
 
     def _ledger_metrics(self) -> list[Metric]:
-        """Figures from the ledger; none if it cannot be read, which the count of refusals then shows (E521)."""
+        """Figures from the ledger; none if it cannot be read, which the count of refusals then shows
+        (E521).
+        """
         try:
             ledger = SiteLedger.read(self.folder)
         except UnskewError:

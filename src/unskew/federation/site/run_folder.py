@@ -71,7 +71,9 @@ class Owner:
         return {OWNER: asdict(self)}
 
     def of(self, file: Path) -> Tree:
-        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged file."""
+        """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged
+        file.
+        """
         tree, facts = checkpoints.read(file)
         self.check(file, facts)
         return tree
@@ -172,7 +174,8 @@ class RunFolder:
         return replace(self.owner, method=str(facts["settings"]["method"]))
 
     def write_received(self, request: Packet, run: SiteRun, t: int) -> None:
-        """Store the weights after round t, so that the site has the model after the run (see `site_model.py`).
+        """Store the weights after round t, so that the site has the model after the run (see
+        `site_model.py`).
 
         Nothing is stored for round 0, before which nothing was trained.
         """
@@ -365,7 +368,9 @@ class RunFiles:
         return RunFiles(path, files, sum(p.stat().st_size for p in files), time.time() - used)
 
     def remove(self) -> None:
-        """Remove the files. A coordinator that continues the run is informed that the private state is lost."""
+        """Remove the files. A coordinator that continues the run is informed that the private state is
+        lost.
+        """
         if any(p.match(PRIVATE_FILES) for p in self.files):
             disk.replace(self.path / REMOVED, "")
         for path in self.files:

@@ -235,14 +235,16 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 REQUESTS = Limits(4 << 30, 100_000)
-"""The most a site accepts from its coordinator, whose signature it has checked."""
+"""Size limits of a request with a valid signature."""
 PLACE = ("k", "clients", "largest")
 """Fields of a header: a site's client number, the number of clients, and the largest client's samples."""
 
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """A site's name, folder and private key, and the coordinator's key, which must have signed every request."""
+    """A site's name, folder and private key, and the coordinator's key, which must have signed every
+    request.
+    """
 
     name: str
     folder: Path
@@ -301,7 +303,7 @@ class Site:
         try:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header)
-        except Exception as problem:  # whatever a request holds concerns that request alone
+        except Exception as problem:  # a bad request must not end the site
             return self.refusal(sealed.digest, problem)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
@@ -310,9 +312,7 @@ class Site:
             check_complete(request.header, request.tree)
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], AnsweredRequest.of(request.header), tree, header)
-        except (
-            Exception
-        ) as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
+        except Exception as error:  # errors of Parts and loaders must reach the coordinator as sentences
             reported = guard.answerable(self._explain(error, request), self.say)
             self.guard.trouble(fixed, reported.code, reported.text)
             header, tree = self._error(reported, request.header), {}

@@ -125,14 +125,14 @@ def join(folder: Path, path: Path, heard: FingerprintSource | None) -> tuple[Sit
     coordinator.
     """
     if (folder / "ticket.json").exists():
-        site_folder = SiteFolder.open(folder)
-        if path.exists() and Ticket.read(path).signature != site_folder.ticket.signature:
+        joined = SiteFolder.open(folder)
+        if path.exists() and Ticket.read(path).signature != joined.ticket.signature:
             mismatch = (
-                f"{folder} belongs to site {site_folder.ticket.site} of {site_folder.ticket.federation}, by another"
+                f"{folder} belongs to site {joined.ticket.site} of {joined.ticket.federation}, by another"
                 " ticket"
             )
             raise UsageError("E502", f"{mismatch}; join with this one in a new folder: --folder NAME")
-        return site_folder, False
+        return joined, False
     ticket = Ticket.read(path)
     ticket.check()
     if heard is not None:
@@ -145,13 +145,13 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
 
     The signature covers the authority and the address too, so this one comparison is enough.
     """
-    site_folder, digits = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
-    if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(site_folder):
-        form = f"a fingerprint is {len(site_folder) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
+    expected, digits = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
+    if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(expected):
+        form = f"a fingerprint is {len(expected) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
         raise UsageError(
             "E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator."
         )
-    if not hmac.compare_digest(site_folder[: len(digits)], digits):
+    if not hmac.compare_digest(expected[: len(digits)], digits):
         what = "this ticket is of another coordinator than the one with the fingerprint that you gave"
         raise UsageError("E503", f"{what}: it was replaced on its way, or you were read another fingerprint.")
 

@@ -100,7 +100,9 @@ class RunLedger:
     delta: float = 0.0
 
     def check_round(self, t: int) -> None:
-        """Raises UsageError (E520) for a round that is long over, because its orders are no longer recorded."""
+        """Raises UsageError (E520) for a round that is long over, because its orders are no longer
+        recorded.
+        """
         if t <= self.t - KEPT_ROUNDS:
             raise policy_refusal(f"the run has come to round {self.t} here, and round {t} is over")
 

@@ -34,7 +34,7 @@ from unskew.runs.predictions import TrainedRun
 from unskew.runs.reopen import UserCode, check_weights, rebuild
 
 SCOPE_OF_WEIGHTS = {"global": "global@client", "kept": "personal@client", "personal": "personal@client"}
-"""The scope of a score that the site gave, by whose weights it was of."""
+"""The scope of a score by the kind of weights at the site."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class SiteModel:
 
 
 def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> SiteModel:
-    """The model in a site's folder of a run. data: the site's own set, from which some methods make its model.
+    """The model in a site's folder of a run. data: the site's own set, from which some methods make its
+    model.
 
-    Raises StateError: E155 before a model was received, E156 if the model cannot be built from the
-    arguments, E201 for damaged files, E204 for missing private state or a file of another owner, E111 for
-    an altered folder. Raises UsageError (E131) if the data differ in number from those that the site
-    trained on.
+    Raises StateError: E155 before a model was received, E156 if the model cannot be built from the arguments,
+    E201 for damaged files, E204 for missing private state or a file of another owner, E111 for an altered
+    folder. Raises UsageError (E131) if the data differ in number from those that the site trained on.
     """
     first, facts = checkpoints.read(path / SETUP)
     try:
@@ -144,7 +144,9 @@ def _owner(path: Path, received: Mapping[str, Any], site: str, method: str) -> O
 
 
 def _private(path: Path, base: int, owner: Owner) -> Tree:
-    """The private state after round `base`. Raises StateError (E204) if it was removed or is another owner's."""
+    """The private state after round `base`. Raises StateError (E204) if it was removed or is another
+    owner's.
+    """
     file = private_file(path, base)
     if file.is_file():
         return owner.of(file)

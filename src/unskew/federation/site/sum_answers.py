@@ -49,16 +49,18 @@ class SumLog:
     run: str
 
     def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other sites."""
-        sites, past_sites = sorted(came), _read_sums(self._run_file).get(str(t))
-        if past_sites not in (None, sites):
+        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other
+        sites.
+        """
+        sites, earlier = sorted(came), _read_sums(self._run_file).get(str(t))
+        if earlier not in (None, sites):
             raise sum_refusal(
-                f"round {t} was summed over {', '.join(past_sites or [])}, and what differs would be one site's"
+                f"round {t} was summed over {', '.join(earlier or [])}, and what differs would be one site's"
             )
         summed = _read_sums(self.folder / SUMS_FILE)
-        for past_sites in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
+        for earlier in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
             text = (
-                f"these numbers were summed before, over {', '.join(past_sites)}, and what differs would be one"
+                f"these numbers were summed before, over {', '.join(earlier)}, and what differs would be one"
                 " site's"
             )
             raise sum_refusal(f"{text}; a run over other sites needs another seed")
@@ -69,8 +71,8 @@ class SumLog:
             (self._run_file, [str(t)], MOST_ROUNDS),
             (self.folder / SUMS_FILE, numbers, MOST_NUMBERS),
         ):
-            past_sites = [(key, sites) for key, sites in _read_sums(path).items() if key not in keys]
-            recent = [*past_sites, *((key, sorted(came)) for key in keys)][-most:]
+            earlier = [(key, sites) for key, sites in _read_sums(path).items() if key not in keys]
+            recent = [*earlier, *((key, sorted(came)) for key in keys)][-most:]
             disk.replace_private(path, json.dumps(dict(recent)))
 
     @property
@@ -88,8 +90,8 @@ def _read_sums(path: Path) -> dict[str, list[str]]:
     unknown.
     """
     try:
-        past_sites = json.loads(path.read_text()) if path.exists() else {}
-        return {str(key): [str(site) for site in sites] for key, sites in past_sites.items()}
+        earlier = json.loads(path.read_text()) if path.exists() else {}
+        return {str(key): [str(site) for site in sites] for key, sites in earlier.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         text = f"over whom sums were opened cannot be read from {path}, so the site takes part in none"
         raise UsageError("E521", f"{text}; put the file back as it was.") from None

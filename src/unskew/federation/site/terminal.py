@@ -26,7 +26,9 @@ SILENT_CODES = ("E522", "E205")
 
 
 def terminal_line(folder: Path, answer: SignedMessage) -> str:
-    """The result of a request for the site's operator; "" if there is nothing to report. folder: the site's."""
+    """The result of a request for the site's operator; "" if there is nothing to report. folder: the
+    site's.
+    """
     try:
         header = json.loads(answer.text)
         run, t, kind = (header.get(name) for name in ("run", "t", "kind"))
@@ -69,7 +71,9 @@ def _run_facts(folder: Path, run: str) -> Mapping[str, Any]:
 
 
 class Terminal:
-    """Standard input while this process is in the foreground; reading in the background would stop the site."""
+    """Standard input while this process is in the foreground; reading in the background would stop the
+    site.
+    """
 
     def __init__(self) -> None:
         self._open = True

@@ -94,7 +94,9 @@ def main() -> None:
         with suppress(OSError):  # a full disk under the log must not cost an answer
             print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    with python_files.restrict(options.data, options.model or ""):  # whatever a coordinator or a file names
+    with python_files.restrict(
+        options.data, options.model or ""
+    ):  # even if a coordinator or a file names others
         dataset = load(options.data, classes)
         coordinator = PublicKey.parse(joined.ticket.coordinator)
         member = SiteIdentity(joined.ticket.site, options.folder, joined.key, coordinator)

@@ -124,7 +124,9 @@ def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
 
 
 def mask_seed(common: bytes, context: str) -> bytes:
-    """The seed of the mask that two sites have in common; it differs between sites with different contexts."""
+    """The seed of the mask that two sites have in common; it differs between sites with different
+    contexts.
+    """
     derived = HKDF(algorithm=hashes.SHA256(), length=SEED, salt=None, info=context.encode())
     return derived.derive(base64.urlsafe_b64decode(common))
 

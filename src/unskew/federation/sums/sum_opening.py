@@ -1,6 +1,6 @@
 """The coordinator's part of one sum: it adds the masked vectors and removes the masks that do not cancel.
 
-    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)        i: present sites; d: departed ones
+    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)    i: present sites; d: departed ones
 
 Seeds of present sites and keys of departed ones are reconstructed from shares. Each is compared with its
 owner's published value, so that a false share is detected. If the secret fits without one site's share,
