@@ -222,7 +222,7 @@ class SiteRun:
             states["personal"] = private
 
         def score(scope: str) -> Tree:
-            scores = self.scoring.client_scores(self.k, start, states[scope], own_sizes=scope == "personal")
+            scores = self.scoring.client_scores(self.k, start, states[scope], own=scope == "personal")
             names = score_names(self.trainer.fed)
             named_scores = {
                 score_key(scope, m): torch.tensor([v], dtype=torch.float64)

@@ -147,7 +147,8 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
     """
     expected, digits = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
     if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(expected):
-        form = f"a fingerprint is {len(expected) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
+        pairs = len(expected) // 2
+        form = f"a fingerprint is {pairs} pairs of hexadecimal digits, of which the first 8 are enough"
         raise UsageError(
             "E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator."
         )
