@@ -74,13 +74,13 @@ matrix: $(READY)
 # suite with coverage, to learn which tests execute which lines; remove .mutants after the tests or the source have changed.
 SEED = $(shell date +%Y%m%d)
 N = 200
-mutants: .mutants/plain/lines.db .mutants/flower/lines.db
+mutants: .mutants/plain/coverage .mutants/flower/coverage
 	$(BIN)/python tools/mutants.py draw --seed $(SEED) -n $(N) .mutants/plain .mutants/flower
 
-.mutants/plain/lines.db: $(READY)
+.mutants/plain/coverage: $(READY)
 	$(BIN)/python tools/mutants.py cover .mutants/plain -n 2 --dist worksteal
 
-.mutants/flower/lines.db: $(FLOWER)/.ready
+.mutants/flower/coverage: $(FLOWER)/.ready
 	$(FLOWER)/bin/python tools/mutants.py cover .mutants/flower -n 4 --dist loadfile -m flower tests/federation
 
 # the documentation site, in site/; a link or an anchor that leads nowhere, a page that is not in the navigation, or one that

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import math
 import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -29,43 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from coverage import CoverageData
+
 ROOT = Path(__file__).parents[1]
 MOST_TESTS, TIMEOUT_S = 80, 150
-COMPARED = {
-    "==": "!=",
-    "!=": "==",
-    "<": "<=",
-    "<=": "<",
-    ">": ">=",
-    ">=": ">",
-    "in": "not in",
-    "not in": "in",
-}
-COMPARED |= {"is": "is not", "is not": "is"}
-COMPUTED = {
-    "+": "-",
-    "-": "+",
-    "*": "/",
-    "/": "*",
-    "//": "*",
-    "%": "*",
-    "**": "*",
-    "@": "+",
-    "|": "&",
-    "&": "|",
-}
-SYMBOLS = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.In: "in",
-}
-SYMBOLS |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
-SYMBOLS |= {ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@", ast.BitOr: "|"}
-SYMBOLS |= {ast.BitAnd: "&"}
 
 
 class Mutant(NamedTuple):
@@ -79,14 +44,27 @@ class Mutant(NamedTuple):
     new: str
 
 
+def swapped(op: ast.operator | ast.cmpop) -> str:
+    """The other operator of its pair; empty if it is in none."""
+    pairs = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
+    pairs |= {
+        ast.In: "not in",
+        ast.NotIn: "in",
+        ast.Is: "is not",
+        ast.IsNot: "is",
+        ast.Add: "-",
+        ast.Sub: "+",
+    }
+    pairs |= {ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.Pow: "*", ast.MatMult: "+"}
+    return pairs.get(type(op), "")
+
+
 def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     """What can be written in the place of this node or of a part of it."""
     text = ast.unparse
     match node:
-        case ast.Compare(left, [op], [right]) if type(op) in SYMBOLS:
-            yield node, f"({text(left)} {COMPARED[SYMBOLS[type(op)]]} {text(right)})"
-        case ast.BinOp(left, op, right) if type(op) in SYMBOLS:
-            yield node, f"(({text(left)}) {COMPUTED[SYMBOLS[type(op)]]} ({text(right)}))"
+        case ast.Compare(left, [op], [right]) | ast.BinOp(left, op, right) if swapped(op):
+            yield node, f"(({text(left)}) {swapped(op)} ({text(right)}))"
         case ast.BoolOp(op, values):
             yield (
                 node,
@@ -107,7 +85,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def candidates() -> list[Mutant]:
-    """Every change of every file; annotations and docstrings have none."""
+    """Every change of every file, but for annotations and f-strings (their positions need Python 3.12)."""
     found = []
     for path in sorted((ROOT / "src" / "unskew").rglob("*.py")):
         source = path.read_text()
@@ -132,24 +110,19 @@ def candidates() -> list[Mutant]:
     return found
 
 
-def tests_of(mutant: Mutant, covered: Path, rng: random.Random) -> list[str]:
-    """The tests that execute the mutant's line, or where only imports do, those that execute another line of
-    the file."""
-    with sqlite3.connect(covered / "lines.db") as lines:
-        of_file = "SELECT DISTINCT test FROM lines WHERE path = ? AND test != ''"
-        rows = lines.execute(f"{of_file} AND line = ?", (mutant.path, mutant.line)).fetchall()
-        rows = rows or lines.execute(of_file, (mutant.path,)).fetchall()
-    names = sorted(name for (name,) in rows)
-    return names if len(names) <= MOST_TESTS else rng.sample(names, MOST_TESTS)
+def tests_of(mutant: Mutant, covered: CoverageData, rng: random.Random) -> list[str]:
+    """The tests that execute the mutant's line, or where only imports do, those that execute its file."""
+    lines = covered.contexts_by_lineno(str(ROOT / mutant.path))
+    names = set(lines.get(mutant.line, [])) - {""} or {name for tests in lines.values() for name in tests}
+    tests = sorted({name.rpartition("|")[0] for name in names} - {""})
+    return tests if len(tests) <= MOST_TESTS else rng.sample(tests, MOST_TESTS)
 
 
 def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
     """Whether one of these tests fails in a copy of the checkout with the mutant in it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
-        ignored = shutil.ignore_patterns(
-            ".git", ".venv*", "__pycache__", "runs", ".mutants", "site", ".mypy_cache"
-        )
+        ignored = shutil.ignore_patterns(".*", "__pycache__", "site")
         shutil.copytree(ROOT, copy, ignore=ignored)
         source = (ROOT / mutant.path).read_bytes()
         (copy / mutant.path).write_bytes(source[: mutant.begin] + mutant.new.encode() + source[mutant.end :])
@@ -161,33 +134,24 @@ def fails(mutant: Mutant, tests: list[str], python: str) -> bool:
             )
         except subprocess.TimeoutExpired:
             return True
-        return done.returncode in (1, 2)
+        if done.returncode > 2:  # pytest could not run these tests
+            raise RuntimeError(done.stderr.decode()[-2000:])
+        return done.returncode > 0
 
 
 def cover(folder: Path, words: list[str]) -> None:
     """Run the suite and keep which test executes which line."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = folder.resolve() / "coverage"
-    environment = {**os.environ, "COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
+    (folder / "python").write_text(sys.executable)
+    environment = {**os.environ, "COVERAGE_FILE": str(folder.resolve() / "coverage"), "OMP_NUM_THREADS": "1"}
     options = ["--cov=src/unskew", "--cov-context=test", "--cov-report=", *words]
     subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=environment, check=False)
-    import coverage
 
-    read = coverage.CoverageData(str(data))
-    read.read()
-    (folder / "python").write_text(sys.executable)
-    (folder / "lines.db").unlink(missing_ok=True)
-    with sqlite3.connect(folder / "lines.db") as lines:
-        lines.execute("CREATE TABLE lines (path TEXT, line INT, test TEXT)")
-        for path in read.measured_files():
-            short = Path(path).resolve().relative_to(ROOT).as_posix()
-            rows = (
-                (short, n, c.split("|")[0])
-                for n, tests in read.contexts_by_lineno(path).items()
-                for c in tests
-            )
-            lines.executemany("INSERT INTO lines VALUES (?, ?, ?)", rows)
-        lines.execute("CREATE INDEX places ON lines (path, line)")
+
+def coverage_in(folder: Path) -> CoverageData:
+    data = CoverageData(str(folder / "coverage"))
+    data.read()
+    return data
 
 
 def interval(killed: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -199,7 +163,8 @@ def interval(killed: int, n: int, z: float = 1.96) -> tuple[float, float]:
 def draw(options: argparse.Namespace) -> None:
     rng = random.Random(options.seed)
     mutants = rng.sample(candidates(), options.n)
-    chosen = [[(tests_of(m, c, rng), (c / "python").read_text()) for c in options.covered] for m in mutants]
+    covered = [(coverage_in(folder), (folder / "python").read_text()) for folder in options.covered]
+    chosen = [[(tests_of(m, data, rng), python) for data, python in covered] for m in mutants]
 
     def survives(number: int) -> bool:
         return not any(tests and fails(mutants[number], tests, python) for tests, python in chosen[number])
@@ -209,13 +174,8 @@ def draw(options: argparse.Namespace) -> None:
         for number, alive in enumerate(pool.map(survives, range(options.n))):
             survived += [number] if alive else []
             print(f"{number + 1:4} {'survived' if alive else 'killed'}  {mutants[number].path}", flush=True)
-    rows = [{**mutants[i]._asdict(), "tests": sum(len(t) for t, _ in chosen[i])} for i in survived]
-    for row in rows:
-        print(
-            f"{row['path']}:{row['line']}  {row['old'][:70]}  ->  {row['new'][:70]}  ({row['tests']} tests)"
-        )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    for m, tests in ((mutants[i], sum(len(t) for t, _ in chosen[i])) for i in survived):
+        print(f"{m.path}:{m.line}  {m.old[:70]}  ->  {m.new[:70]}  ({tests} tests)")
     killed = options.n - len(survived)
     low, high = interval(killed, options.n)
     print(f"{killed} of {options.n} killed: {killed / options.n:.1%} (95 % interval {low:.1%} to {high:.1%})")
@@ -231,12 +191,8 @@ def main() -> None:
     drawing.add_argument("--seed", type=int, required=True)
     drawing.add_argument("-n", type=int, default=200)
     drawing.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    drawing.add_argument("--json", type=Path, help="write the survivors there")
     options, words = parser.parse_known_args()
-    if options.command == "cover":
-        cover(options.folder, words)
-    else:
-        draw(options)
+    cover(options.folder, words) if options.command == "cover" else draw(options)
 
 
 if __name__ == "__main__":

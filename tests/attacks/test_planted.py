@@ -104,7 +104,7 @@ def test_a_planted_fault_of_the_mechanism_is_refuted(line, becomes, monkeypatch)
 def test_noise_that_is_the_same_twice_is_refuted(monkeypatch):
     line = 'generator=key(self.seed, t, part, "protect", purpose)'
     planted = mutant(randomness, line, line.replace("self.seed, t, ", "self.seed, "), monkeypatch)
-    found, claim = refuted(sound(), planted.Keyed(SEED), "next")
+    found, claim = refuted(sound(), planted.SeededSource(SEED), "next")
     assert found > claim
     assert refuted(sound(), SeededSource(SEED), "next")[0] < claim
 

@@ -46,8 +46,8 @@ FROZEN = {
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
     "export": "run out --format --license --client --model --method --best --unfinished --data --classes",
     "reproduce": (
-        "table --rows --methods --add --file --seeds --scale --tune --sampler --processes --on --folder"
-        " --keep --page --anew --dry-run --json"
+        "table --rows --methods --add --seeds --scale --tune --sampler --processes --on --folder"
+        " --keep --page --anew --dry-run --file --json"
     ),
     "list": (
         "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json"

@@ -123,7 +123,7 @@ def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
 
 
 def test_python_and_the_command_line_have_the_same_options():
-    asked = {f.name: f.default for f in fields(Request) if f.name not in ("table", "folder")}
+    asked = {f.name: f.default for f in fields(Request) if f.name not in ("table", "folder", "file")}
     taken = {n: p.default for n, p in inspect.signature(unskew.reproduce).parameters.items()}
     assert asked.items() <= taken.items()
     assert taken.keys() - asked.keys() == {"table", "folder", "say", "watch"}

@@ -240,9 +240,9 @@ def test_no_empty_piece_is_sent_to_a_line_that_may_be_closed_already():
 
 def test_every_failure_of_a_call_is_one_of_three():
     assert {kind.__name__ for kind in FleetError.__subclasses__()} == {
-        "Unreachable",
-        "TurnedAway",
-        "Unwanted",
+        "ServerUnreachable",
+        "AccessDenied",
+        "AnswerRefused",
     }
 
 

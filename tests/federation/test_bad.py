@@ -306,7 +306,7 @@ def test_a_guarantee_by_noise_that_the_server_can_draw_is_refused(tmp_path):
 
 def test_what_the_coordinator_could_not_hold_is_refused_before_any_site_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(machine.os, "sysconf", lambda name: 1)
-    for room_at_a_site in ("check_model", "check_room"):
+    for room_at_a_site in ("check_model", "check_memory"):
         monkeypatch.setattr(study_review, room_at_a_site, lambda *given: None)
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
     with pytest.raises(UsageError, match=r"E108 'ccvr' cannot run here.*from each of 5 clients"):

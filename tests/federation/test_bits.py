@@ -57,7 +57,7 @@ def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
     """With the noise of a guarantee drawn from the seed for once, which otherwise comes from the operating
     system."""
     for module in (site_exchange, local_run):
-        monkeypatch.setattr(module, "System", lambda: SeededSource(fake.small("fedavg").seed))
+        monkeypatch.setattr(module, "SystemSource", lambda: SeededSource(fake.small("fedavg").seed))
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
     loop, state, _ = fake.run(tmp_path / "run", channel, fake.small(name))
     assert digest(state.weights) == simulated(name).digest

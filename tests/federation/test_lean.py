@@ -17,7 +17,7 @@ def test_the_database_is_set_for_large_models_and_its_log_stays_small(tmp_path, 
     from unskew.federation import flower_patches
     from unskew.federation.flower_patches import announced_by_site
 
-    for name in ("flower_superlink", "return_freed"):
+    for name in ("flower_superlink", "configure_malloc"):
         monkeypatch.setattr(flower_patches, name, lambda: None)
     monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
     monkeypatch.setattr(flower_patches.object_store_factory, "SqlObjectStore", None)

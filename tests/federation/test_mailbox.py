@@ -24,6 +24,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUn
 
 from tests.federation import fake  # skips where cryptography is missing
 from unskew.errors import Paused, UnskewError
+from unskew.federation.coordinator import mailbox
 from unskew.federation.coordinator.mailbox import FlowerChannel, Mailbox
 from unskew.federation.protocol import flower_messages
 from unskew.federation.protocol.flower_messages import pack_message, unpack_message
@@ -167,7 +168,7 @@ def test_a_reply_that_only_fails_when_it_is_unpacked_is_told_too(tmp_path, monke
     def failing(content):
         raise RecursionError("x" * 5000)
 
-    monkeypatch.setattr(flower_messages, "unpack_message", failing)
+    monkeypatch.setattr(mailbox, "unpack_message", failing)
     link = SuperLink(answered(1))
     box = Mailbox(link, 1, tmp_path)
     box.push_messages = answered_at_once(tmp_path, "m1")

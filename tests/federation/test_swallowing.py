@@ -41,7 +41,7 @@ def answered(joined: SiteFolder, **answer) -> Fleet:
 @pytest.mark.parametrize("status", [200, 502])
 def test_an_answer_that_is_too_long_is_cut_off(joined, status):
     """A site's connection read it whole before it looked at it."""
-    with pytest.raises(ServerUnreachable, match=r"the answer is not the server's \(TooLong\)"):
+    with pytest.raises(ServerUnreachable, match=r"the answer is not the server's \(ResponseTooLarge\)"):
         answered(joined, status_code=status, content=long()).beat()
 
 

@@ -68,6 +68,8 @@ def test_fedcp() -> None:
 
 
 def test_fedcp_with_adam() -> None:
-    """Descent by SGD leaves the sum of the own head's rows as it was, so that only here u shows when it was
-    taken."""
-    agree(Case("cnn", lr=0.01, optimiser="adam"), FedCP, lam=0.7)
+    """SGD leaves the sum of the own head's rows as it was; only with Adam does u depend on when it is taken.
+
+    Adam divides small gradients by themselves and amplifies float32 rounding, hence the tolerance.
+    """
+    agree(Case("cnn", lr=0.01, optimiser="adam"), FedCP, atol=5e-4, lam=0.7)

@@ -40,15 +40,15 @@ def test_a_row_that_fails_costs_no_other_and_rows_are_made_once(script, monkeypa
             raise MemoryError("full")
         return {"is": name}
 
-    monkeypatch.setattr(script, "jobs", lambda _: [(n, lambda n=n: job(n)) for n in "abc"])
+    monkeypatch.setattr(script, "jobs", lambda _: [(f"run {n}", lambda n=n: job(n)) for n in "abc"])
     out = tmp_path / "gpu.json"
     assert rows(script, monkeypatch, out, "--budget", "-1") == {}
     first = rows(script, monkeypatch, out)
-    assert first["b"]["error"] == "MemoryError: full"
-    assert (first["a"]["is"], first["c"]["is"]) == ("a", "c")
+    assert first["run b"]["error"] == "MemoryError: full"
+    assert (first["run a"]["is"], first["run c"]["is"]) == ("a", "c")
     assert rows(script, monkeypatch, out) == first
     assert made == ["a", "b", "c"]
-    assert rows(script, monkeypatch, out, "--retry")["b"]["is"] == "b"
+    assert rows(script, monkeypatch, out, "--retry")["run b"]["is"] == "b"
 
 
 def test_rows_of_another_gpu_are_not_gone_on_with(script, monkeypatch, tmp_path):

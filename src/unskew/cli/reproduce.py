@@ -15,6 +15,10 @@ from unskew.experiments.request import Request
 class Arguments(Request):
     """The options of the command."""
 
+    file: Annotated[
+        tuple[str, ...],
+        "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
+    ] = ()
     json: Annotated[bool, "print the result as JSON and nothing else"] = False
 
 

@@ -21,7 +21,10 @@ app.command("run")(site_run.command)
 @app.command("approve")
 def approve(
     number: Annotated[
-        str, typer.Argument(metavar="RUN", help="the run's number; without it, list what has asked")
+        str,
+        typer.Argument(
+            metavar="RUN", help="the run's number, or a question's digest; without it, list what has asked"
+        ),
     ] = "",
     folder: Folder = SITE,
 ) -> None:
@@ -49,7 +52,7 @@ def approve(
 
 @app.command("refuse")
 def refuse(
-    number: Annotated[str, typer.Argument(metavar="RUN", help="the run's number")],
+    number: Annotated[str, typer.Argument(metavar="RUN", help="the run's number, or a question's digest")],
     folder: Folder = SITE,
 ) -> None:
     """Refuse a study, also one that is running: nothing more is computed for it."""

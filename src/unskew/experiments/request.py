@@ -29,10 +29,6 @@ class Request:
     add: Annotated[
         tuple[str, ...], "also this method, such as my_method.py or flea+scaffold (repeatable)"
     ] = ()
-    file: Annotated[
-        tuple[str, ...],
-        "a Python file that the table names, which is imported only if it is named here, too (repeatable)",
-    ] = ()
     seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
     scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0
     tune: Annotated[int, Ge(0), "first try so many settings of every method on held-out training samples"] = 0
@@ -60,7 +56,6 @@ class Request:
             ("rows", self.rows),
             ("methods", self.methods),
             ("add", self.add),
-            ("file", self.file),
         ):
             words += [word for value in values for word in (f"--{name}", value)]
         words += ["--seeds", str(self.seeds)]

@@ -71,11 +71,12 @@ class Request:
 
     def text(self) -> str:
         """The text that the operator decides on."""
-        lines = [f"run     {self.run}  ({self.state})", f"digest  {self.key[:LEAST_KEY]}"]
+        lines = [f"run     {self.run}  ({self.state})"]
         lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
         lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
         lines += [f"trains  {self.trains}"] if self.trains else []
-        return "\n".join((*lines, self.leaves, *([self.note] if self.note else [])))
+        note = [self.note] if self.note else []
+        return "\n".join((*lines, self.leaves, *note, f"digest  {self.key[:LEAST_KEY]}, of this question"))
 
 
 def digest_of(settings: Settings, draws: bool) -> str:
