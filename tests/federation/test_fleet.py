@@ -220,7 +220,7 @@ def test_a_full_disk_costs_no_message(tmp_path, monkeypatch):
         raise Paused("E203", "disk full: cannot write.")
 
     monkeypatch.setattr(disk, "replace", full)
-    monkeypatch.setattr(fleet, "_pulled", lambda run, arrival: (run, arrival.tree))
+    monkeypatch.setattr(fleet, "_receive_content", lambda run, arrival: (run, arrival.tree))
     _, tree = fleet.receive()
     assert tree.object_id
 

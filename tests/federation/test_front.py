@@ -495,10 +495,10 @@ def test_whoever_comes_too_often_waits_or_is_refused():
     assert [round(pace.wait_s("a"), 3) for _ in range(3)] == [0.1, 0.2, 0.3]
     assert pace.wait_s("b") == 0.0
     now[0] = 10.0
-    assert [pace.may("a") for _ in range(7)] == [True] * 5 + [False] * 2
+    assert [pace.allow("a") for _ in range(7)] == [True] * 5 + [False] * 2
     now[0] = 10.1
-    assert [pace.may("a") for _ in range(2)] == [True, False]
-    assert all(pace.may(str(k)) for k in range(MOST_NAMES - 1))
-    assert [pace.may(f"one too many {k}") for k in range(7)] == [True] * 5 + [False] * 2  # together
+    assert [pace.allow("a") for _ in range(2)] == [True, False]
+    assert all(pace.allow(str(k)) for k in range(MOST_NAMES - 1))
+    assert [pace.allow(f"one too many {k}") for k in range(7)] == [True] * 5 + [False] * 2  # together
     now[0] = 20.0
-    assert all(pace.may(f"later {k}") for k in range(MOST_NAMES))
+    assert all(pace.allow(f"later {k}") for k in range(MOST_NAMES))

@@ -223,7 +223,7 @@ def test_a_site_that_cannot_keep_a_large_message_says_so_at_both_ends(tmp_path, 
         assert str(full.value) in said
     told: list[tuple[int, str, str]] = []
     contact = Contact(None, ("s2",), fake.COORDINATOR, {})
-    Correspondence("r", contact, 1.0, lambda *what: told.append(what))._checked(
+    Correspondence("r", contact, 1.0, lambda *what: told.append(what))._check_reply(
         "s2", 3, SignedMessage("", b"", b""), NO_ROOM, None
     )
     assert told == [(3, "E203", "s2 failed: disk full: the site cannot keep so large a message.")]

@@ -274,7 +274,7 @@ def test_a_site_counts_what_it_was_asked_and_what_it_refused(site):
     """With the answers of a real site, through the wrapper that stands before its worker."""
     figures = SiteMetrics(site.member.folder)
     real = site.answer
-    counted = figures.counted(lambda request, _: real(request))
+    counted = figures.with_counts(lambda request, _: real(request))
     site.answer = lambda request: counted(request, 10.0)
     train = begun(site, rounds=3)
     train(1)
@@ -287,7 +287,7 @@ def test_a_site_counts_what_it_was_asked_and_what_it_refused(site):
         raise ConnectionError("killed")
 
     with pytest.raises(ConnectionError):
-        figures.counted(dead)(SignedMessage("{}", b"", b""), 1.0)
+        figures.with_counts(dead)(SignedMessage("{}", b"", b""), 1.0)
     page = exposition(figures.metrics())
     values = parsed(page)
     assert values["unskew_rounds_total"][""] == 2
@@ -313,7 +313,7 @@ def test_a_coordinator_adds_no_labels_to_a_sites_figures(tmp_path):
         {"kind": ["a"]},
         {},
     ):
-        figures.counted(lambda *_, h=header: SignedMessage(json.dumps(h), b"", b""))(
+        figures.with_counts(lambda *_, h=header: SignedMessage(json.dumps(h), b"", b""))(
             SignedMessage("", b"", b""), 1.0
         )
     values = parsed(exposition(figures.metrics()))
@@ -328,7 +328,7 @@ def test_a_damaged_record_of_what_has_left_hides_no_other_figure(site):
     figures = SiteMetrics(site.member.folder)
     assert parsed(exposition(figures.metrics()))["unskew_runs_begun"][""] == 1
     (site.member.folder / "spent.json").write_text("{")
-    figures.counted(lambda request, _: site.answer(request))(SignedMessage("{}", b"", b""), 1.0)
+    figures.with_counts(lambda request, _: site.answer(request))(SignedMessage("{}", b"", b""), 1.0)
     values = parsed(exposition(figures.metrics()))
     assert "unskew_runs_begun" not in values
     assert sum(values["unskew_refusals_total"].values()) == 1

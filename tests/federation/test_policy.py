@@ -464,7 +464,7 @@ def test_of_several_labels_those_that_have_one_count_and_those_that_lack_it(monk
         fed=SimpleNamespace(metrics=[SimpleNamespace(key="auroc"), SimpleNamespace(key="ece")])
     )
     assert (run.withheld(1), run.withheld(2)) == ([], ["auroc"])  # one lacks the first label
-    del run.__dict__["_rarest"]
+    del run.__dict__["_fewest_samples"]
     run.scoring.test = [np.arange(0)]
     assert run.withheld(9) == []
     run.trainer.fed.metrics = []

@@ -87,7 +87,7 @@ def test_of_a_setup_a_site_keeps_the_weights_alone(ask):
     settings = fake.small("fedavg")
     hello = ask("hello", settings=settings.as_dict())
     assert "hello" in hello
-    study = ask.site._forecast[1][0]  # whose weights have the form of the study's
+    study = ask.site._demands[1][0]  # whose weights have the form of the study's
     w = {n: t.clone() for n, t in study.fed.net.weights().items()}
     tree = {"w": w, "down": {"junk": torch.zeros(100_000)}}
     answer = ask("setup", tree=tree, settings=settings.as_dict(), k=0, clients=5, largest=40)

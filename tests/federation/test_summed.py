@@ -347,14 +347,14 @@ def test_a_run_without_a_site_does_not_show_what_that_site_sent_to_the_run_befor
 def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
     """A coordinator that has the others train on weights that nothing changes would read one site's update in
     the sum."""
-    honest = Correspondence._sealed
+    honest = Correspondence._seal
 
     def other(self, site, kind, t, header, tree):
         if (site, kind, t) == ("s1", "train", 2):
             tree = pack(nested_tree({path: value + 1 for path, value in load(all_bytes(tree.blob)).items()}))
         return honest(self, site, kind, t, header, tree)
 
-    monkeypatch.setattr(Correspondence, "_sealed", other)
+    monkeypatch.setattr(Correspondence, "_seal", other)
     _, loop, _, _ = run(tmp_path)
     (problem,) = problems(loop)
     assert problem.startswith(
@@ -365,7 +365,7 @@ def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
 
 def told_otherwise(monkeypatch, change):
     """A coordinator that sets up s1, and nobody else, otherwise. change: of the header and the tensors."""
-    honest = Correspondence._sealed
+    honest = Correspondence._seal
 
     def other(self, site, kind, t, header, tree):
         if (site, kind) == ("s1", "setup"):
@@ -373,7 +373,7 @@ def told_otherwise(monkeypatch, change):
             tree = pack(nested_tree(tensors))
         return honest(self, site, kind, t, header, tree)
 
-    monkeypatch.setattr(Correspondence, "_sealed", other)
+    monkeypatch.setattr(Correspondence, "_seal", other)
 
 
 @pytest.mark.parametrize(

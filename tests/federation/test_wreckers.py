@@ -219,14 +219,14 @@ def sound(failing: int, sites: int = 4) -> OutlierFilter:
 
 def test_half_of_the_sites_failing_is_enough_to_name_who_spoilt_the_model():
     start, spec = Broadcast(3, 0.1, START, {}), SimpleNamespace(encoded=False, shares={})
-    assert len(sound(1).trained(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])) == 4  # type: ignore[arg-type]
+    assert len(sound(1).without_outliers(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])) == 4  # type: ignore[arg-type]
     says = r"E319 round 3: training fails at 2 of 4 sites.*Most likely s1 spoilt it in round 2"
     with pytest.raises(UsageError, match=says):
-        sound(2).trained(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])  # type: ignore[arg-type]
+        sound(2).without_outliers(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])  # type: ignore[arg-type]
     with pytest.raises(
         UsageError, match=says
     ):  # one whose reply came, and one that said itself that it failed
-        sound(1).trained(start, replies(0.1, 0.1, 0.1), spec, [(3, "E301", "s3 could not train")])  # type: ignore[arg-type]
+        sound(1).without_outliers(start, replies(0.1, 0.1, 0.1), spec, [(3, "E301", "s3 could not train")])  # type: ignore[arg-type]
 
 
 def test_a_round_takes_a_short_batch_as_a_step_of_its_own():

@@ -1,7 +1,7 @@
-"""Addresses to listen at and to connect to, of IPv4 and of IPv6, which is written in brackets before a port.
+"""Addresses to listen on and to connect to, in IPv4 and in IPv6, which is written in brackets before a port.
 
-Connections to a server go through the proxy that HTTPS_PROXY names where there is one. `unskew site run` goes
-the same way, because the libraries that it uses read the same variables.
+Connections to a server use the proxy in HTTPS_PROXY if there is one. `unskew site run` uses it too, because
+its libraries read the same variables.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ BACKLOG = 128
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
 _PREFIX = 64
-"""Bits of an IPv6 address that name a network; whoever has one has all its addresses."""
+"""Bits of an IPv6 address that identify a network, which usually belongs to one party."""
 
 _UNASSIGNED_PORTS = range(20_000, 30_000)
 """Ports that Linux (from 32768), macOS and Windows (from 49152) give to no connection."""
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IPv4 or IPv6 address, not a name. Addresses of one interface only (fe80::1%eth0)
-    are none."""
+    """True for an IPv4 or IPv6 address, not for a name or an address of one interface (fe80::1%eth0)."""
     try:
         return bool(ipaddress.ip_address(host)) and "%" not in host
     except ValueError:
@@ -41,17 +40,17 @@ def is_address(host: str) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Whether this is an address, or can be a host's name."""
+    """True for an address or a valid host name."""
     return is_address(host) or _NAME.fullmatch(host) is not None
 
 
 def is_local(host: str) -> bool:
-    """Whether only programs of this machine reach this host."""
+    """True if only programs of this machine can reach this host."""
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def host_port(host: str, port: int) -> str:
-    """HOST:PORT as people and URLs write it: fl.example.org:8000, [::1]:8000."""
+    """HOST:PORT in the usual form: fl.example.org:8000, [::1]:8000."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -63,33 +62,34 @@ def parse_address(text: str, port: int) -> tuple[str, int]:
     """
     match = None if is_address(text) else _PLACE.fullmatch(text)
     host = (match["address"] or match["name"]) if match else text
-    given = int(match["port"] or port) if match else port
-    if not is_host(host) or (match and match["address"] and ":" not in host) or not 0 < given < 65536:
+    port_number = int(match["port"] or port) if match else port
+    if not is_host(host) or (match and match["address"] and ":" not in host) or not 0 < port_number < 65536:
         raise UsageError(
             "E503", f"--host takes HOST or HOST:PORT, with an IPv6 address in brackets; got '{text}'."
         )
-    return host, given
+    return host, port_number
 
 
 def default_bind(host: str) -> str:
-    """The host of a federation if it is an address of this machine, else all addresses of IPv4."""
+    """The host of a federation if it is an address of this machine, else all IPv4 addresses."""
     return host if host == "localhost" or is_address(host) else "0.0.0.0"
 
 
 def family(bind: str) -> socket.AddressFamily:
-    """Of an address, or of a name, for which it is IPv4."""
+    """The family of an address; IPv4 for a name."""
     return socket.AF_INET6 if ":" in bind else socket.AF_INET
 
 
 def listen(bind: str, port: int) -> socket.socket:
-    """A listening socket; at `::` it takes IPv4 connections, too. Raises OSError."""
+    """A listening socket; at `::` it also accepts IPv4 connections. Raises OSError."""
     both = bind == "::" and socket.has_dualstack_ipv6()
     return socket.create_server((bind, port), family=family(bind), backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def origin(address: str) -> str:
-    """Whom to count a connection from this address for: an IPv4 address, or the network of an IPv6
-    address."""
+    """The unit to which connections from this address are counted: an IPv4 address, or the network of an IPv6
+    address.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     ip = (
         ip.version == 6 and ip.ipv4_mapped
@@ -100,7 +100,7 @@ def origin(address: str) -> str:
 
 
 def check_free(bind: str, port: int) -> None:
-    """Raises UsageError (E507) if nobody can listen there, for example because somebody does already."""
+    """Raises UsageError (E507) if the address and port are not available for listening."""
     try:
         listen(bind, port).close()
     except OSError as error:
@@ -110,7 +110,7 @@ def check_free(bind: str, port: int) -> None:
 
 
 def _remedy(error: OSError, bind: str, port: int) -> str:
-    """What helps against an address at which nobody can listen."""
+    """The remedy for an address that is not available for listening."""
     if error.errno == errno.EADDRINUSE:
         return "Does it run already?"
     if error.errno == errno.EACCES:
@@ -125,8 +125,9 @@ def _remedy(error: OSError, bind: str, port: int) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at, of those that systems do not give to connections of their
-    own accord: any program that connects to somewhere could have it before whoever asked begins to listen."""
+    """A free port of loopback outside the ranges that systems assign to connections, so that it stays free
+    until used.
+    """
     while True:
         port = secrets.choice(_UNASSIGNED_PORTS)
         with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
@@ -134,8 +135,7 @@ def free_port() -> int:
 
 
 def proxy_for(host: str) -> SplitResult | None:
-    """The proxy by which TLS connections to a host go; None for a direct connection (no HTTPS_PROXY, or
-    NO_PROXY)."""
+    """The proxy for TLS connections to a host; None for a direct connection (no HTTPS_PROXY, or NO_PROXY)."""
     text = urllib.request.getproxies().get("https", "")
     if not text or urllib.request.proxy_bypass(host):
         return None
@@ -143,7 +143,7 @@ def proxy_for(host: str) -> SplitResult | None:
 
 
 def connect(host: str, port: int, tls: bool, timeout_s: float) -> socket.socket:
-    """An open connection. Raises OSError if the server, or its proxy, cannot be reached or refuses."""
+    """An open connection. Raises OSError if the server or its proxy cannot be reached or refuses."""
     proxy = proxy_for(host) if tls else None
     if proxy is None:
         return socket.create_connection((host, port), timeout_s)

@@ -1,13 +1,13 @@
-"""Who takes part in a federation: admitted keys, bounds on samples, sites that come and go, and the server's
+"""Admission to a federation: admitted keys, bounds on samples, sites that come and go, and the server's
 certificate.
 
-Admission: the public key that a site sends back carries the proof that it was created with the ticket in the
-coordinator's folder, unaltered. Admission uses the ticket up; a key that was revoked is admitted again only
-with a new one.
+Admission: the public key that a site sends back carries a proof that it was created with the unaltered
+ticket in the coordinator's folder. Admission uses the ticket up; a revoked key is admitted again only with
+a new one.
 
-Bounds: the most samples that each site may say it holds, as agreed with it (`unskew federation admit
---samples N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the
-site knows. The bound keeps a false number from deciding the run.
+Bounds: the most samples that each site may claim, as agreed with it (`unskew federation admit --samples
+N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the site knows;
+the bound keeps a false number from dominating the run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from unskew.system import disk
 
 
 def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, PublicKey]:
-    """The keys in the texts of SITE.pub, by site, if every one of them may be admitted. Nothing is written.
+    """The keys in the texts of SITE.pub, by site, if all of them may be admitted. Nothing is written.
 
-    A key that is admitted already may come again, for example with new bounds. Raises UsageError: E502 if a
-    site has another key, E503 for a site that does not exist, a key in use, or a key without the proof of a
-    ticket that may be used.
+    An admitted key may come again, for example with new bounds. Raises UsageError: E502 if a site has
+    another key, E503 for an unknown site, a key in use, or a key without the proof of a valid ticket.
     """
     keys = {site: PublicKey.parse(text) for site, text in texts.items()}
     admitted = home.admitted()
@@ -55,10 +54,10 @@ def admit(home: Coordinator, site: str, text: str) -> PublicKey:
 
 
 def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
-    """Write a new ticket for a site that is not admitted. An earlier one is good for nothing any more.
+    """Write a new ticket for a site that is not admitted. An earlier ticket becomes invalid.
 
-    Raises UsageError: E503 for a site that does not exist, E502 for one that is admitted, E109 for a time out
-    of range.
+    Raises UsageError: E503 for an unknown site, E502 for an admitted one, E109 for an invalid number of
+    days.
     """
     require_site(home, site)
     if not 1 <= days <= 365:
@@ -72,8 +71,9 @@ def invite(home: Coordinator, site: str, days: int = TICKET_DAYS) -> Ticket:
 
 
 def revoke(home: Coordinator, site: str) -> PublicKey:
-    """Take back the admission of a site. Raises UsageError: E503 for a site that does not exist, E502 for
-    none admitted."""
+    """Revoke a site's key. Raises UsageError: E503 for an unknown site, E502 for a site that is not
+    admitted.
+    """
     require_site(home, site)
     key = home.admitted().get(site)
     if key is None:
@@ -110,7 +110,7 @@ def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> 
 
 
 class AdmittedKeys(Mapping[str, PublicKey]):
-    """By site, in the order of clients."""
+    """The admitted keys by site, in the order of clients, read from the disk on each access."""
 
     def __init__(self, home: Coordinator):
         self.home = home
@@ -126,20 +126,22 @@ class AdmittedKeys(Mapping[str, PublicKey]):
 
 
 def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
-    """The bounds by site in `6000`, which is for each of these sites, or in `a=6000,b=800`; none in "".
+    """The bounds by site in `6000`, which holds for each of these sites, or in `a=6000,b=800`; none in "".
 
-    Raises UsageError (E109) for a number below 1, or a site that is not among them.
+    Raises UsageError (E109) for a number below 1 or an unknown site.
     """
     if "=" not in text:
         return dict.fromkeys(sites, _positive(text)) if text else {}
-    given: dict[str, int] = {}
+    bounds: dict[str, int] = {}
     for pair in text.split(","):
         site, _, number = (part.strip() for part in pair.partition("="))
-        if site not in sites or site in given:
-            what = "names twice" if site in given else "names no site whose key is here:"
-            raise UsageError("E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(given))}")
-        given[site] = _positive(number)
-    return given
+        if site not in sites or site in bounds:
+            what = "names twice" if site in bounds else "names no site whose key is here:"
+            raise UsageError(
+                "E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(bounds))}"
+            )
+        bounds[site] = _positive(number)
+    return bounds
 
 
 def _positive(text: str) -> int:
@@ -149,13 +151,12 @@ def _positive(text: str) -> int:
 
 
 def write_bound(home: Coordinator, site: str, samples: int) -> None:
-    """Keep the bound of a site."""
+    """Store the bound of a site."""
     disk.replace(home.folder / "admitted" / f"{site}.samples", f"{samples}\n")
 
 
 def read_bounds(home: Coordinator) -> dict[str, int]:
-    """The bounds by site, of sites that have one. Raises UsageError (E503) for a file that holds no
-    number."""
+    """The bounds by site, for sites that have one. Raises UsageError (E503) for a file without a number."""
     paths = {site: home.folder / "admitted" / f"{site}.samples" for site in home.sites}
     return {site: _read_number(path.read_text(), str(path)) for site, path in paths.items() if path.exists()}
 
@@ -167,10 +168,10 @@ def _read_number(text: str, path: str) -> int:
 
 
 def add_site(home: Coordinator, site: str) -> Ticket:
-    """Give the federation another site, after all others in the order of clients, and write its ticket.
+    """Add a site after all others in the order of clients, and write its ticket.
 
-    Runs that have begun go on without it. Raises UsageError: E502 if there is one of this name, E114 for a
-    bad name.
+    Runs in progress continue without it. Raises UsageError: E502 if the name exists, E114 for an invalid
+    name.
     """
     disk.check_name(site)
     if site in home.sites:
@@ -181,9 +182,9 @@ def add_site(home: Coordinator, site: str) -> Ticket:
 
 
 def remove_site(home: Coordinator, site: str) -> None:
-    """Take a site and its key out of the federation. Its ticket and the bound on its samples go with it.
+    """Remove a site with its key, its ticket and the bound on its samples.
 
-    Raises UsageError (E503) for a site that does not exist, or that is the last one.
+    Raises UsageError (E503) for an unknown site or the last one.
     """
     require_site(home, site)
     if len(home.sites) == 1:
@@ -204,13 +205,14 @@ def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:
 
 
 RENEW_DAYS = 30
-"""With fewer days left a certificate is renewed."""
+"""A certificate is renewed if it is valid for fewer days."""
 RENEWAL_LOOK_S = 3600.0
 
 
 def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Renew a federation's certificate, and note it in its journal. Raises UsageError as `certificates.renew`
-    does."""
+    """Renew a federation's certificate, and record it in the journal. Raises UsageError as
+    `certificates.renew`.
+    """
     now = certificates.renew(home.folder, hosts)
     journal.record_events(
         home, [("renewed", {"certificate": f"{now.serial_number:x}", "hosts": list(hosts)})]
@@ -220,7 +222,7 @@ def renew_certificate(home: Coordinator, hosts: Sequence[str] = ()) -> x509.Cert
 
 @dataclass
 class Renewal:
-    """Looks at the certificate of a server once an hour."""
+    """Checks a server's certificate once an hour."""
 
     home: Coordinator
     say: Say
@@ -228,8 +230,7 @@ class Renewal:
     _next: float = field(default=0.0)
 
     def tend(self) -> bool:
-        """Renew the certificate if it is due. Returns whether another certificate is there than at the last
-        look."""
+        """Renew the certificate if it is due. True if the certificate has changed since the last check."""
         if not self.home.tls or time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + RENEWAL_LOOK_S

@@ -1,13 +1,12 @@
-"""The TLS certificates of a federation, and how a site proves its key when it connects.
+"""The TLS certificates of a federation, and a site's proof of its key in a connection.
 
 A federation has its own authority, which signs the certificate of one server. Sites trust the authority, so
-that the server's certificate can be renewed without any of them joining again.
+the server's certificate can be renewed without any site joining again.
 
-A site proves its key by mutual TLS with a certificate that it signs itself. This certificate names the
-fingerprint of the site's key as its issuer. The server makes an anchor for every admitted key: a certificate
-for the key under the same name. TLS then accepts a connection only from the owner of the private half of an
-admitted key. Nothing has to be sent to a site or renewed, and removing a key takes effect with the next
-connection.
+A site proves its key by mutual TLS with a self-signed certificate that names the fingerprint of the site's
+key as its issuer. The server makes an anchor for every admitted key: a certificate for the key under that
+name. TLS then accepts a connection only from the owner of the private half of an admitted key. Nothing has
+to be sent to a site or renewed, and the removal of a key takes effect with the next connection.
 """
 
 from __future__ import annotations
@@ -33,20 +32,21 @@ from unskew.federation.protocol.identity import PrivateKey, PublicKey, write_sec
 from unskew.system import disk
 
 DAYS = 365
-"""How long the server's certificate is valid."""
+"""Days for which the server's certificate is valid."""
 AUTHORITY_DAYS = 3650
-"""How long the authority's is: a federation ends with it."""
+"""Days for which the authority's certificate, and with it the federation, is valid."""
 AUTHORITY_KEY = "authority.key"
 _PEM = serialization.Encoding.PEM
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
-"""The role of a certificate whose key may sign others."""
+"""The role of a certificate with a key that may sign others."""
 LEAF = x509.BasicConstraints(ca=False, path_length=None)
-"""The role of a certificate whose key may not."""
+"""The role of a certificate with a key that may not sign others."""
 
 
 def certify(folder: Path, name: str, host: str) -> None:
     """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at
-    `host`."""
+    `host`.
+    """
     authority = Issuer(
         x509_name(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()), AUTHORITY_DAYS
     )
@@ -62,11 +62,9 @@ def certify(folder: Path, name: str, host: str) -> None:
 
 
 def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
-    """Replace server.crt by one of the same key that is valid from now on, for the hosts of the old one and
-    for `hosts`.
+    """Replace server.crt by a new one with its key, for its hosts and for `hosts`.
 
-    Raises UsageError (E503) for a host that is none, or if the authority's key is not there, or is not the
-    authority's.
+    Raises UsageError (E503) for an invalid host, or if the authority's key is missing or wrong.
     """
     if wrong := [host for host in hosts if not is_host(host)]:
         raise UsageError("E503", f"a certificate names hosts and addresses; got '{wrong[0]}'.")
@@ -84,7 +82,7 @@ def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
 
 
 def read(path: Path) -> x509.Certificate:
-    """Raises UsageError (E503) for a file that holds no certificate."""
+    """Read a certificate. Raises UsageError (E503) for a file without one."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -92,7 +90,7 @@ def read(path: Path) -> x509.Certificate:
 
 
 def days_left(certificate: x509.Certificate) -> int:
-    """For how many more days it is valid; below 0 once it has expired."""
+    """Days for which the certificate is still valid; below 0 once it has expired."""
     return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days
 
 
@@ -111,7 +109,7 @@ def _read_authority(path: Path) -> ec.EllipticCurvePrivateKey:
 
 @dataclass(frozen=True)
 class Issuer:
-    """An authority that signs certificates, valid for so many days."""
+    """An authority that signs certificates, which are valid for `days` days."""
 
     name: x509.Name
     key: ec.EllipticCurvePrivateKey
@@ -125,8 +123,9 @@ class Issuer:
         addresses: tuple[x509.GeneralName, ...] = (),
         serial: int | None = None,
     ) -> x509.Certificate:
-        """A signed certificate of `key`. addresses: the hosts that may present it. serial: its number
-        (default: random)."""
+        """A signed certificate of `key`. addresses: hosts that may present it. serial: its number (default:
+        random).
+        """
         now = dt.datetime.now(dt.UTC)
         issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = (
@@ -159,7 +158,7 @@ def _addresses(host: str) -> tuple[x509.GeneralName, ...]:
 
 
 def _address(host: str) -> x509.GeneralName:
-    """A name, or an IPv4 or IPv6 address, as a certificate holds it."""
+    """A name, or an IPv4 or IPv6 address, in a certificate's form."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -167,8 +166,9 @@ def _address(host: str) -> x509.GeneralName:
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """What a key may be used for. From Python 3.13 on, ssl rejects an authority whose certificate does not
-    say so."""
+    """The permitted uses of a key. From Python 3.13 on, ssl rejects an authority's certificate without
+    them.
+    """
     return x509.KeyUsage(
         key_cert_sign=authority,
         crl_sign=authority,
@@ -188,10 +188,10 @@ admitted."""
 
 
 def client_context(authority: str, site: str, key: PrivateKey, place: int | None = None) -> ssl.SSLContext:
-    """What a site's connections must satisfy. authority: the certificate, as PEM, that must have signed the
-    server's.
+    """The TLS context of a site. authority: PEM certificate that must have signed the server's certificate.
 
-    place: from where the key is used (`place_of`), which the site's certificate has as its serial number.
+    place: the number of the site's folder (`place_of`), used as the serial number of the site's
+    certificate.
     """
     context = ssl.create_default_context(cadata=authority)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
@@ -202,16 +202,16 @@ def client_context(authority: str, site: str, key: PrivateKey, place: int | None
 
 
 def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKey]) -> ssl.SSLContext:
-    """What connections to the server must satisfy: TLS 1.2 or 1.3, and the proof of one of these keys.
+    """The TLS context of the server: TLS 1.2 or 1.3, and proof of an admitted key.
 
-    A session is never resumed, because a site whose key has been removed meanwhile would not have to prove it
-    again.
+    Sessions are never resumed, because a resumed session does not prove the key again, which may have been
+    removed.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, private)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted as it is, whoever signed it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an anchor is trusted with any signature
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     signer = ec.generate_private_key(ec.SECP384R1())
@@ -221,7 +221,7 @@ def server_context(certificate: Path, private: Path, admitted: Iterable[PublicKe
 
 
 def certified_fingerprint(certificate: bytes | None) -> str:
-    """The fingerprint of the key in a certificate (DER) that TLS has accepted; "" if there is none."""
+    """The fingerprint of the key in an accepted certificate (DER); "" without a certificate."""
     if not certificate:
         return ""
     key = x509.load_der_x509_certificate(certificate).public_key()
@@ -229,7 +229,7 @@ def certified_fingerprint(certificate: bytes | None) -> str:
 
 
 def place_in(certificate: bytes) -> int:
-    """From where the key of a site's certificate (DER) is used."""
+    """The number of a site's folder, from its certificate (DER)."""
     return x509.load_der_x509_certificate(certificate).serial_number
 
 
@@ -251,8 +251,9 @@ def _pem(certificate: x509.Certificate) -> str:
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Python's ssl reads keys from files only. On Linux this one is in memory, elsewhere it has mode 0600 and
-    is removed."""
+    """Load a key into a context. Python's ssl reads files only: in memory on Linux, else a temporary file of
+    mode 0600.
+    """
     if sys.platform == "linux":
         with os.fdopen(os.memfd_create("unskew"), "wb", buffering=0) as file:
             file.write(chain)

@@ -1,18 +1,19 @@
 """Flower's SuperLink with three changes: python -m unskew.federation.flower_patches flower-superlink ...
 
 Announcements: Flower believes the first sender that announces a piece of a message, and refuses all others
-that describe it differently. A site that knows which pieces will be sent next, such as those of a study's
-first model, could so keep them from all others. Here the coordinator's word counts more than a site's.
+that describe it differently. A site that can predict pieces, such as those of a study's first model, could
+thereby keep them from all others. Here the coordinator's announcement overrides a site's.
 
-Pieces of large messages lie in files beside Flower's database, which then holds their numbers only. In the
-database a piece was written twice, and to delete a model of 1 GB held its lock for longer than other calls
-wait.
+Pieces of large messages lie in files next to Flower's database, which contains only their numbers. In the
+database a piece was written twice, and the deletion of a model of 1 GB held its lock for longer than other
+calls wait.
 
-Settings of the database: Flower gives every connection 64 MB of cache and maps 256 MB of the file besides,
-and the pieces of a large model pass through a dozen connections: more than the model itself. The operating
-system keeps the file's pages anyway.
+Settings of the database: Flower gives every connection 64 MB of cache and maps another 256 MB of the file.
+The pieces of a large model pass through a dozen connections, which takes more memory than the model itself.
+The operating system caches the file anyway.
 
-Every name of Flower's SuperLink that is replaced or is private stands in this file.
+Every name of Flower's SuperLink that is replaced or private is used in this file only; the private names of
+Flower's messages in `protocol/flower_messages.py`, which must not import the SuperLink.
 """
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
@@ -53,18 +54,18 @@ except ImportError as error:  # the extra is not installed, or in a version that
     ) from error
 
 announced_by_site = ContextVar("by_a_site", default=False)
-"""Whether what is announced comes from a site."""
+"""True while an announcement from a site is processed."""
 MOST_ASKED = 10_000
-"""Pieces that one question to the database names."""
+"""Pieces in one query to the database."""
 
 
 def mark_as_site(push: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of what sites announce, which marks it as theirs."""
+    """Flower's handler of announcements from sites, which marks them as such."""
 
-    def marked(*arguments: Any, **more: Any) -> Any:
+    def marked(*arguments: Any, **keywords: Any) -> Any:
         token = announced_by_site.set(True)
         try:
-            return push(*arguments, **more)
+            return push(*arguments, **keywords)
         finally:
             announced_by_site.reset(token)
 
@@ -72,7 +73,7 @@ def mark_as_site(push: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def known_children(session: Any, numbers: list[str]) -> dict[str, set[str]]:
-    """By piece, of those that are known, the numbers of the pieces that were said to be below it."""
+    """The announced children of each known piece, by number."""
     known = defaultdict[str, set[str]](set)
     for start in range(0, len(numbers), MOST_ASKED):
         some = numbers[start : start + MOST_ASKED]
@@ -86,52 +87,53 @@ def known_children(session: Any, numbers: list[str]) -> dict[str, set[str]]:
 
 
 def correct_tree(session: Any, tree: ObjectTree) -> None:
-    """Say anew what is below the pieces of this tree where somebody has said otherwise."""
-    said = {
+    """Replace announcements of pieces that differ from this tree."""
+    announced = {
         node.object_id: {child.object_id for child in node.children} for node in iterate_object_tree(tree)
     }
-    known = known_children(session, list(said))
-    if all(said[number] == children for number, children in known.items()):
+    known = known_children(session, list(announced))
+    if all(announced[number] == children for number, children in known.items()):
         return
-    for number in said.keys() - known.keys():
+    for number in announced.keys() - known.keys():
         session.execute(
             insert(StoredObject).values(object_id=number, content=b"", is_available=0, ref_count=0)
         )
-    for number, children in said.items():
-        before = known.get(number, set())
-        wrong = ObjectChild.parent_id == number, ObjectChild.child_id.in_(before - children)
+    for number, children in announced.items():
+        earlier = known.get(number, set())
+        wrong = ObjectChild.parent_id == number, ObjectChild.child_id.in_(earlier - children)
         session.execute(delete(ObjectChild).where(*wrong))
-        _count_references(session, before - children, -1)
-        for child in children - before:
+        _count_references(session, earlier - children, -1)
+        for child in children - earlier:
             session.execute(insert(ObjectChild).values(parent_id=number, child_id=child))
-        _count_references(session, children - before, 1)
+        _count_references(session, children - earlier, 1)
 
 
 def _count_references(session: Any, numbers: set[str], by: int) -> None:
-    """Count how many pieces these are below."""
+    """Change the reference counts of these pieces by `by`."""
     where = StoredObject.object_id.in_(numbers)
     session.execute(update(StoredObject).where(where).values(ref_count=StoredObject.ref_count + by))
 
 
 PIECE_FOLDER = "pieces"
-"""Beside the database."""
+"""The folder of the files, next to the database."""
 LEAST_FILE_BYTES = 64 << 10
-"""Bytes of a piece that gets a file of its own."""
+"""Size in bytes from which a piece is stored in a file."""
 _IN_A_FILE = b"\0in a file of bytes: "
-"""Stands in the database for a piece; no piece of Flower's begins so."""
+"""Replaces a piece in the database; no piece of Flower's begins like this."""
 
 
 class PieceStore(SqlObjectStore):
-    """Flower's store of pieces. A file that is lost or cut off is a piece that is not there, and its sender
-    is told."""
+    """Flower's store of pieces, with files. A lost or truncated file counts as a missing piece, which is
+    reported to its sender.
+    """
 
     def __init__(self, database_path: str):
         super().__init__(database_path, verify=False)  # `put` does, before anything is written
         self.folder = Path(database_path).parent / PIECE_FOLDER
 
-    def initialize(self, *arguments: Any, **more: Any) -> list[str]:
-        """Open the database, and remove the files of pieces that it does not know."""
-        tables = super().initialize(*arguments, **more)
+    def initialize(self, *arguments: Any, **keywords: Any) -> list[str]:
+        """Open the database, and remove the files of unknown pieces."""
+        tables = super().initialize(*arguments, **keywords)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         for file in self.folder.iterdir():
             if file.name not in self:
@@ -139,18 +141,20 @@ class PieceStore(SqlObjectStore):
         return tables
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
-        """Announce pieces. Returns the numbers of those that are not there. Raises ValueError if a site says
-        of a known piece that others are below it."""
+        """Announce pieces. Returns the numbers of missing pieces.
+
+        Raises ValueError if a site announces other children of a known piece.
+        """
         with self._mutation_session() as session:
             if not announced_by_site.get():
                 correct_tree(session, object_tree)
             return super().preregister(run_id, object_tree)
 
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep a piece.
+        """Store a piece.
 
-        Raises ValueError if it has another number, no form of Flower's, or other pieces below it than was
-        announced, and OSError on a full disk.
+        Raises ValueError for a wrong number, an invalid form, or other children than announced, and OSError
+        on a full disk.
         """
         if get_object_id(object_content) != object_id:
             raise ValueError(f"the piece has another number than {object_id}")
@@ -161,13 +165,14 @@ class PieceStore(SqlObjectStore):
             raise ValueError(f"other pieces are below {object_id} than was announced")
         if len(object_content) < LEAST_FILE_BYTES:
             return super().put(object_id, object_content)
-        with self.session():  # nobody reads the number before the file is there
+        with self.session():  # the number must not be read before the file exists
             super().put(object_id, _IN_A_FILE + b"%d" % len(object_content))
             disk.replace_unsynced(self.folder / object_id, object_content)
 
     def get(self, object_id: str) -> bytes | None:
-        """A piece; b"" if it was announced and has not come yet, None if it is not known or its file is
-        lost."""
+        """A piece; b"" if it was announced and has not come yet, None if it is unknown or its file is
+        lost.
+        """
         content = super().get(object_id)
         if content is None or not content.startswith(_IN_A_FILE):
             return content
@@ -178,14 +183,14 @@ class PieceStore(SqlObjectStore):
         return None
 
     def delete(self, object_id: str) -> None:
-        """Forget a piece and those below it, unless another message holds them too."""
+        """Delete a piece and its children, unless another message contains them too."""
         super().delete(object_id)  # which calls this again for each below
         if (self.folder / object_id).exists() and object_id not in self:
             (self.folder / object_id).unlink(missing_ok=True)
 
 
 SQLITE_SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
-"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for
+"""SQLite's settings instead of Flower's: negative cache size in KB, mapped bytes, ms to wait for
 another call."""
 
 

@@ -1,11 +1,11 @@
-"""Signed journals in which each line names the one before it: of a run, what the coordinator asked and
-received; of a federation, tickets, admissions, revocations and refused connections.
+"""Signed journals of hash-linked lines. A run's journal records requests and replies; a federation's records
+tickets, admissions, revocations and refused connections.
 
-One JSON object a line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the line before),
-signature (the coordinator's, over the line without it). A journal holds no tensors, only the digests of
+One JSON object per line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the previous line),
+signature (the coordinator's, over the line without it). A journal contains no tensors, only digests of
 messages. The owner of the coordinator's key can write another journal; without that key nobody can alter,
-insert or remove a line undetected. Lines missing at the end are only detected against a head that was noted
-before: `unskew federation audit` prints it.
+insert or remove a line undetected. Lines missing at the end are only detected by comparison with an earlier
+head, which `unskew federation audit` prints.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ _FIRST = "0" * 64
 
 
 class Journal:
-    """Appends lines. If a crash has cut off the last line, it is removed, and the first new line says so."""
+    """Appends lines. An incomplete last line after a crash is removed, and the first new line records
+    this.
+    """
 
     def __init__(self, path: Path, key: PrivateKey):
         self.path, self.key = path, key
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        torn = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        incomplete = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         self.count, self.head = len(lines), _digest(lines[-1].rstrip(b"\n")) if lines else _FIRST
         self._file = disk.AppendFile(path, sum(map(len, lines)))
-        if torn:
-            self.note("cut off by a crash", bytes=len(torn))
+        if incomplete:
+            self.note("cut off by a crash", bytes=len(incomplete))
 
     def note(self, what: str, **facts: Any) -> None:
-        """Add one line, which is safely on the disk when this returns."""
+        """Add one line, which is safely on the disk on return."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = {"n": self.count, "time": now, "what": what, **facts, "before": self.head}
         signature = self.key.sign(_text(entry).encode()).hex()
@@ -55,8 +57,9 @@ class Journal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """lines: how many hold, from the first; head: the digest of the last of these; wrong: what is wrong with
-    the next."""
+    """The result of a check. lines: number of valid lines; head: digest of the last one; wrong: the next
+    line's defect.
+    """
 
     lines: int
     head: str
@@ -64,7 +67,7 @@ class Verdict:
 
 
 def verify(path: Path, key: PublicKey) -> Verdict:
-    """Check a journal from its beginning to the first line that does not hold."""
+    """Check a journal up to the first invalid line."""
     head, count = _FIRST, 0
     for line in path.read_bytes().splitlines(keepends=True):
         if wrong := _defect(line, count, head, key):
@@ -81,7 +84,7 @@ def changed_files(path: Path, run: Path) -> list[str]:
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file's content in hexadecimal digits; "" if there is no file."""
+    """The SHA-256 of a file as hexadecimal digits; "" if there is no file."""
     if not path.exists():
         return ""
     with open(path, "rb") as file:
@@ -111,15 +114,15 @@ def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def record_events(home: Coordinator, happenings: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Add a line for each of these: what happened, and its facts."""
-    if not happenings:
+def record_events(home: Coordinator, events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Add a line for each event, a pair of its name and its facts."""
+    if not events:
         return
-    with open(home.folder / "audit.lock", "a", opener=refuse_link) as one_at_a_time:
-        lock(one_at_a_time, wait=True)
+    with open(home.folder / "audit.lock", "a", opener=refuse_link) as lock_file:
+        lock(lock_file, wait=True)
         journal = Journal(home.folder / JOURNAL_FILE, home.key)
         try:
-            for what, facts in happenings:
+            for what, facts in events:
                 journal.note(what, **facts)
         finally:
             journal.close()

@@ -1,9 +1,8 @@
-"""A page that the user of this machine can look at in a browser. It is served on loopback only, and changes
-nothing.
+"""A page in the browser for the user of this machine. It is served on loopback only, and changes nothing.
 
-Its address holds a secret, because other users of the machine reach loopback, too. A request must name the
-page's own
-host: a web site whose name was made to point at this machine (DNS rebinding) names another.
+Its address contains a secret, because other users of the machine can reach loopback too. A request must
+name the page's own host; a web site with a name that was redirected to this machine (DNS rebinding) names
+another.
 """
 
 from __future__ import annotations
@@ -33,16 +32,15 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 REFRESH = '<meta http-equiv="refresh" content="5">'
-"""In the pages' template: the browser asks again every few seconds."""
+"""Element of the pages' template that reloads the page every few seconds."""
 STILL = "still"
-"""What stands behind the ? of a page that does not, so that it can be read, and what was unfolded stays
-so."""
+"""The query of a page without reloading, which keeps its state."""
 MOST_WAIT_S = 10.0
-"""How long a browser may take to send its request."""
+"""Seconds in which a browser must send its request."""
 
 
 def render(template: str, **values: Any) -> str:
-    """A page with these values, of which no text becomes markup."""
+    """A page from a template with escaped values."""
     environment = Environment(
         loader=PackageLoader("unskew.federation"), autoescape=True, undefined=StrictUndefined
     )
@@ -50,15 +48,15 @@ def render(template: str, **values: Any) -> str:
 
 
 def local_time(at: float) -> str:
-    """Local time in words."""
+    """Local time as text."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 class Page:
-    """Serves what `content` returns, made anew for every request."""
+    """Serves the result of `content`, computed for every request."""
 
     def __init__(self, content: Callable[[], str], port: int = 0):
-        """port: 0 takes any that is free. Raises UsageError (E109) if it is in use."""
+        """port: 0 takes a free one. Raises UsageError (E109) if it is in use."""
         self.secret = secrets.token_urlsafe(18)
         try:
             self._server = ThreadingHTTPServer((HOST, port), _handler(content, self.secret))
@@ -113,6 +111,6 @@ def _handler(content: Callable[[], str], secret: str) -> type[BaseHTTPRequestHan
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the address, which is secret, would stand in the log."""
+            """Log nothing, because the log would contain the secret address."""
 
     return Handler

@@ -1,7 +1,7 @@
-"""The scenes of attacks on a coordinator's run. With the samples of every site the rounds are computed again;
-with the samples of some sites, only the merged model is attacked.
+"""The scenes of attacks on a coordinator's run. With all sites' samples the rounds are recomputed; with some,
+only the merged model is attacked.
 
-The folder may come from anybody: nothing that it names is run, and no file that it names is read as Python.
+The folder may be untrusted: nothing that it names is run, and no file that it names is read as Python.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UsageError
-from unskew.federation.protocol import hello as protocol_hello
-from unskew.federation.protocol.hello import Hello, data_difference
+from unskew.federation.protocol.hello import Hello, data_difference, form_difference
 from unskew.federation.protocol.study_rules import (
     SITES,
     check_metrics_not_own,
@@ -53,11 +52,12 @@ from unskew.system.python_files import one_line
 
 
 class SiteStates(MemoryStore):
-    """What the sites kept after the last round but one, computed again; the coordinator's folder holds none
-    of it."""
+    """The sites' private states after the last round but one, recomputed because the coordinator's folder has
+    none.
+    """
 
     def check(self) -> None:
-        """Nothing of it is on a disk."""
+        """Nothing to check, because nothing is on a disk."""
 
 
 @dataclass
@@ -75,8 +75,9 @@ class ReplayFolder(RunFolder):
 
 @dataclass(frozen=True)
 class AttackInputs:
-    """What was given to attack with. sites: whose samples. pictures: whether pictures of these may be kept.
-    options: others."""
+    """The user's inputs. sites: those with samples. pictures: pictures of samples may be stored. options:
+    other options.
+    """
 
     sites: tuple[str, ...]
     pictures: bool
@@ -85,42 +86,46 @@ class AttackInputs:
 
 @dataclass(frozen=True)
 class UsedReplies:
-    """Whose replies a coordinator used. used: to training, by round. shared: whose shares it had, by round
-    and the ledger's name of the share, one set for each time that it was sent in this round."""
+    """The clients with used replies. used: to training, by round. shared: with shares, by round and the
+    ledger's name of the share, one set for each time that it was sent in this round.
+    """
 
     used: Mapping[int, Collection[int]]
     shared: Mapping[tuple[int, str], Sequence[Collection[int]]]
 
 
 class ReplayListener(RecordingExchange):
-    """A listener that hears those sites whose replies came to the coordinator, and no others."""
+    """A listener that receives only the replies that the coordinator received."""
 
-    def __init__(self, trainer: Trainer, came: UsedReplies):
+    def __init__(self, trainer: Trainer, used_replies: UsedReplies):
         super().__init__(trainer)
-        self.came, self._visits = came, Counter[tuple[int, str]]()
+        self.used_replies, self._visits = used_replies, Counter[tuple[int, str]]()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        return super().train(start, [k for k in cohort if k in self.came.used.get(start.t, ())], private)
+        return super().train(
+            start, [k for k in cohort if k in self.used_replies.used.get(start.t, ())], private
+        )
 
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """Sites may answer a round's training and then fail, so the ledger says who sent what the trip
-        shares."""
+        """The ledger decides who answers a trip, because a site may answer a round's training and then
+        fail.
+        """
         declared = sorted({path.partition("/")[0] for path in trip.shares(self.trainer.fed)})
         if declared:
             name = (start.t, f"{part.name}/{declared[0]}")
             trained = any(path.partition("/")[0] == declared[0] for path in part.shares(self.trainer.fed))
             before = self._visits[name] + (trained and start.t > 0)  # the training's own shares stand first
             self._visits[name] += 1
-            sets = self.came.shared.get(name, ())
-            there = sets[before] if before < len(sets) else ()
-            ids = [k for k in ids if k in there]
+            sets = self.used_replies.shared.get(name, ())
+            attack_inputs = sets[before] if before < len(sets) else ()
+            ids = [k for k in ids if k in attack_inputs]
         return super().visit(trip, part, start, ids, private)
 
 
-class _SitesBase(Scene):
-    """A scene whose samples were given beside the folder."""
+class _SitesScene(Scene):
+    """A scene with samples from outside the folder."""
 
     no_anew = "it trains the run anew, in which every site would be there in every round"
 
@@ -129,22 +134,21 @@ class _SitesBase(Scene):
         super().__init__(path, folder)
 
     def words(self) -> list[str]:
-        """Without the paths of this machine: whoever reads the report need not know them."""
+        """The command without the paths of this machine."""
         data = [word for name in self.given.sites for word in ("--data", f"{name}=PATH")]
         model = ["--model", "MODEL"] if self.run.settings.model != settings_of(self.path).model else []
         return [self.path.name, *data, *self.given.options, *model]
 
     def check_data(self, facts: Mapping[str, Any]) -> None:
-        """The coordinator has seen counts alone, which were compared when the run was opened."""
+        """Nothing to check: the coordinator knew counts only, which were compared when the run was opened."""
 
 
-class SitesScene(_SitesBase):
-    """A scene with the samples of all sites, whose every round ends as the coordinator's did."""
+class SitesScene(_SitesScene):
+    """A scene with the samples of all sites, in which every round ends as the coordinator's did."""
 
-    def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, came: UsedReplies):
-        """Raises StateError (E153) unless the run, computed again from its beginning, has the bits of both
-        its checkpoints."""
-        self.came = came
+    def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, used_replies: UsedReplies):
+        """Raises StateError (E153) unless the recomputed run has the bits of both its checkpoints."""
+        self.used_replies = used_replies
         super().__init__(path, folder, given)
         try:
             self._replay(folder)
@@ -162,7 +166,7 @@ class SitesScene(_SitesBase):
         _ = self.last_round
 
     def heard_by(self) -> RecordingExchange:
-        return ReplayListener(self.trainer, self.came)
+        return ReplayListener(self.trainer, self.used_replies)
 
     def _same(self, ours: Tree, kept: Tree, t: int) -> None:
         if digest(ours) != digest(kept):
@@ -178,15 +182,13 @@ class SitesScene(_SitesBase):
             )
 
 
-class MergedScene(_SitesBase):
-    """A scene of a run whose rounds are not computed again: the merged model, and samples of some sites or of
-    all."""
+class MergedScene(_SitesScene):
+    """A scene of a run without recomputed rounds: the merged model, and samples of some sites or of all."""
 
     def __init__(self, path: Path, folder: ReplayFolder, given: AttackInputs, why: str):
-        """why: rounds are not computed again, as the end of a sentence.
+        """why: the reason why rounds are not recomputed, as the end of a sentence.
 
-        Raises StateError (E156) for weights of another model, (E152) for a state that this method cannot
-        have.
+        Raises StateError: E156 for weights of another model, E152 for a state that this method cannot have.
         """
         super().__init__(path, folder, given)
         self.merged_only = why
@@ -197,12 +199,12 @@ class MergedScene(_SitesBase):
             raise
 
     def _check(self) -> None:
-        """Nothing but its names vouches for what such a folder holds: it is not computed again."""
+        """Check the final state, which is not recomputed."""
         check_weights(self.path, self.run, self.final.weights)
-        odd = [name for name, w in self.final.weights.items() if not bool(torch.isfinite(w).all())]
-        if odd:
+        not_finite = [name for name, w in self.final.weights.items() if not bool(torch.isfinite(w).all())]
+        if not_finite:
             raise StateError(
-                "E152", f"'{odd[0]}' of {self.path} is not finite, so there is no model to attack."
+                "E152", f"'{not_finite[0]}' of {self.path} is not finite, so there is no model to attack."
             )
         try:
             self.seen(self.trainer.samples.x[torch.zeros(1, dtype=torch.int64)].cpu())
@@ -226,14 +228,13 @@ MOST_NAMED = 10
 def open_replay(
     path: Path, given: Sequence[str], pictures: bool = False, code: UserCode = NO_CODE, merged: bool = False
 ) -> SitesScene | MergedScene:
-    """The scene of a coordinator's run, whose rounds are computed again if every site's data are given and
-    that is possible; else of its merged model alone.
+    """The scene of a coordinator's run; its rounds are recomputed if every site's data are given and that is
+    possible.
 
-    given: SITE=PATH for some or all sites. pictures: whether pictures of samples may be kept. code: the
-    model's file, where the sites' models were in files of their own. merged: the merged model alone, although
-    rounds might be computed again. Raises UsageError (E150) for an entry that is not SITE=PATH; StateError
-    (E152) for a folder that does not say who took part and for data that are not as sites.json says, (E153)
-    where the bits differ; as `load` does.
+    given: SITE=PATH for some or all sites. pictures: pictures of samples may be stored. code: the model's
+    file, if the sites' models were in files. merged: attack only the merged model. Raises UsageError (E150)
+    for an entry that is not SITE=PATH; StateError: E152 for a folder without valid participants and for
+    data unlike sites.json, E153 for other bits; and the errors of `load`.
     """
     places = _places(given)
     settings = _with_model(code, path, _settings(path))
@@ -246,15 +247,19 @@ def open_replay(
     why = (
         asked or _unrepeatable(settings, method) or _missing([h.site for h in hellos if h.site not in places])
     )
-    came = UsedReplies({}, {}) if why else _read_used_replies(path, len(hellos))
+    used_replies = UsedReplies({}, {}) if why else _read_used_replies(path, len(hellos))
     sets = {h.site: _checked_set(path, h, places[h.site], settings) for h in hellos if h.site in places}
     folder = ReplayFolder(path, run_on(_federation(hellos, sets), settings, method))
-    there = AttackInputs(tuple(sets), pictures, ("--merged",) if merged else ())
-    return MergedScene(path, folder, there, why) if why else SitesScene(path, folder, there, came)
+    attack_inputs = AttackInputs(tuple(sets), pictures, ("--merged",) if merged else ())
+    return (
+        MergedScene(path, folder, attack_inputs, why)
+        if why
+        else SitesScene(path, folder, attack_inputs, used_replies)
+    )
 
 
 def _unrepeatable(settings: Settings, method: Method) -> str:
-    """Why the rounds of a run cannot be computed again from any data; "" if they can."""
+    """Why the rounds of a run cannot be recomputed from any data; "" if they can."""
     if secure_aggregation.parse(settings.secure_aggregation):
         return SUMS_ONLY
     noisy = [part.name for part in (method.protector, method.samples_apart) if part]
@@ -262,8 +267,7 @@ def _unrepeatable(settings: Settings, method: Method) -> str:
 
 
 def _missing(sites: Sequence[str]) -> str:
-    """Why the rounds of a run cannot be computed again without the data of these sites; "" if there are
-    none."""
+    """The reason that these sites' data are missing; "" if there are none."""
     listed = ", ".join(sites[:MOST_NAMED]) + (
         f" and {len(sites) - MOST_NAMED} more" if len(sites) > MOST_NAMED else ""
     )
@@ -283,8 +287,10 @@ def _places(given: Iterable[str]) -> dict[str, str]:
 
 
 def _settings(path: Path) -> Settings:
-    """The run's settings. Raises StateError (E117, E152) for what is no coordinator's run, or would need code
-    or replies."""
+    """The run's settings.
+
+    Raises StateError (E117, E152) if it is not a coordinator's run, or if it would need code or replies.
+    """
     file = path / "config.yaml"
     if not file.exists():
         raise disk.no_run(path, file.name)
@@ -297,11 +303,10 @@ def _settings(path: Path) -> Settings:
 
 
 def _with_model(code: UserCode, path: Path, settings: Settings) -> Settings:
-    """The settings with the caller's model in place of one that is a file or folder: nothing is loaded that
-    the run names.
+    """The settings with the caller's model in place of a file or folder, because nothing is loaded that the
+    run names.
 
-    Raises UsageError (E150) for a method, which no site takes from a file; StateError (E156, E112) for a
-    model that is missing or another.
+    Raises UsageError (E150) for a method; StateError (E156, E112) for a missing or different model.
     """
     if code.method is not None:
         raise UsageError(
@@ -330,7 +335,7 @@ def _roster(path: Path) -> list[Hello]:
 
 
 def _read_used_replies(path: Path, sites: int) -> UsedReplies:
-    """Whose replies came in each round, of its last lines where it was computed more than once."""
+    """The used replies of each round; of a repeated round, those of its last lines."""
     try:
         events, ledger = (
             [json.loads(r) for r in (path / name).read_bytes().splitlines()] for name in (EVENTS, LEDGER)
@@ -352,8 +357,9 @@ def _read_used_replies(path: Path, sites: int) -> UsedReplies:
 
 
 def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Dataset:
-    """A site's samples, as the site prepared them. Raises StateError (E152) unless they are as sites.json
-    says."""
+    """A site's samples, as the site prepared them. Raises StateError (E152) unless they agree with
+    sites.json.
+    """
     data = prepare(load(place, () if hello.target else hello.classes), settings)
     now = Hello.of(hello.site, data, hello.versions)
     for what in (
@@ -368,22 +374,21 @@ def _checked_set(path: Path, hello: Hello, place: str, settings: Settings) -> Da
         "scale",
         "own_scale",
     ):
-        here, then = getattr(now, what), getattr(hello, what)
-        if here != then:
-            here, then = (list(v) if isinstance(v, tuple) else v for v in (here, then))
+        value, then = getattr(now, what), getattr(hello, what)
+        if value != then:
+            value, then = (list(v) if isinstance(v, tuple) else v for v in (value, then))
             text = (
-                f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {here}, and"
+                f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {value}, and"
                 f" sites.json says {then}"
             )
             raise StateError("E152", f"{text}; name that site's data.")
-    if text := protocol_hello.form_difference((place, f"site {hello.site}"), (now.form, hello.form)):
+    if text := form_difference((place, f"site {hello.site}"), (now.form, hello.form)):
         raise StateError("E152", f"{place} is not what site {hello.site} of {path} trained on: {text}.")
     return data
 
 
 def _federation(hellos: Sequence[Hello], sets: Mapping[str, Dataset]) -> Federation:
-    """The sites as clients in the order in which the coordinator numbered them; those without data have no
-    samples."""
+    """The sites as clients in the coordinator's order; those without data have no samples."""
     x, y, x_test, y_test = (
         np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets.values()])
         for part in ("x", "y", "x_test", "y_test")

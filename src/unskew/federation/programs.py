@@ -1,8 +1,8 @@
-"""Programs that are started and restarted: their logs, their environment, and their use of memory.
+"""Programs that are started and restarted: their logs, environment, and use of memory.
 
-A log holds lines of text, or one JSON object a line, in files of bounded size. The output of a program goes
-through a pipe to its supervisor, because a file that another process holds open cannot be rotated without
-losing lines. A journal is never written here, so nothing that vouches for a run is rotated away.
+A log contains lines of text, or one JSON object per line, in files of bounded size. The output of a program
+goes through a pipe to its supervisor, because a file that another process has open cannot be rotated
+without losing lines. Journals are never written here, so no evidence about a run is rotated away.
 
 In the environment Flower's telemetry, its update check and its installation of packages at run time are
 disabled, and it writes only below the federation's or the site's folder.
@@ -36,7 +36,7 @@ from unskew.system.failures import explain
 
 LogForm = Literal["text", "json"]
 MOST_BYTES, OLD_FILES = 10 << 20, 4
-"""A log file grows to so many bytes, and so many older ones are kept beside it: NAME.1 is the youngest of
+"""Largest size of a log file in bytes, and the number of older files: NAME.1 is the youngest of
 them."""
 MOST_LINE = 64 << 10
 """A longer line of a child is cut into several."""
@@ -45,9 +45,9 @@ CODE = re.compile(r"(E\d{3}) (.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Log:
-    """Prints sentences. facts: what stands in every JSON object, such as the program's name.
+    """Prints sentences. facts: fields of every JSON object, such as the program's name.
 
-    timed: whether a line of text begins with the time; JSON always has it, in UTC.
+    timed: a line of text begins with the time; JSON always contains it, in UTC.
     """
 
     form: LogForm
@@ -56,9 +56,9 @@ class Log:
 
     def __call__(self, text: str) -> None:
         with suppress(OSError):  # a full disk under a log must not end its program
-            print(self.written(text), flush=True)
+            print(self.line_of(text), flush=True)
 
-    def written(self, text: str) -> str:
+    def line_of(self, text: str) -> str:
         """The line, or in the text form the lines, for a sentence."""
         if self.form == "text":
             return f"{time.strftime('%H:%M:%S')} {text}" if self.timed else text
@@ -79,13 +79,13 @@ class Log:
         except Exception as error:
             if self.form == "text":
                 raise
-            shown = explain(error)
-            self(str(shown))
-            raise SystemExit(shown.exit_code) from error
+            known_error = explain(error)
+            self(str(known_error))
+            raise SystemExit(known_error.exit_code) from error
 
 
 class LogFile(RotatingFileHandler):
-    """A log file of bounded size. Whatever happens to it, whoever writes to it goes on."""
+    """A log file of bounded size. Errors of the file never reach its writer."""
 
     def __init__(self, path: Path):
         super().__init__(
@@ -96,7 +96,7 @@ class LogFile(RotatingFileHandler):
         self.handle(logging.makeLogRecord({"msg": line}))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Open the file anew for the next line: the disk may have space again."""
+        """Reopen the file for the next line, because the disk may have space again."""
         if self.stream:
             with suppress(OSError):
                 self.stream.close()
@@ -105,23 +105,24 @@ class LogFile(RotatingFileHandler):
 
 @functools.cache
 def log_file(path: Path) -> LogFile:
-    """One for each path: two would rotate it under each other's feet."""
+    """The only LogFile of a path; two would interfere with each other's rotation."""
     return LogFile(path)
 
 
 def keep_output(pipe: IO[bytes], path: Path, log: Log, seen: Callable[[str], None]) -> None:
-    """Write a child's output to a log file until the child closes it. seen: is given each line as the child
-    wrote it."""
+    """Write a child's output to a log file until the child closes it. seen: receives each line as the child
+    wrote it.
+    """
     file = log_file(path)
-    with pipe, closing(file):  # which opens again for the next line of whoever shares it
+    with pipe, closing(file):  # the shared file opens again for the next line
         for piece in iter(functools.partial(pipe.readline, MOST_LINE), b""):
             line = piece.decode(errors="replace").rstrip("\n")
-            file.add(log.written(printable(line) if log.form == "json" else line))
+            file.add(log.line_of(printable(line) if log.form == "json" else line))
             seen(line)
 
 
 def last_error(path: Path) -> tuple[str, str] | None:
-    """Code and sentence of the last error in a program's log, of either form."""
+    """Code and sentence of the last error in a program's log, in either form."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     for line in reversed(lines):
         if line.startswith("{"):
@@ -134,13 +135,13 @@ def last_error(path: Path) -> tuple[str, str] | None:
 
 
 BACK_OFF_S = 0.5
-"""How long to wait before the first restart; before each further one twice as long, at most
+"""Seconds before the first restart, doubled before each further one, at most
 MOST_BACK_OFF_S."""
 MOST_BACK_OFF_S = 5.0
 STEADY_S = 60.0
-"""A program that has run so long is restarted as if for the first time."""
+"""A program that has run for this many seconds is restarted without further delay."""
 OUTPUT_WAIT_S = 2.0
-"""How long the last output of a program that has ended is waited for."""
+"""Longest wait in seconds for the last output of an ended program."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 Say = Callable[[str], None]
@@ -148,10 +149,9 @@ Say = Callable[[str], None]
 
 @dataclass
 class Program:
-    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line
-    of it.
+    """A program that is restarted when it ends. log: the file of its output. seen: receives each line of it.
 
-    hopeless: exit codes after which its owner gives it up, so that nobody is told of a restart.
+    hopeless: exit codes after which the owner gives the program up, so that no restart is announced.
     """
 
     name: str
@@ -167,27 +167,27 @@ class Program:
     _started: float = 0.0
     _keeper: threading.Thread | None = None
     _quick: int = 0
-    """How often in a row it has ended soon after its start."""
+    """Number of quick ends in a row."""
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that has not ended."""
+        """True if there is a process that has not ended."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """Number of restarts."""
         return max(0, self.starts - 1)
 
     @property
     def code(self) -> int | None:
-        """The exit code of a process that has ended and was not started again."""
+        """The exit code of a process that has ended and was not restarted."""
         return self.process.poll() if self.process else None
 
     def tend(self, say: Say) -> int | None:
-        """Start it if it is not running. Returns its exit code if it has just ended."""
+        """Start the program if it is not running. Returns its exit code if it has just ended."""
         if self.process and (code := self.process.poll()) is not None:
-            self._hear_out()
+            self._join_output()
             now = time.monotonic()
             self._quick = 0 if now - self._started >= STEADY_S else self._quick + 1
             self.process, self.not_before = None, now + min(MOST_BACK_OFF_S, BACK_OFF_S * 2**self._quick)
@@ -210,22 +210,21 @@ class Program:
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
-        written = Log(self.form, {"program": self.name})
+        log = Log(self.form, {"program": self.name})
         self._keeper = threading.Thread(
-            target=keep_output, args=(self.process.stdout, self.log, written, self.seen), daemon=True
+            target=keep_output, args=(self.process.stdout, self.log, log, self.seen), daemon=True
         )
         self._keeper.start()
         self.starts += 1
         self._started = time.monotonic()
 
-    def _hear_out(self) -> None:
-        """Wait until the output of a process that has ended is kept."""
+    def _join_output(self) -> None:
+        """Wait until the output of a process that has ended is stored."""
         if self._keeper:
             self._keeper.join(OUTPUT_WAIT_S)
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """End the program and everything it has started: ask first, then kill what is left after
-        `grace_s`."""
+        """End the program and all its descendants: terminate, then kill after `grace_s` seconds."""
         if self.process is None:
             return
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
@@ -236,16 +235,15 @@ class Program:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.process.pid, signal.SIGKILL)
                 break
-        self._hear_out()
+        self._join_output()
         self.process = None
 
 
 @dataclass
 class RareSay:
-    """Passes on a sentence at most once in `every_s` seconds: a network may be down for a whole night.
+    """Passes on each sentence at most once in `every_s` seconds, because an outage may last for hours.
 
-    always: a sentence that begins so is passed on each time, and whatever was said before it is news again
-    after it.
+    always: a sentence with this beginning is always passed on, and resets all others.
     """
 
     say: Say
@@ -263,15 +261,14 @@ class RareSay:
 
 
 class Stoppable(Protocol):
-    """One program, or something that runs several."""
+    """One program, or an object that runs several."""
 
     def stop(self) -> None: ...
 
 
 @contextlib.contextmanager
 def stop_at_end(*programs: Stoppable) -> Iterator[None]:
-    """Stop these programs, in this order, however the block ends, and however often we are signalled
-    meanwhile."""
+    """Stop these programs in order at the end of the block, without interruption by signals."""
     try:
         yield
     finally:
@@ -310,8 +307,9 @@ BIN = Path(sys.executable).parent
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's programs: they write only below `home` and find their helpers beside this
-    Python."""
+    """The environment of Flower's programs: they write only below `home` and find their commands next to this
+    Python.
+    """
     home.mkdir(parents=True, exist_ok=True)
     return {
         **os.environ,
@@ -327,8 +325,9 @@ _MALLOC_OPTIONS = ((-3, 1 << 20), (-8, 2))
 
 
 def configure_malloc() -> None:
-    """Have glibc return large blocks when they are freed; elsewhere do nothing. Call it before other threads
-    start."""
+    """Make glibc return large blocks when they are freed; no effect elsewhere. Call it before other threads
+    start.
+    """
     if platform.libc_ver()[0] == "glibc":
         with suppress(OSError, AttributeError):
             mallopt = ctypes.CDLL(None).mallopt

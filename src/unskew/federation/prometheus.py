@@ -1,9 +1,9 @@
-"""Metrics for Prometheus: its text format (version 0.0.4), and the endpoint at which a program offers
-`/metrics` and `/healthz`.
+"""Metrics for Prometheus: its text format (version 0.0.4), and the endpoint of a program with `/metrics` and
+`/healthz`.
 
-The endpoint listens on loopback unless an address is given. There is no password, so that address should be
-one which only the monitoring reaches. Nothing can be changed here. Metrics are counts, seconds and bytes;
-none says anything of a site's data.
+The endpoint listens on loopback by default. There is no password, so any other address should be reachable
+by the monitoring only. Nothing can be changed through it. Metrics are counts, seconds and bytes; none
+describes a site's data.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Metric:
-    """name: with its unit, and ending in `_total` where it is a counter. values: by the label's value.
+    """name: with its unit, ending in `_total` for a counter. values: by value of the label.
 
-    label: "" for a metric with one value, which then stands under "".
+    label: "" for a metric with one value, which then has the key "".
     """
 
     name: str
@@ -45,12 +45,12 @@ def counter(name: str, meaning: str, values: float | Mapping[str, float], label:
 
 
 def gauge(name: str, meaning: str, values: float | Mapping[str, float], label: str = "") -> Metric:
-    """A number that goes up and down."""
+    """A number that may rise and fall."""
     return Metric(f"unskew_{name}", "gauge", meaning, _label_values(values), label)
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
-    """What a scrape is answered with."""
+    """The text of a scrape."""
     lines: list[str] = []
     for metric in metrics:
         lines += [f"# HELP {metric.name} {_escaped(metric.meaning)}", f"# TYPE {metric.name} {metric.kind}"]
@@ -64,9 +64,9 @@ def _label_values(values: float | Mapping[str, float]) -> Mapping[str, float]:
     return dict(values) if isinstance(values, Mapping) else {"": values}
 
 
-def _escaped(words: str, quoted: bool = False) -> str:
-    words = words.replace("\\", "\\\\").replace("\n", "\\n")
-    return words.replace('"', '\\"') if quoted else words
+def _escaped(text: str, quoted: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quoted else text
 
 
 def _number(number: float) -> str:
@@ -76,14 +76,13 @@ def _number(number: float) -> str:
 
 
 MOST_OPEN = 8
-"""Connections at once. A further one is closed."""
+"""Largest number of open connections. A further one is closed."""
 MOST_S = 5.0
-"""How long a connection may last."""
+"""Longest duration of a connection in seconds."""
 
 
 class Figures(Protocol):
-    """What a program says of itself. metrics: the figures of this moment. problem: what has failed; "" while
-    all is well."""
+    """The state of a program. metrics: current figures. problem: what has failed; "" if nothing has."""
 
     def metrics(self) -> Iterable[Metric]: ...
 
@@ -91,8 +90,10 @@ class Figures(Protocol):
 
 
 class Endpoint:
-    """where: PORT, HOST:PORT or [HOST]:PORT. Raises UsageError (E109) for an address at which nobody can
-    listen."""
+    """The server of a program's metrics.
+
+    where: PORT, HOST:PORT or [HOST]:PORT. Raises UsageError (E109) for an address that is not available.
+    """
 
     def __init__(self, where: str, figures: Figures):
         self.host, port = parse_endpoint(where)
@@ -110,23 +111,23 @@ class Endpoint:
 
     @property
     def warning(self) -> str:
-        """What its operator should know of who can read the figures."""
+        """A warning to the operator about an address that other machines can reach; else ""."""
         return (
             "" if is_local(self.host) else "; without a password: let only the monitoring reach this address"
         )
 
     def start(self) -> None:
-        """Answer in threads of its own, which end with the process."""
+        """Answer in daemon threads."""
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Only after `start`."""
+        """Stop; only after `start`."""
         self._server.shutdown()
         self._server.server_close()
 
 
 def parse_endpoint(where: str) -> tuple[str, int]:
-    """PORT, HOST:PORT or [HOST]:PORT, on loopback unless a host is given. Raises UsageError (E109)."""
+    """(host, port) of PORT, HOST:PORT or [HOST]:PORT; default host: loopback. Raises UsageError (E109)."""
     host, _, port = where.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not (port.isascii() and port.isdecimal() and int(port) < 65536) or (":" in host and "[" not in where):
@@ -147,17 +148,17 @@ def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thre
                 self.shutdown_request(request)
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
-            late = threading.Timer(MOST_S, _shut_down, (request,))
-            late.daemon = True
-            late.start()
+            timer = threading.Timer(MOST_S, _shut_down, (request,))
+            timer.daemon = True
+            timer.start()
             try:
                 super().process_request_thread(request, client_address)
             finally:
-                late.cancel()
+                timer.cancel()
                 self.places.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Nothing: whoever left early is no concern of this program's output."""
+            """Ignore errors of connections that end early."""
 
     return Server((host, port), handler)
 
@@ -168,8 +169,9 @@ def _shut_down(line: socket.socket) -> None:
 
 
 def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
-    """local: whether only this machine reaches the address; a request must then name it, as a page of another
-    site that was made to point here does not."""
+    """The handler of requests. local: only this machine can reach the address; a request must then name it as
+    its host, which a web site with a redirected name (DNS rebinding) does not.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "unskew", ""
@@ -180,9 +182,9 @@ def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
                 return self._answer(HTTPStatus.MISDIRECTED_REQUEST, "Use the address as it was printed.\n")
             path = urlsplit(self.path).path
             if path == "/healthz":
-                wrong = figures.problem()
+                problem = figures.problem()
                 return self._answer(
-                    HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK, f"{wrong or 'ok'}\n"
+                    HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK, f"{problem or 'ok'}\n"
                 )
             if path != "/metrics":
                 return self._answer(HTTPStatus.NOT_FOUND, "Here are /metrics and /healthz.\n")
@@ -194,8 +196,8 @@ def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
 
         do_HEAD = do_GET
 
-        def _answer(self, status: HTTPStatus, words: str) -> None:
-            body = words.encode()
+        def _answer(self, status: HTTPStatus, text: str) -> None:
+            body = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))
@@ -205,6 +207,6 @@ def _handler(figures: Figures, local: bool) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a scrape every few seconds is no event."""
+            """Log nothing, because scrapes are frequent."""
 
     return Handler

@@ -1,15 +1,14 @@
-"""Signals between the front and the processes that conduct runs, as files whose time of change carries the
-message.
+"""Signals between the front and the processes that conduct runs, carried by modification times of files.
 
-A bell is rung when something was left for others: requests for sites, or replies for the coordinator. A
-listener that misses it loses no more than the time until it would have asked anyway.
+A bell is rung when messages were left: requests for sites, or replies for the coordinator. A listener that
+misses the signal only loses time until its next regular request.
 
-For each node the time is kept at which it last asked for messages and was given none. Flower's server hands a
-message out once. If the front, the server or the site's machine dies in that moment, the message is lost, and
-its sender would wait for an answer until the deadline. Every message that was sent to a node before such a
-question never reached it.
+For each node the time is stored at which it last asked for messages and received none. Flower's server
+delivers a message once. If the front, the server or the site's machine fails at that moment, the message is
+lost, and its sender would wait for an answer until the deadline. Every message that was sent to a node
+before such a request is lost.
 
-Times of change need no space, so a full disk stops none of these signals.
+Modification times need no space, so a full disk stops none of these signals.
 """
 
 from __future__ import annotations
@@ -20,33 +19,34 @@ from contextlib import suppress
 from pathlib import Path
 
 REQUESTS, REPLIES = "requests.bell", "replies.bell"
-"""Files of a federation's folder `flower`: for sites, that the coordinator has asked; for it, that a site has
+"""Files of a federation's folder `flower`: signal of requests to sites, and of replies to the
 answered."""
 
 
 class Bell:
-    """path: the file's. A listener hears what was rung since it listened last, and of its first time
-    nothing."""
+    """A signal. path: its file. A listener detects rings since its last check; the first check detects
+    none.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        self._heard = self._rung()
+        self._last_ring = self._ring_time()
 
     def ring(self) -> None:
-        """Whatever happens, this raises nothing."""
+        """Ring the bell. Never raises."""
         now = time.time_ns()
         with suppress(OSError):
             self.path.touch(mode=0o600)
             os.utime(
                 self.path, ns=(now, now)
-            )  # the time of `touch` is coarse, and two rings might have the same
+            )  # the time of `touch` is coarse, so that two rings might have equal times
 
     def rang(self) -> bool:
-        """Whether it was rung since this was asked last."""
-        before, self._heard = self._heard, self._rung()
-        return self._heard != before
+        """True if the bell was rung since the last call."""
+        before, self._last_ring = self._last_ring, self._ring_time()
+        return self._last_ring != before
 
-    def _rung(self) -> int:
+    def _ring_time(self) -> int:
         try:
             return os.stat(self.path).st_mtime_ns
         except OSError:
@@ -58,20 +58,22 @@ IDLE_FOLDER = "idle"
 
 
 class IdleNodes:
-    """folder: holds an empty file a node, whose time of change is the time of the question, so that a full
-    disk silences nobody. All times are those of `now`."""
+    """Times of nodes' last requests without a message.
+
+    folder: contains an empty file per node with that time as modification time. All times are those of
+    `now`.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     @staticmethod
     def now() -> float:
-        """Seconds on a clock that all programs of this machine share, and that nobody sets."""
+        """Seconds on a monotonic clock that all programs of this machine share."""
         return time.monotonic()
 
     def note(self, node: int, asked: float) -> None:
-        """A question of this node, which was passed on at that time, brought nothing. Whatever happens, this
-        raises nothing."""
+        """Record a node's request, passed on at time `asked`, that brought no message. Never raises."""
         path, new = self.folder / str(node), self.folder / f".{node}"
         with suppress(OSError):
             try:
@@ -84,14 +86,14 @@ class IdleNodes:
                 new.replace(path)
 
     def last(self, node: int) -> float:
-        """When this node's last question that brought nothing was passed on; -1 if there was none."""
+        """The time of this node's last request that brought no message; -1 if there was none."""
         try:
             return os.stat(self.folder / str(node)).st_mtime
         except OSError:
             return -1.0
 
     def forget(self) -> None:
-        """Begin anew: the clock has, too, if this machine was started again."""
+        """Remove all times, because the clock restarts with the machine."""
         for path in self.folder.glob("*"):
             with suppress(OSError):
                 path.unlink()

@@ -1,13 +1,12 @@
-"""A site's own data, from the place that its operator names, with its labels under the class names of the
+"""A site's own data, from the location that its operator names, with labels under the class names of the
 study.
 
-The data come from whatever `unskew.data.read` reads, or from a Python function. The site's operator names it
-on the site's own command line; a coordinator cannot.
+The data come from any source of `unskew.data.read`, or from a Python function. Only the site's operator
+names it, on the site's own command line.
 
-Labels that are names keep them. Labels that are numbers become places among the classes only if it is certain
-from where
-they count: a site need not hold samples of each class, so labels 1 and 2 may be the last two of three classes
-or the first two.
+Labels that are names keep them. Labels that are numbers become indices of classes only if their first
+number is certain: a site need not have samples of each class, so labels 1 and 2 may be the last two of
+three classes or the first two.
 """
 
 from __future__ import annotations
@@ -28,41 +27,43 @@ from unskew.system import python_files
 
 
 def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dataset:
-    """The set with these classes. text: what the set is called. Raises DataError (E404) where labels and
-    classes do not fit, or may fit in two ways."""
+    """The set with these classes. text: name of the set.
+
+    Raises DataError (E404) if labels and classes do not fit, or fit in two ways.
+    """
     if classes == dataset.classes:
         return dataset
-    held = _used_classes(dataset)
-    if all(dataset.classes[i] in classes for i in held):
-        return _relabel(dataset, {i: classes.index(dataset.classes[i]) for i in held}, classes)
-    unknown = next(dataset.classes[i] for i in held if dataset.classes[i] not in classes)
+    used = _used_classes(dataset)
+    if all(dataset.classes[i] in classes for i in used):
+        return _relabel(dataset, {i: classes.index(dataset.classes[i]) for i in used}, classes)
+    unknown = next(dataset.classes[i] for i in used if dataset.classes[i] not in classes)
     if dataset.y.ndim > 1:  # of masks and tokens, numbers count from 0
         if len(classes) < len(dataset.classes):
             raise DataError(
                 "E404", f"{text} holds {len(dataset.classes)} classes; --classes names {len(classes)}."
             )
         return replace(dataset, classes=classes)
-    if not all(_is_number(dataset.classes[i]) for i in held):
+    if not all(_is_number(dataset.classes[i]) for i in used):
         raise DataError("E404", f"{text} holds the class '{unknown}', which --classes does not name.")
-    return _relabel(dataset, _number_places(dataset, held, classes, text), classes)
+    return _relabel(dataset, _number_places(dataset, used, classes, text), classes)
 
 
 def _used_classes(dataset: Dataset) -> list[int]:
-    """The classes that count: those that somebody has named; of numbers that nobody has, those that occur."""
+    """The named classes; of unnamed numbers, those that occur."""
     if dataset.y.ndim > 1 or not (dataset.intake and dataset.intake.unnamed):
         return list(range(len(dataset.classes)))
     return np.unique(np.concatenate([dataset.y, dataset.y_test])).tolist()
 
 
 def _number_places(
-    dataset: Dataset, held: Sequence[int], classes: tuple[str, ...], text: str
+    dataset: Dataset, used: Sequence[int], classes: tuple[str, ...], text: str
 ) -> dict[int, int]:
-    """The place of each class that is a number. Raises DataError (E404)."""
-    numbers, C = {i: int(dataset.classes[i]) for i in held}, len(classes)
+    """The index of each class that is a number. Raises DataError (E404)."""
+    numbers, C = {i: int(dataset.classes[i]) for i in used}, len(classes)
     low, high = min(numbers.values()), max(numbers.values())
-    named = not (dataset.intake and dataset.intake.unnamed)
-    if named and len(numbers) == C:  # all of them, in their order
-        return {i: place for place, i in enumerate(sorted(held, key=numbers.__getitem__))}
+    has_names = not (dataset.intake and dataset.intake.unnamed)
+    if has_names and len(numbers) == C:  # all of them, in their order
+        return {i: place for place, i in enumerate(sorted(used, key=numbers.__getitem__))}
     if low > 0 and high < C:
         ways = f"'{classes[low]}' if labels count from 0, '{classes[low - 1]}' if from 1"
         remedy = "write the names in place of the numbers (in an .npz, give them as the array 'classes')"
@@ -81,7 +82,7 @@ def _number_places(
 
 
 def _relabel(dataset: Dataset, place: dict[int, int], classes: tuple[str, ...]) -> Dataset:
-    """The set whose class i is at its place among these classes."""
+    """The set with labels mapped to these classes. place: new index by old index."""
     places = np.array([place.get(i, -1) for i in range(len(dataset.classes))])
     y, y_test = (
         np.where(labels < 0, labels, places[labels]).astype(labels.dtype)
@@ -95,10 +96,10 @@ def _is_number(name: str) -> bool:
 
 
 def load(text: str, classes: Sequence[str] = ()) -> Dataset:
-    """`folder/`, `file.npz`, `file.csv`, `shards/*.parquet` or `file.py:function`, which returns whatever
-    `unskew.data.take` understands.
+    """Load `folder/`, `file.npz`, `file.csv`, `shards/*.parquet` or `file.py:function`, which returns any
+    input of `unskew.data.take`.
 
-    classes: all class names, in the order on which the sites have agreed; a site need not hold samples of
+    classes: all class names, in the order on which the sites have agreed; a site need not have samples of
     each. Raises DataError for data that cannot be trained on, UsageError (E111) for a loader that does not
     exist.
     """
@@ -113,10 +114,10 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
             f" {excerpt(text)}.",
         )
     if dataset.several and classes and tuple(classes) != dataset.classes:
-        named, held = ",".join(classes), ",".join(dataset.classes)
+        has_names, used = ",".join(classes), ",".join(dataset.classes)
         raise DataError(
             "E404",
-            f"{text} has the labels {held}, in this order, and --classes names {named}; name the same.",
+            f"{text} has the labels {used}, in this order, and --classes names {has_names}; name the same.",
         )
     if dataset.target or dataset.several:
         return dataset if dataset.several else _check_target(dataset, text, classes)
@@ -130,19 +131,21 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
 
 
 def load_or_take(given: Any, classes: Sequence[str] = ()) -> Dataset:
-    """A site's own set, given in Python or as `load` takes it. Raises as that does, and DataError (E403) for
-    what is no one set."""
+    """A site's own set, as an object or as text for `load`. Raises as `load`, and DataError (E403) if it is
+    not one set.
+    """
     if isinstance(given, Path | str):
         return load(str(given), classes)
-    taken = take(given)
-    if not isinstance(taken, Dataset):
+    dataset = take(given)
+    if not isinstance(dataset, Dataset):
         raise DataError("E403", "a Federation was given; a site is one client, so give its own set.")
-    return rename_classes(taken, tuple(classes), "the data") if classes else taken
+    return rename_classes(dataset, tuple(classes), "the data") if classes else dataset
 
 
 def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Dataset:
-    """A set with a target, for which all sites have agreed on one center and scale. Raises DataError (E404)
-    otherwise."""
+    """The set, if it has the center and scale of the target that all sites have agreed on. Raises DataError
+    (E404) otherwise.
+    """
     assert dataset.target
     if classes:
         raise DataError(
@@ -167,13 +170,13 @@ def _from_python(text: str) -> Dataset:
         samples = function()
     except UnskewError:
         raise
-    except Exception as error:  # whatever a loader raises, its operator reads one sentence
+    except Exception as error:  # the operator reads one sentence for any error of a loader
         raise DataError(
             "E401", f"{text} failed{python_files.line_note(file, error)}: {type(error).__name__}: {error}"
         ) from error
     if isinstance(samples, str | list):
         raise DataError("E403", f"{text} should return a Dataset, (x, y) or (x, y, x_test, y_test).")
-    taken = take(samples)
-    if not isinstance(taken, Dataset):
+    dataset = take(samples)
+    if not isinstance(dataset, Dataset):
         raise DataError("E403", f"{text} returned a Federation; a site is one client, so return its own set.")
-    return replace(taken, name=Path(file).stem)
+    return replace(dataset, name=Path(file).stem)

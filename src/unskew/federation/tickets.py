@@ -1,12 +1,12 @@
 """Tickets, and the folder of the coordinator that writes them.
 
-A ticket goes from a coordinator to a site. It says where the server is and whom to trust, and holds a secret
-for one admission. The secret is valid until a date, and for one key. An attacker who reads a ticket on its
-way can apply in the site's name, and one who replaces all of it can put other keys into it. Neither can keep
-the fingerprints that both ends compare.
+A coordinator sends a ticket to each site. It contains the server's address, the keys to trust, and a secret
+for one admission, which is valid until a date and for one key. An attacker who reads a ticket in transit
+can apply in the site's name, and one who replaces it can insert other keys. Neither can preserve the
+fingerprints that both ends compare.
 
-A site's private key is created at the site and stays there. Only its public key goes back, with the proof
-that it was created with this ticket.
+A site's private key is created at the site and stays there. Only its public key is sent back, with the
+proof that it was created with this ticket.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from unskew.federation.protocol.identity import PrivateKey, PublicKey, fingerpri
 from unskew.system import disk
 
 PROOF = "unskew-ticket="
-"""Stands before a ticket's proof, in the place of the comment of a public key."""
+"""Prefix of a ticket's proof, which is written as the comment of a public key."""
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a site needs to know about its coordinator.
+    """A site's information about its coordinator.
 
-    coordinator: the public key that signs requests. authority: its certificate as PEM; "" where TLS is
-    disabled.
-    secret: proves to the coordinator which ticket a key was created with; "" once the site has joined.
-    expires: the last moment of its use (UTC). signature: the coordinator's, in hexadecimal digits, of all the
-    rest.
+    coordinator: the public key that signs requests. authority: the authority's certificate as PEM; ""
+    without TLS. secret: identifies the ticket that a key was created with; "" once the site has joined.
+    expires: the last moment of its use (UTC). signature: the coordinator's signature of all other fields,
+    in hexadecimal digits.
     """
 
     federation: str
@@ -55,14 +54,15 @@ class Ticket:
 
     @property
     def place(self) -> str:
-        """Where the server is, as HOST:PORT."""
+        """The server's HOST:PORT."""
         return host_port(self.host, self.port)
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the coordinator's key and, with TLS, of the authority's certificate.
+        """The fingerprints of the coordinator's key and, with TLS, of the authority's certificate.
 
-        Whoever alters a ticket on its way can put keys of their own into it, but not keep these.
+        An attacker who alters a ticket in transit can insert other keys, but cannot preserve these
+        fingerprints.
         """
         known = {"coordinator": PublicKey.parse(self.coordinator).fingerprint}
         if self.authority:
@@ -75,8 +75,7 @@ class Ticket:
         return replace(self, signature=key.sign(self._content()).hex())
 
     def check(self) -> None:
-        """Raises UsageError (E503) if the ticket was altered after it was signed, or may not be used any
-        more."""
+        """Raises UsageError (E503) if the ticket was altered after it was signed, or has expired."""
         again = f"ask the coordinator for a new one: unskew federation ticket {self.federation} {self.site}"
         if not (self.secret and self.expires and self.signature):
             raise UsageError("E503", f"this ticket has no secret, expiry or signature; {again}")
@@ -86,11 +85,11 @@ class Ticket:
             raise UsageError("E503", f"this ticket expired on {self.expires[:10]}; {again}")
 
     def is_over(self) -> bool:
-        """Whether its time is over."""
+        """True if the ticket has expired."""
         return dt.datetime.now(dt.UTC) >= dt.datetime.fromisoformat(self.expires)
 
     def proof(self, key: PublicKey) -> str:
-        """What shows, to whoever holds the same ticket, that a key was created with it (HMAC-SHA256)."""
+        """The proof (HMAC-SHA256) to a holder of this ticket that a key was created with it."""
         return hmac.new(self.secret.encode(), self._content() + key.text.encode(), hashlib.sha256).hexdigest()
 
     def _content(self) -> bytes:
@@ -102,8 +101,9 @@ class Ticket:
 
     @staticmethod
     def read(path: Path) -> Ticket:
-        """Raises UsageError: E111 if there is no such file, E503 if it is not a ticket, E114 for the site's
-        name."""
+        """Read a ticket. Raises UsageError: E111 without a file, E503 if it is not a ticket, E114 for the
+        site's name.
+        """
         try:
             ticket = Ticket(**json.loads(path.read_text()))
             PublicKey.parse(ticket.coordinator)
@@ -126,15 +126,14 @@ class Ticket:
 
 DEFAULT_PORT = 8000
 TICKET_DAYS = 14
-"""How long a ticket may be used."""
+"""Days for which a ticket is valid."""
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator's folder: federation.json, its keys and certificates, the tickets, the admitted public
-    keys.
+    """The coordinator's folder: federation.json, keys and certificates, tickets, and admitted public keys.
 
-    sites: the names of all sites, in the order of client ids. tls: whether connections are encrypted.
+    sites: the names of all sites, in the order of client ids. tls: connections are encrypted.
     """
 
     folder: Path
@@ -146,10 +145,10 @@ class Coordinator:
 
     @staticmethod
     def make(folder: Path, name: str, address: str, sites: list[str], tls: bool = True) -> Coordinator:
-        """Create a federation. address: HOST or HOST:PORT, where sites reach the server.
+        """Create a federation. address: HOST or HOST:PORT at which sites reach the server.
 
-        Raises UsageError: E502 if the folder holds one already, E503 or E114 for an address or a name that is
-        not valid.
+        Raises UsageError: E502 if the folder already contains one, E503 or E114 for an invalid address or
+        name.
         """
         host, port = parse_address(address, DEFAULT_PORT)
         if len(set(sites)) < len(sites) or not sites:
@@ -177,8 +176,9 @@ class Coordinator:
 
     @staticmethod
     def open(folder: Path) -> Coordinator:
-        """Raises UsageError: E502 if there is no federation in this folder, E503 if its federation.json is
-        damaged."""
+        """The federation in a folder. Raises UsageError: E502 if there is none, E503 if its federation.json
+        is damaged.
+        """
         try:
             facts = json.loads((folder / "federation.json").read_text())
             return Coordinator(
@@ -194,7 +194,7 @@ class Coordinator:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
 
     def now(self) -> Coordinator:
-        """The folder as it is now: sites may have been added or removed."""
+        """A fresh reading of the folder, because sites may have been added or removed."""
         return Coordinator.open(self.folder)
 
     @property
@@ -204,11 +204,11 @@ class Coordinator:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Those of every ticket, which both ends compare."""
+        """The fingerprints in every ticket, which both ends compare."""
         return self.ticket(self.sites[0]).fingerprints
 
     def ticket(self, site: str, days: int = TICKET_DAYS) -> Ticket:
-        """A new ticket with a new secret, signed. It counts once it is written to `ticket_file`."""
+        """A new signed ticket with a new secret. It becomes valid when it is written to `ticket_file`."""
         authority, key = (self.folder / "ca.crt").read_text() if self.tls else "", self.key
         expires = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
         secret = secrets.token_urlsafe(24)
@@ -217,17 +217,16 @@ class Coordinator:
         ).signed(key)
 
     def ticket_file(self, site: str) -> Path:
-        """Where the ticket of a site lies until it is used."""
+        """The file of a site's ticket until it is used."""
         return self.folder / "tickets" / f"{site}.ticket"
 
     def admit(self, site: str, public: PublicKey) -> None:
-        """Let a site's key in. Raises UsageError as `check_key` does."""
+        """Admit a site's key. Raises UsageError as `check_key`."""
         self.check_key(site, public)
         disk.replace(self.key_file(site), public.text + "\n")
 
     def check_key(self, site: str, public: PublicKey) -> None:
-        """Raises UsageError: E503 for a site that does not exist or a key in use, E502 if the site has
-        another key."""
+        """Raises UsageError: E503 for an unknown site or a key in use, E502 if the site has another key."""
         if site not in self.sites:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.key_file(site)
@@ -243,7 +242,7 @@ class Coordinator:
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
 
     def key_file(self, site: str) -> Path:
-        """Where the public key of an admitted site is kept."""
+        """The file of an admitted site's public key."""
         return self.folder / "admitted" / f"{site}.pub"
 
     def admitted(self) -> dict[str, PublicKey]:

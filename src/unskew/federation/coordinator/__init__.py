@@ -1,2 +1,1 @@
-"""The coordinator: it conducts runs whose clients are sites, and keeps Flower's SuperLink and the front
-running."""
+"""The coordinator: it conducts runs with sites as clients, and runs Flower's SuperLink and the front."""

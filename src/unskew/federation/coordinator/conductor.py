@@ -1,8 +1,8 @@
-"""The process that conducts one run, which `unskew serve` starts: python -m
-unskew.federation.coordinator.conductor FEDERATION ORDER
+"""The process that conducts one run: python -m unskew.federation.coordinator.conductor FEDERATION ORDER
 
-It runs the installed server's code and what the order on this machine's disk says. The environment holds the
-numbers of the run and of its task at the SuperLink, and the token with which this process speaks for them.
+`unskew serve` starts it. It runs the installed server's code and the order on this machine's disk. The
+environment contains the numbers of the run and of its task at the SuperLink, and the token with which this
+process acts for them.
 """
 
 # pyright: reportMissingImports=false
@@ -37,7 +37,7 @@ except ImportError as error:  # the extra is not installed, or in a version that
 
 
 def main() -> None:
-    """Conduct the run to its end. It always leaves an `ending.json`, unless this process is killed."""
+    """Conduct the run to its end. It leaves an `ending.json`, unless this process is killed."""
     configure_malloc()
     home, order = Coordinator.open(Path(sys.argv[1])), sys.argv[2]
     run, task, token = os.environ.pop(TASK).split()
@@ -54,8 +54,9 @@ def main() -> None:
 
 
 def _interrupt(*_: Any) -> NoReturn:
-    """Flower's client interrupts its own process whenever the server refuses the run's token; once is
-    enough."""
+    """End on the first interrupt; Flower's client interrupts its own process whenever the run's token is
+    refused.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -1,7 +1,7 @@
-"""The coordinator's signed correspondence with the sites of one run: requests go out signed, replies come
-back checked, and sites that are away are waited for.
+"""The coordinator's signed correspondence with the sites of one run: it signs requests, checks replies, and
+waits for absent sites.
 
-`Correspondence` asks sites by name, `Attendance` by client id: it greets and sets up sites that are new.
+`Correspondence` asks sites by name, `Attendance` by client id; the latter greets and sets up new sites.
 """
 
 from __future__ import annotations
@@ -39,51 +39,51 @@ from unskew.round.trainer import Trainer
 
 GREETING = Limits(0, 0)
 GREETING_S = 120.0
-"""How long a node may take at most to say which site it is."""
+"""Longest wait in seconds for a node to identify its site."""
 POLL_S = 0.5
 MOST_PAUSE_S = 30.0
-"""A node that does not say which site it is is asked again after 1, 2, 4 ... seconds, at most so many."""
+"""An unidentified node is asked again after 1, 2, 4, ... seconds, up to this pause."""
 AGAIN_S = 5.0
-"""How often a site whose operator has not decided yet is asked again."""
+"""Seconds until a site with an undecided operator is asked again."""
 UNDECIDED = "E522"
 MOST_TEXT = 500
-"""Characters of what a site says of an error."""
+"""Characters of a site's error text."""
 RequestContent = tuple[dict[str, Any], Tree]
-"""What a request's header says beside run, serial, site, kind and t; and its tensors."""
+"""Fields of a request's header in addition to run, serial, site, kind and t; and its tensors."""
 NodeAnswers = dict[int, SignedMessage | str]
 Tell = Callable[[int, str, str], None]
 """(round, code, sentence)"""
 
 
 class Channel(Protocol):
-    """What carries messages to nodes, which have numbers, and brings their replies."""
+    """Carries messages to numbered nodes and brings their replies."""
 
     def nodes(self) -> list[int]:
-        """Those that are connected now."""
+        """The nodes that are connected now."""
         ...
 
     def ask(
         self, requests: Mapping[int, SignedMessage], kind: str, t: int, deadline_s: float, most: int
     ) -> NodeAnswers:
-        """One reply a node, once all have answered or the deadline is reached. most: bytes of tensors that a
-        reply may have.
+        """One reply per node, after all have answered or the deadline is reached. most: most bytes of a
+        reply's tensors.
 
-        A node that failed is represented by a text that says why; one that was silent is missing.
+        The reply of a node that failed is a text with the reason; a silent node has none.
         """
         ...
 
 
 class SiteRefusal(WireError):
-    """An answer in which a site, by its own signature, refuses a request."""
+    """A site's signed refusal of a request."""
 
 
 @dataclass(frozen=True)
 class Contact:
-    """How a coordinator reaches its sites.
+    """A coordinator's access to its sites.
 
-    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted
-    sites, which may become fewer while a run goes on.
-    bounds: the most samples, for training and testing together, that a site may say it holds.
+    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the
+    admitted sites, which may become fewer during a run. bounds: the most training and test samples that a
+    site may claim.
     """
 
     channel: Channel
@@ -95,12 +95,12 @@ class Contact:
 
 @dataclass
 class Correspondence:
-    """Asks sites by name. Every request, reply and refusal is noted in the journal, and every refusal is
-    told.
+    """Asks sites by name. Every request, reply and refusal is written to the journal, and every refusal is
+    reported.
 
-    run: the run's number; deadline_s: how long an exchange waits. nodes: which node each site that has
-    answered is at.
-    name: what this coordinator calls the run, for the operators of sites; versions: of what it runs.
+    run: the run's number; deadline_s: the longest wait of an exchange; nodes: the node of each site that
+    has answered. name: the coordinator's name of the run, for the sites' operators; versions: the
+    coordinator's versions.
     """
 
     run: str
@@ -112,18 +112,18 @@ class Correspondence:
     versions: Mapping[str, str] = field(default_factory=versions)
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
-    """Sites that are not asked, because they may not take part or are not to."""
+    """Sites that are excluded from the run."""
     differing: dict[str, str] = field(default_factory=dict)
-    """By site, why it is not asked until that is mended, as a sentence without its full stop."""
+    """Temporarily excluded sites with the reason, as a sentence without a full stop."""
     refusals: dict[str, SiteRefusal] = field(default_factory=dict[str, SiteRefusal])
     """Sites that do not want to take part, or whose operators have not decided yet, and what they said
     last."""
     _absent: set[tuple[int, str]] = field(default_factory=set)
-    """(round, site): who was named because it could not be asked."""
+    """(round, site) of reported absences."""
     _strangers: set[int] = field(default_factory=set)
-    """Nodes that are not asked again."""
-    _again: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """By node that has not said which site it is: when it is asked again, and the pause after that."""
+    """Nodes that are never asked again."""
+    _next_greeting: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """(time of the next request, pause after it) by unidentified node."""
     _serial: int = 0
 
     def __post_init__(self) -> None:
@@ -134,8 +134,7 @@ class Correspondence:
 
     @contextmanager
     def holding(self, code: str) -> Iterator[list[tuple[int, str, str]]]:
-        """Inside the block, collect what would be told with this code: whose fault it is must be found out
-        first."""
+        """Collect the reports with this code inside the block, until it is known which site caused them."""
         tell, held = self.tell, list[tuple[int, str, str]]()
         self.tell = lambda t, c, text: held.append((t, c, text)) if c == code else tell(t, c, text)
         try:
@@ -144,15 +143,16 @@ class Correspondence:
             self.tell = tell
 
     def connected(self) -> set[str]:
-        """The sites whose nodes are there now."""
-        there = set(self.contact.channel.nodes())
-        return {site for site, node in self.nodes.items() if node in there}
+        """The sites with a connected node."""
+        connected_nodes = set(self.contact.channel.nodes())
+        return {site for site, node in self.nodes.items() if node in connected_nodes}
 
     def ask(
         self, kind: str, t: int, requests: Mapping[str, RequestContent], limits: Limits
     ) -> dict[str, Packet]:
-        """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own
-        code)."""
+        """The checked replies by site. A site without a reply is reported (E304, E307, E310, E311, E312 or
+        its own code).
+        """
         connected, sealed, packed = (
             self.connected(),
             {},
@@ -163,7 +163,7 @@ class Correspondence:
                 self.absent(site, t)
                 continue
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
-            sealed[site] = self._sealed(site, kind, t, header, packed[id(tree)])
+            sealed[site] = self._seal(site, kind, t, header, packed[id(tree)])
             self._note(
                 "asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size
             )
@@ -171,26 +171,27 @@ class Correspondence:
         replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
         for site, request in sealed.items():
             reply = replies.get(self.nodes[site])
-            if packet := self._checked(site, t, request, reply, limits):
+            if packet := self._check_reply(site, t, request, reply, limits):
                 packets[site] = packet
                 assert isinstance(reply, SignedMessage)
                 self._note("answered", site=site, kind=kind, t=t, reply=reply.digest, bytes=reply.size)
         return packets
 
     def leave_out(self, site: str, code: str, text: str) -> None:
-        """Do not ask a site from now on, whatever it says. text: why, as a sentence."""
+        """Exclude a site from now on. text: the reason, as a sentence."""
         self.left_out.add(site)
         self.refusals.pop(site, None)
         self._refuse(site, 0, code, text)
 
     def set_aside(self, site: str, text: str) -> None:
-        """Do not ask a site until it says something else of itself. text: why, without its full stop."""
+        """Exclude a site until it describes itself differently. text: the reason, without a full stop."""
         self.differing[site] = text
         self.nodes.pop(site)
 
     def absent(self, site: str, t: int) -> None:
-        """Tell, once a round, that a site cannot be asked. The scores of round t are asked for in round t +
-        1."""
+        """Report once per round that a site cannot be asked. The scores of round t are requested in round t +
+        1.
+        """
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
@@ -201,37 +202,38 @@ class Correspondence:
         self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
 
     def greet(self, settings: Mapping[str, Any], patience_s: float = GREETING_S) -> dict[str, Hello]:
-        """Ask nodes that have not said which site they are, which may take `patience_s` at most.
+        """Ask unidentified nodes for their sites, for at most `patience_s` seconds. Returns the sites that
+        answered.
 
-        Returns the sites that now did, also at a new node."""
+        A known site may answer from a new node.
+        """
         requests, header = {}, {"settings": settings, "name": self.name, "versions": self.versions}
         for node in self.contact.channel.nodes():
             if node not in self.nodes.values() and node not in self._strangers and self._due(node):
-                requests[node] = self._sealed("*", "hello", 0, header, {})
+                requests[node] = self._seal("*", "hello", 0, header, {})
         deadline_s = min(self.deadline_s, patience_s)
         replies = (
             self.contact.channel.ask(requests, "hello", 0, deadline_s, GREETING.blob) if requests else {}
         )
         hellos = {}
         for node, request in requests.items():
-            if hello := self._introduced(node, request, replies.get(node)):
+            if hello := self._identify(node, request, replies.get(node)):
                 hellos[hello.site] = hello
                 self.nodes[hello.site] = node
         return hellos
 
     def _due(self, node: int) -> bool:
-        """Whether a node is to be asked now; if so, it is asked again after twice the pause."""
-        due, pause_s = self._again.get(node, (0.0, 1.0))
+        """True if a node should be asked now; the next request then follows after twice the pause."""
+        due, pause_s = self._next_greeting.get(node, (0.0, 1.0))
         if time.monotonic() < due:
             return False
-        self._again[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
+        self._next_greeting[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
         return True
 
-    def _declined(self, site: str, node: int, refusal: SiteRefusal) -> None:
-        """Tell of a site that does not want to take part, once as long as it says the same; it is asked
-        again."""
+    def _record_decline(self, site: str, node: int, refusal: SiteRefusal) -> None:
+        """Report a site's refusal to take part, once per reason. The site is asked again later."""
         if refusal.code == UNDECIDED:
-            self._again[node] = time.monotonic() + AGAIN_S, AGAIN_S
+            self._next_greeting[node] = time.monotonic() + AGAIN_S, AGAIN_S
         before = self.refusals.get(site)
         if _is_decision(refusal.code):
             self.refusals[site] = refusal
@@ -246,14 +248,14 @@ class Correspondence:
         self._note("refused", site=site, t=t, code=code, text=text)
         self.tell(t, code, text)
 
-    def _sealed(
+    def _seal(
         self, site: str, kind: str, t: int, header: Mapping[str, Any], tree: Tree | PackedTree
     ) -> SignedMessage:
         self._serial += 1
         fixed = {"run": self.run, "serial": self._serial, "site": site, "kind": kind, "t": t}
         return seal({**header, **fixed}, tree, self.contact.key)
 
-    def _checked(
+    def _check_reply(
         self, site: str, t: int, request: SignedMessage, reply: SignedMessage | str | None, limits: Limits
     ) -> Packet | None:
         if reply is None:
@@ -274,10 +276,8 @@ class Correspondence:
         except Exception as error:  # one site's reply must never end the run of all
             return self._refuse(site, t, "E310", f"{site}: {_unreadable(error)} Reply dropped.")
 
-    def _introduced(
-        self, node: int, request: SignedMessage, reply: SignedMessage | str | None
-    ) -> Hello | None:
-        """Which site a node is; None, and the reason told, if it does not prove to be an admitted one."""
+    def _identify(self, node: int, request: SignedMessage, reply: SignedMessage | str | None) -> Hello | None:
+        """The description of a node's site; None, after a report, unless it proves to be an admitted site."""
         if reply is None or isinstance(reply, str):
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
             return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
@@ -298,7 +298,7 @@ class Correspondence:
         try:
             hello = Hello.read(_read_reply(site, key, request, reply, GREETING).header["hello"])
         except SiteRefusal as error:
-            return self._declined(site, node, error)
+            return self._record_decline(site, node, error)
         except WireError as error:
             return self._refuse(site, 0, error.code, f"{site}: {error.text}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -321,16 +321,16 @@ class Correspondence:
 
 
 def _is_decision(code: str) -> bool:
-    """Whether a site that greets with this code speaks of the study or its own data, and so will most likely
-    say it again."""
+    """True for codes of the study or the site's data, which the site will probably repeat."""
     return code[:2] in ("E1", "E4", "E5")
 
 
 def _read_reply(
     site: str, key: PublicKey, request: SignedMessage, reply: SignedMessage, limits: Limits
 ) -> Packet:
-    """A site's reply to this request. Raises WireError, of a site that refused SiteRefusal with its code and
-    text."""
+    """A site's reply to this request. Raises WireError, and SiteRefusal with the site's code and text for a
+    refusal.
+    """
     packet = unseal(reply, key, limits)
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
@@ -340,7 +340,7 @@ def _read_reply(
 
 
 def _code(code: Any) -> str:
-    """An error's code as a site gives it; E312 for anything that looks like none."""
+    """A site's error code; E312 for anything malformed."""
     return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E312"
 
 
@@ -349,7 +349,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _claimed_site(reply: SignedMessage) -> str:
-    """Which site a node says it is, before its signature is checked with that site's key."""
+    """The site that a node claims to be, before its signature is checked with that site's key."""
     try:
         return printable(str(json.loads(reply.text[: 1 << 20]).get("site"))[:64])
     except (ValueError, AttributeError, RecursionError):
@@ -357,21 +357,20 @@ def _claimed_site(reply: SignedMessage) -> str:
 
 
 def list_names(sites: Sequence[str], most: int = 6) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of further ones."""
     return ", ".join(sites[:most]) + (f" and {len(sites) - most} more" if len(sites) > most else "")
 
 
 BRIEFLY_S = 10.0
-"""How long a node may take to say which site it is where enough sites are there to go on without it."""
+"""Seconds for a node to identify its site if enough other sites are connected."""
 
 
 @dataclass
 class Attendance:
-    """Which sites of a run can be asked, and what they are sent.
+    """The sites of a run that can be asked, and the contents of the requests to them.
 
-    local: the server's own trainer, which has a model and no samples. hellos: the sites in the order of
-    client ids.
-    store: says which round each client's private state was counted in. min_sites: how many sites are waited
+    local: the server's own trainer, with a model and without samples. hellos: the sites in the order of
+    client ids. store: knows the last counted round of each client. min_sites: the number of sites to wait
     for.
     """
 
@@ -382,7 +381,7 @@ class Attendance:
     store: DiskStore
     min_sites: int = 1
     ready: set[str] = field(default_factory=set)
-    """The sites that have been set up and have answered since."""
+    """The sites that have been set up and have answered every request since."""
     refused: dict[int, Tree] = field(default_factory=dict[int, Tree])
     """By client id, what came with the last question from sites that claim too many samples, and was not
     handed on."""
@@ -399,13 +398,13 @@ class Attendance:
     def ask(
         self, kind: str, start: Broadcast, ids: Sequence[int], header: dict[str, Any], limits: Limits
     ) -> dict[int, Packet]:
-        """Send what the round starts from and collect the replies, by client id in ascending order.
+        """Send the round's start and collect the replies, by client id in ascending order.
 
-        kind: "train", "visit" or "score", of which sites without training samples are only asked the last.
-        header: what the request says beside the learning rate.
+        kind: "train", "visit" or "score"; sites without training samples are asked only for scores. header:
+        fields of the request in addition to the learning rate.
         """
-        may = [k for k in ids if self.hellos[k].site not in self.post.left_out]
-        ids = [k for k in may if self.hellos[k].train or kind == "score"]
+        included = [k for k in ids if self.hellos[k].site not in self.post.left_out]
+        ids = [k for k in included if self.hellos[k].train or kind == "score"]
         if not ids:
             return {}
         self._gather(min(self.min_sites, len(ids)))
@@ -416,7 +415,9 @@ class Attendance:
                 facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
                 requests[self.hellos[k].site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
         packets = self.post.ask(kind, start.t, requests, limits)
-        self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
+        self.ready -= set(requests) - set(
+            packets
+        )  # a site that failed is set up again before the next request
         by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
         within = {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
         self.refused = {k: packet.tree for k, packet in by_client.items() if k not in within}
@@ -425,10 +426,9 @@ class Attendance:
     def follow_up(
         self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits
     ) -> dict[int, Packet]:
-        """The replies, by client id in ascending order, of sites that were asked for something in this round
-        already.
+        """The replies, by client id in ascending order, to a second request to sites in this round.
 
-        headers: by client id, what the request says. Sites that are away are not waited for.
+        headers: fields of the requests by client id. Absent sites are not waited for.
         """
         sites = {k: self.hellos[k].site for k in sorted(headers)}
         packets = self.post.ask(kind, t, {sites[k]: (headers[k], {}) for k in sites}, limits)
@@ -436,7 +436,9 @@ class Attendance:
         return {k: packets[site] for k, site in sites.items() if site in packets}
 
     def _within_bound(self, t: int, k: int, packet: Packet) -> bool:
-        """Whether a reply claims no more samples than were agreed with its site, which is named otherwise."""
+        """True if a reply claims no more samples than were agreed with its site; otherwise the site is
+        reported.
+        """
         site, claim = self.hellos[k].site, packet.header.get("n")
         most = self.post.contact.bounds.get(site)
         if most is None or not isinstance(claim, int | float) or claim <= most:
@@ -446,15 +448,13 @@ class Attendance:
         return False
 
     def _broadcast(self, start: Broadcast) -> Tree:
-        """The weights that leave the server, or differ from those the sites were set up with; and the Parts'
-        slices."""
+        """The weights that leave the server or differ from the setup's, and the Parts' slices."""
         sent = self.local.sent
         weights = {n: t for n, t in start.weights.items() if n in sent or not torch.equal(t, self.first[n])}
         return ({"w": weights} if weights else {}) | ({"down": start.down} if flat_tree(start.down) else {})
 
     def _gather(self, least: int) -> None:
-        """Greet new nodes, whom nobody waits for long unless too few sites are connected: then for one
-        deadline."""
+        """Greet new nodes: briefly if enough sites are connected, else for one deadline."""
         until = time.monotonic() + self.post.deadline_s
         while True:
             enough = self._connected() >= least
@@ -471,8 +471,7 @@ class Attendance:
         return sum(h.site in connected for h in self.hellos)
 
     def _readmit(self, hello: Hello) -> None:
-        """Take back a site that was greeted after the run began, unless it holds other data than it did
-        then."""
+        """Take back a site that was greeted after the run began, unless its data have changed."""
         before = {h.site: h for h in self.hellos}.get(hello.site)
         self.ready.discard(hello.site)
         if hello.site in self.post.left_out:
@@ -486,7 +485,7 @@ class Attendance:
             self.post.differing.pop(hello.site, None)
 
     def _set_up(self, t: int, ids: Sequence[int]) -> None:
-        """Tell sites what the run is; those that are not there are named."""
+        """Send the run's setup to sites; absent ones are reported."""
         largest = max(h.train for h in self.hellos)
         facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
         connected = self.post.connected()

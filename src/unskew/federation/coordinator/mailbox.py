@@ -1,9 +1,8 @@
 """The messages of one run at the SuperLink: sent to nodes, and fetched when they have answered.
 
 `FlowerChannel` asks nodes and collects their answers until a deadline; `Mailbox` sends and fetches single
-messages. Flower's own Grid waits a second and more for pieces of a message that are still on their way, and
-for up to three minutes for those of a node that has stopped sending. This waits for no node: a message counts
-once it has arrived whole.
+messages. Flower's own Grid waits a second and more for pieces of a message in transit, and up to three
+minutes for those of a node that has stopped sending. Here a message counts once it has arrived completely.
 """
 
 # pyright: reportMissingImports=false
@@ -68,19 +67,18 @@ _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train"
 _KINDS |= dict.fromkeys(("share", "mask", "agree", "open"), "query")
 """Flower's category for each kind of request."""
 _BUSY_S = 0.1
-"""How long to wait before a SuperLink is asked again that was too busy or away."""
+"""Seconds until a busy or absent SuperLink is asked again."""
 _LOOK_S = 1.0
-"""How often answers are asked for although none was announced."""
+"""Seconds between requests for answers without a signal."""
 MOST_AGAIN = 5
 """How often a request of an exchange that was lost on its way is sent again to a node, which may only say
 that it has none."""
 _NODES_S = 0.25
-"""How long it is remembered which nodes are there: a round asks several times as it begins."""
+"""Seconds for which the list of nodes is cached; a round begins with several requests for it."""
 
 
 class Grid(Protocol):
-    """What carries Flower's messages: `Mailbox`. most: bytes of tensors that an answer to what is sent has at
-    most."""
+    """Carries Flower's messages, as `Mailbox` does. most: most bytes of tensors in an answer."""
 
     most: int
 
@@ -91,26 +89,26 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Sequence[str]) -> Iterable[Message]: ...
 
     def rest(self, seconds: float) -> None:
-        """Wait until an answer may be there, at most so long."""
+        """Wait until an answer may be there, at most so many seconds."""
         ...
 
     def lost(self, message_ids: Sequence[str]) -> Iterable[str]:
-        """Those of these messages that never reached their nodes."""
+        """The messages that never reached their nodes."""
         ...
 
 
 class FlowerChannel:
-    """A Channel that sends and fetches Flower's messages, with a deadline of our own."""
+    """A Channel that sends and fetches Flower's messages, with its own deadline."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
         self._nodes: list[int] = []
-        self._looked = -_NODES_S
+        self._nodes_time = -_NODES_S
 
     def nodes(self) -> list[int]:
-        if time.monotonic() - self._looked >= _NODES_S:
+        if time.monotonic() - self._nodes_time >= _NODES_S:
             self._nodes = sorted(self.grid.get_node_ids())
-            self._looked = time.monotonic()
+            self._nodes_time = time.monotonic()
         return list(self._nodes)
 
     def ask(
@@ -121,11 +119,12 @@ class FlowerChannel:
         deadline_s: float,
         most: int = MOST_BYTES,
     ) -> dict[int, SignedMessage | str]:
-        """The deadline is also the messages' time to live: a site that was away does not work off rounds that
-        are over."""
+        """See `Channel.ask`. The deadline is also the messages' time to live, so that a site does not answer
+        old rounds.
+        """
         self.grid.most = most
         until = time.monotonic() + deadline_s
-        waiting = self._sent(requests, kind, t, until)
+        waiting = self._send(requests, kind, t, until)
         replies: dict[int, SignedMessage | str] = {}
         pause_s, again = _LOOK_S, Counter[int]()
         while len(replies) < len(set(waiting.values())) and time.monotonic() < until:
@@ -143,15 +142,15 @@ class FlowerChannel:
                 )
                 lost = {node: requests[node] for node in idle if again[node] < MOST_AGAIN}
                 again.update(lost.keys())
-                waiting |= self._sent(lost, kind, t, until, again.total()) if lost else {}
+                waiting |= self._send(lost, kind, t, until, again.total()) if lost else {}
         return replies
 
-    def _sent(
+    def _send(
         self, requests: Mapping[int, SignedMessage], kind: str, t: int, until: float, again: int = 0
     ) -> dict[str, int]:
-        """Send requests, which are of use until then. Returns the nodes by the numbers of their messages.
+        """Send requests that are useful until a time. Returns the nodes by the numbers of their messages.
 
-        again: how often this was done before.
+        again: number of repetitions so far.
         """
         arrays: dict[int, Array] = {}
         left_s = max(0.1, until - time.monotonic())
@@ -159,15 +158,13 @@ class FlowerChannel:
             Message(pack_message(sealed, arrays, again), node, _KINDS[kind], group_id=str(t), ttl=left_s)
             for node, sealed in requests.items()
         ]
-        numbers = self._pushed(messages, until)
+        numbers = self._push(messages, until)
         return {number: m.metadata.dst_node_id for number, m in zip(numbers, messages) if number}
 
-    def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
-        """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it
-        still lacks.
+    def _push(self, messages: Sequence[Message], until: float) -> Iterable[str]:
+        """The numbers of the messages at the SuperLink. After its restart they are sent again.
 
-        None of them if it was away until the deadline: then nobody was reached, which is no reason to end a
-        run.
+        None if the SuperLink was away until the deadline; the run continues.
         """
         while True:
             try:
@@ -181,7 +178,7 @@ class FlowerChannel:
 
 
 def _unless_busy(call: Callable[[Sequence[str]], Iterable[T]], numbers: Sequence[str]) -> Iterable[T] | None:
-    """What the SuperLink says of these messages; None if it is too busy to say."""
+    """The result of a call about these messages; None if the SuperLink is busy."""
     try:
         return call(numbers)
     except HTTPStatusError as error:
@@ -191,8 +188,7 @@ def _unless_busy(call: Callable[[Sequence[str]], Iterable[T]], numbers: Sequence
 
 
 def _is_transient(error: Any) -> bool:
-    """Whether a call that failed may succeed later: the SuperLink was restarted, or waited too long for its
-    database."""
+    """True if a failed call may succeed later, because the SuperLink was restarting or busy."""
     return not isinstance(error, HTTPStatusError) or error.response.is_server_error
 
 
@@ -212,15 +208,14 @@ LOOK_S = 0.025
 """How long to rest at least between two questions for answers, and how often the bell is listened to
 meanwhile."""
 MOST_REASON = 200
-"""Characters of the reason why a reply could not be fetched."""
+"""Characters of the reason for a failed fetch."""
 _UNAVAILABLE = 3
 """Flower's code of a message that did not arrive."""
 
 
 @contextlib.contextmanager
 def _while_running() -> Iterator[None]:
-    """Raises UnskewError (E507) instead of the refusal that follows once somebody has ended the run at the
-    SuperLink."""
+    """Raises UnskewError (E507) instead of an HTTP error if the run has been ended at the SuperLink."""
     try:
         yield
     except httpx.HTTPStatusError as error:
@@ -232,43 +227,42 @@ def _while_running() -> Iterator[None]:
 
 
 class Mailbox:
-    """What `FlowerChannel` needs of Flower's Grid."""
+    """The part of Flower's Grid that `FlowerChannel` needs."""
 
     most: int = MOST_BYTES
-    """Bytes of tensors that an answer to what is sent has at most."""
+    """Most bytes of tensors in an answer."""
 
     def __init__(self, client: RuntimeHttpClient, run: int, folder: Path):
-        """client: speaks for the run; run: its number.
-
-        folder: where the bells are, and where large replies are kept while they are needed.
+        """client: connection of the run; run: its number. folder: for signals, and for large replies while
+        they are needed.
         """
         self._client, self._run, self._folder = client, run, folder
         self._node, self._fetchers = Node(node_id=SUPERLINK_NODE_ID), ThreadPoolExecutor(FETCHERS)
         self._requests, self._replies = Bell(folder / REQUESTS), Bell(folder / REPLIES)
         self._arriving: dict[str, Future[Message]] = {}
-        """By the number of the message that each answers."""
+        """Answers being fetched, by the number of the request."""
         self._until: dict[str, float] = {}
-        """By number of a message, until when an answer is of use."""
+        """Time until which an answer is useful, by number of the message."""
         self._idle, self._sent = IdleNodes(folder / IDLE_FOLDER), dict[str, tuple[int, float]]()
-        """By number, to which node a message was sent, and when."""
+        """(node, time of sending) by number of the message."""
 
     def get_node_ids(self) -> list[int]:
         with _while_running():
             return [node.node_id for node in self._client.GetNodes(runtime.GetNodesRequest()).nodes]
 
     def push_messages(self, messages: Sequence[Message]) -> list[str]:
-        """Send messages. Returns their numbers, "" for those to nodes that are not there."""
+        """Send messages. Returns their numbers, "" for absent nodes."""
         with _while_running(), inflatable_object.no_object_id_recompute():
-            all_carried = [payload(message) for message in messages]
-            for message, one in zip(messages, all_carried, strict=True):
+            payloads = [payload(message) for message in messages]
+            for message, one in zip(messages, payloads, strict=True):
                 set_number(message, one.object_id)
             request = runtime.PushAppMessagesRequest(
                 messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
-                message_object_trees=[inflatable_object.get_object_tree(one) for one in all_carried],
+                message_object_trees=[inflatable_object.get_object_tree(one) for one in payloads],
             )
             response = self._client.PushMessages(request)
             objects = {
-                n: o for one in all_carried for n, o in inflatable_object.get_all_nested_objects(one).items()
+                n: o for one in payloads for n, o in inflatable_object.get_all_nested_objects(one).items()
             }
             push = make_push_object_fn_protobuf(
                 self._client.PushObject, self._node, self._run, response.session_id
@@ -284,7 +278,7 @@ class Mailbox:
         return numbers
 
     def rest(self, seconds: float) -> None:
-        """Wait until an answer may be there, at most so long."""
+        """Wait until an answer may be there, at most so many seconds."""
         end = time.monotonic() + seconds
         time.sleep(min(LOOK_S, max(0.0, seconds)))
         while not self._replies.rang() and time.monotonic() < end:
@@ -294,8 +288,7 @@ class Mailbox:
                 return
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The answers to these messages that have arrived since. Raises Paused (E203) when the disk is
-        full."""
+        """The answers to these messages that have arrived since. Raises Paused (E203) if the disk is full."""
         self._look(message_ids)
         there = [number for number, future in self._arriving.items() if future.done()]
         for number in there:
@@ -303,8 +296,9 @@ class Mailbox:
         return [self._arriving.pop(number).result() for number in there]
 
     def lost(self, message_ids: Iterable[str]) -> list[str]:
-        """Those of these messages that nobody will answer, each once: their nodes have asked for messages
-        since and were given none, and have sent no answer."""
+        """The messages that will never be answered, each once: their nodes have since found no message and
+        sent no answer.
+        """
         idle = [
             n for n in message_ids if n in self._sent and self._idle.last(self._sent[n][0]) > self._sent[n][1]
         ]
@@ -315,7 +309,7 @@ class Mailbox:
         return lost
 
     def _look(self, message_ids: Iterable[str]) -> None:
-        """Begin to fetch the answers to these messages that are there."""
+        """Begin to fetch the available answers to these messages."""
         waiting = [number for number in message_ids if number not in self._arriving]
         if not waiting:
             return
@@ -324,14 +318,13 @@ class Mailbox:
         for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
             answered = head.metadata.reply_to_message_id
             self._arriving[answered] = self._fetchers.submit(
-                self._fetched, head, tree, self._until.get(answered, math.inf)
+                self._fetch, head, tree, self._until.get(answered, math.inf)
             )
 
-    def _fetched(self, head: MessageProto, tree: ObjectTree, until: float) -> Message:
-        """A message with its content, or with an error if its sender does not send that, or nothing can read
-        it.
+    def _fetch(self, head: MessageProto, tree: ObjectTree, until: float) -> Message:
+        """A message with its content, or with an error if its sender does not send it or it is unreadable.
 
-        Which request it answers is what the server says, whatever its sender has written into it.
+        The number of the answered request is the server's, not the sender's.
         """
         answered = head.metadata.reply_to_message_id
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run)
@@ -341,27 +334,26 @@ class Mailbox:
             return message
         except Paused:
             raise  # this machine's disk is full, which is no fault of the site's
-        except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
-            reason = ("E304 " * isinstance(error, MessageTooLarge) + (str(error) or type(error).__name__))[
-                :MOST_REASON
-            ]
+        except Exception as error:  # an error in Flower's parsers concerns one reply only
+            reason = (
+                ("E304 " if isinstance(error, MessageTooLarge) else "") + (str(error) or type(error).__name__)
+            )[:MOST_REASON]
             facts = Metadata(
                 self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"
             )
             return make_message(metadata=facts, error=Error(_UNAVAILABLE, reason))
         finally:
-            self._fetchers.submit(self._confirm, tree.object_id)  # nobody has to wait until it is deleted
+            self._fetchers.submit(self._confirm, tree.object_id)  # the deletion may take place later
 
     def _confirm(self, number: str) -> None:
-        """Let the SuperLink delete a message that has arrived. If that fails it is deleted with its run."""
+        """Let the SuperLink delete a received message. If that fails it is deleted with its run."""
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=number)
         with contextlib.suppress(httpx.HTTPError):
             self._client.ConfirmMessageReceived(request)
 
 
 def _with_deadline(end: float, pull: Pull) -> Pull:
-    """This way to pull a piece, until then: a node that sends one now and then must not keep a fetcher for
-    good."""
+    """A pull with a deadline, so that a slow node does not occupy a fetcher forever."""
 
     def timely(number: str) -> bytes:
         if time.monotonic() > end:

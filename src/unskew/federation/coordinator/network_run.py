@@ -1,8 +1,8 @@
-"""A run over a network at the coordinator, from its order to its ending: it greets the sites, checks that
-their data fit together, and conducts the rounds with the engine's loop.
+"""A run over a network at the coordinator, from its order to its ending.
 
-A run's folder is the simulator's, with `sites.json`, which holds the run's number and who takes part, both
-fixed when it begins, and with `ending.json`, which says how it ended.
+The coordinator greets the sites, checks that their data fit together, and conducts the rounds with the
+engine's loop. A run's folder has the simulator's form, with two more files: `sites.json` contains the run's
+number and the participants, both fixed when the run begins, and `ending.json` the way it ended.
 """
 
 from __future__ import annotations
@@ -74,18 +74,19 @@ from unskew.system import disk
 from unskew.system.failures import explain
 
 IN_EVERY_ROUND = ("E315",)
-"""A merge that does less than it promises with so few replies says so of each round."""
+"""Code of a merge that is weaker than specified with few replies, reported in every round."""
 
 
 @dataclass
 class Notices:
-    """Called with a round, the code of an error and a sentence. What is said before the record is open
-    follows then."""
+    """Reports events, called with (round, code, sentence). Events before the record is open are recorded when
+    it opens.
+    """
 
     say: Callable[[str], None]
     _record: Record | None = None
-    _before: list[Row] = field(default_factory=list)
-    _heard: set[str] = field(default_factory=set)
+    _early_events: list[Row] = field(default_factory=list)
+    _codes: set[str] = field(default_factory=set)
 
     def __call__(self, t: int, code: str, text: str) -> None:
         text = printable(
@@ -95,29 +96,32 @@ class Notices:
         if self._record:
             self._record.add("events", [event])
         else:
-            self._before.append(event)
+            self._early_events.append(event)
         self.say(f"{code} {text}")
 
-    def heard(self, t: int, code: str, text: str) -> None:
-        """Say what the server's loop has written into the record. What it wrote before round 1 has been
-        shown, and what holds in every round is said in the first."""
-        if t and not (code in IN_EVERY_ROUND and code in self._heard):
+    def on_event(self, t: int, code: str, text: str) -> None:
+        """Show an event that the server's loop has recorded.
+
+        Events before round 1 have been shown already, and events of every round are shown once.
+        """
+        if t and not (code in IN_EVERY_ROUND and code in self._codes):
             self.say(f"{code} {text}")
-        self._heard.add(code)
+        self._codes.add(code)
 
     def open(self, record: Record) -> None:
-        """From now on, keep everything as events of this record."""
+        """Record all events from now on, and those so far, in this record."""
         self._record = record
-        record.add("events", self._before)
-        self._before = []
+        record.add("events", self._early_events)
+        self._early_events = []
 
 
 class RemoteStore(DiskStore):
-    """The store of a run whose private state stays at the sites: only the round of each one's counted state
-    is here."""
+    """The store of a run with private state at the sites: it contains only the round of each site's counted
+    state.
+    """
 
     def facts(self) -> dict[str, Any]:
-        """Every site with its round: sites are few, and nothing of theirs is in this folder."""
+        """Every site with its round."""
         return {"private": sorted(self.index.items()), "private_files": []}
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
@@ -127,15 +131,17 @@ class RemoteStore(DiskStore):
         self.index.update(dict.fromkeys(trees, t))
 
     def check(self) -> None:
-        """Sites check their own files."""
+        """Nothing to check, because sites check their own files."""
 
     def sweep(self) -> None:
-        """Sites remove their own files."""
+        """Nothing to remove, because sites remove their own files."""
 
 
 @dataclass
 class NetworkFolder(RunFolder):
-    """The caller holds the folder's lock already, because it also writes the journal."""
+    """The folder of a run over a network. The caller already holds its lock, because it also writes the
+    journal.
+    """
 
     post: Correspondence | None = None
     notices: Notices | None = None
@@ -165,11 +171,11 @@ class NetworkFolder(RunFolder):
         sites = Attendance(self.post, local, self.hellos, self.run.settings, store, self.min_sites)
         scores = SiteScores(sites, scoring_of(local, self.run.federation), record)
         loop = Loop(self.run, self._exchange(sites, scores), scores, store, record)
-        loop.listener = self.notices.heard
+        loop.listener = self.notices.on_event
         return loop
 
     def _exchange(self, sites: Attendance, scores: SiteScores) -> SiteExchange:
-        """What asks the sites: for their replies, or for the sum of them."""
+        """The exchange with the sites, for single replies or for sums of them."""
         if not self.run.secure:
             return SiteExchange(sites, scores)
         from unskew.federation.coordinator.secure_exchange import SecureExchange  # which needs Flower
@@ -180,13 +186,12 @@ class NetworkFolder(RunFolder):
 ROSTER = "sites.json"
 _PUT_BACK = "put the file back as it was, or start again under another --name."
 SIGNED_FILES = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.jsonl")
-"""Files of a finished run whose digests are in the last line of its journal."""
+"""Files of a finished run with digests in the last line of its journal."""
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who is told how a run goes: say: sentences; shown: after every round; ready: once, before anything
-    trains."""
+    """Callbacks of a run. say: for sentences; shown: after every round; ready: once, before the training."""
 
     say: Say
     shown: Shown = lambda state, round_: None
@@ -199,7 +204,7 @@ def conduct(
     """Begin or resume a run over the network and take it to its end.
 
     Raises UsageError (E504) if the sites do not fit together, Paused (E206) if too few of them answer,
-    StateError (E110) if another process conducts the run, in which case nothing is touched.
+    StateError (E110), without any change, if another process conducts the run.
     """
     path.mkdir(parents=True, exist_ok=True)
     with RunLock(path):  # before the journal is opened: two writers would break its chain
@@ -232,8 +237,8 @@ def _conduct(
     roster = _read_roster(path)
     post.run, hellos = roster or (f"r{secrets.token_hex(8)}", [])
     expected = [h.site for h in hellos] or list(post.contact.sites)
-    begun = {"run": post.run, "settings": settings.as_dict(), "sites": list(post.contact.sites)}
-    post.journal.note("resumed" if roster else "begun", **begun)
+    first_note = {"run": post.run, "settings": settings.as_dict(), "sites": list(post.contact.sites)}
+    post.journal.note("resumed" if roster else "begun", **first_note)
     for site in terms.without:
         post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
     present = _gather(post, settings, terms, expected, listeners.say)
@@ -244,7 +249,7 @@ def _conduct(
     federation = ServerView.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))
     if not roster:
-        _tell_unscaled(post, hellos, method, settings)
+        _report_unscaled(post, hellos, method, settings)
         facts = {"run": post.run, "sites": [h.as_json() for h in hellos]}
         disk.replace(path / ROSTER, json.dumps(facts, indent=1))
     listeners.say("\n".join(weight_lines(hellos, method, settings, post.contact.bounds)))
@@ -256,8 +261,7 @@ def _conduct(
 
 
 def _build(federation: ServerView, settings: Settings, method: Method) -> Run:
-    """The run, or the UsageError of a model that does not take what sites hold, which then names one of
-    them."""
+    """The run. Raises UsageError, which names a site, if the model does not fit the sites' samples."""
     try:
         return run_on(federation, settings, method)
     except UsageError as error:
@@ -270,9 +274,9 @@ def _build(federation: ServerView, settings: Settings, method: Method) -> Run:
 
 
 def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
-    """The number of the run in this folder and what its sites said when it began; None if it has not begun.
+    """The number of the run in this folder and the sites' first descriptions; None if it has not begun.
 
-    Raises StateError (E208) for a file that does not say that.
+    Raises StateError (E208) for a damaged file.
     """
     if not (path / ROSTER).exists():
         return None
@@ -284,16 +288,17 @@ def _read_roster(path: Path) -> tuple[str, list[Hello]] | None:
 
 
 def _check_records(path: Path) -> None:
-    """Raises StateError where a run has lost what its sites know it by: its number (E208), or the numbers of
-    its requests (E207). Under a new number sites would take it for another run, of which they train what is
-    left out of their budgets."""
-    begun, journal = (path / ROSTER).exists(), path / JOURNAL_FILE
-    if not begun and any(path.glob("state*.safetensors")):
+    """Raises StateError if a run has lost its number (E208) or the serial numbers of its requests (E207).
+
+    Under a new number the sites would count the run as another one.
+    """
+    first_note, journal = (path / ROSTER).exists(), path / JOURNAL_FILE
+    if not first_note and any(path.glob("state*.safetensors")):
         raise StateError(
             "E208",
             f"{path / ROSTER} is gone, which holds the number by which sites know the run; {_PUT_BACK}",
         )
-    if begun and not (journal.exists() and journal.stat().st_size):
+    if first_note and not (journal.exists() and journal.stat().st_size):
         text = (
             f"{journal} is gone, from which requests are numbered, and sites refuse numbers that they have"
             " seen"
@@ -304,9 +309,10 @@ def _check_records(path: Path) -> None:
 def _gather(
     post: Correspondence, settings: Settings, terms: Terms, expected: list[str], say: Say
 ) -> dict[str, Hello]:
-    """What the sites say, once all have come or `wait_s` is over.
+    """The descriptions of all sites, or of those present after `wait_s` seconds.
 
-    Raises Paused (E206) if too few have, UsageError with a site's own code if too few want to take part.
+    Raises Paused (E206) if too few sites are present, UsageError with a site's code if too few want to take
+    part.
     """
     until, present, reported = time.monotonic() + terms.wait_s, {}, (-1, list[str]())
     while True:
@@ -329,9 +335,7 @@ def _gather(
         text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed."
         if missing or absent[0] not in post.refusals:
             raise Paused("E206", f"{text} Missing: {list_names(absent)}.")
-        refusal = post.refusals[
-            absent[0]
-        ]  # to wait is of no use: whoever is absent does not want to take part
+        refusal = post.refusals[absent[0]]  # waiting is useless, because the absent sites have refused
         raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
     return present
 
@@ -339,46 +343,53 @@ def _gather(
 def _new_sites(
     post: Correspondence, expected: Sequence[str], present: Mapping[str, Hello], terms: Terms
 ) -> list[Hello]:
-    """The sites of a run that begins: those that fit together. The others are named and left out of it."""
-    there = [present[site] for site in expected if site in present]
-    doubted = doubtful_counts(there, post.contact.bounds)
-    _check_enough(len(there) - len(doubted), "E505", doubted, terms)
+    """The sites of a new run: those that fit together. The others are reported and left out of it."""
+    present_hellos = [present[site] for site in expected if site in present]
+    doubted = doubtful_counts(present_hellos, post.contact.bounds)
+    _check_enough(len(present_hellos) - len(doubted), "E505", doubted, terms)
     for site, text in doubted.items():
         remedy = f"If the number is right, admit {site}.pub again with --samples N."
         post.leave_out(site, "E505", f"{text}. It is left out of this run. {remedy}")
     too_old = {
-        h.site: text for h in there if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))
+        h.site: text
+        for h in present_hellos
+        if (text := version_conflict(h.site, h.versions, COORDINATOR, versions()))
     }
-    hellos, apart = largest_group([h for h in there if h.site not in doubted and h.site not in too_old])
-    _check_enough(len(hellos), "E504", too_old | apart, terms)
-    for site, text in (too_old | apart).items():
+    hellos, misfits = largest_group(
+        [h for h in present_hellos if h.site not in doubted and h.site not in too_old]
+    )
+    _check_enough(len(hellos), "E504", too_old | misfits, terms)
+    for site, text in (too_old | misfits).items():
         post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
-    _tell_versions(post, hellos)
+    _report_versions(post, hellos)
     return hellos
 
 
 def _known_sites(
     post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms
 ) -> list[Hello]:
-    """The sites of a run that goes on. One that holds other data now is not asked until it holds those of
-    then."""
+    """The sites of a resumed run. A site with other data than at the begin is not asked until it has its data
+    back.
+    """
     differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
     _check_enough(len(present) - len(differing), "E504", differing, terms)
     for site, text in differing.items():
         post.set_aside(site, text)
-    _tell_versions(post, present.values())
+    _report_versions(post, present.values())
     return before
 
 
-def _tell_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
-    """Say which versions that decide about bits differ, a line a site."""
+def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
+    """Report each site with other versions that can change a run's bits."""
     for hello in hellos:
         if text := version_differences(COORDINATOR, post.versions, hello.site, hello.versions):
             post.tell(0, "E524", f"{text}.")
 
 
-def _tell_unscaled(post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings) -> None:
-    """Say whose samples look as if somebody should have scaled them, and what this study can do about it."""
+def _report_unscaled(
+    post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings
+) -> None:
+    """Report sites with samples that look unscaled, with a remedy for this study."""
     summed = secure_aggregation.parse(settings.secure_aggregation) is not None
     for hello in hellos:
         if hello.unscaled:
@@ -387,7 +398,9 @@ def _tell_unscaled(post: Correspondence, hellos: Iterable[Hello], method: Method
 
 
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError if too few sites are left without those that cannot take part. out: why, by site."""
+    """Raises UsageError if too few sites are left without the excluded ones. out: reasons by excluded
+    site.
+    """
     if out and left < max(1, terms.min_sites):
         text = (
             f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are"
@@ -409,12 +422,12 @@ def _test_set(text: str) -> Dataset:
 
 
 ENDED = "E507"
-"""What ended is not the study: the run can go on."""
+"""Code of an end from outside, after which the run can be resumed."""
 
 
 def conduct_order(channel: Channel, order: Order) -> None:
-    """Conduct the run. However it ends, `ending.json` says how, unless this process is killed."""
-    with disk.private_files():  # what sites send stands in the run's files
+    """Conduct a run and write its `ending.json`, which is missing only if this process is killed."""
+    with disk.private_files():  # the run's files contain data from sites
         order.path.mkdir(parents=True, exist_ok=True)
         _conduct_with_ending(channel, order)
 
@@ -429,8 +442,8 @@ def _conduct_with_ending(channel: Channel, order: Order) -> None:
             text = f"{error} Resume with: unskew resume {order.path}" if error.code == ENDED else str(error)
             ending = {"state": "stopped", "code": error.exit_code, "text": text}
         except OSError as error:
-            known = explain(error)
-            ending = {"state": "stopped", "code": known.exit_code, "text": str(known)}
+            explained = explain(error)
+            ending = {"state": "stopped", "code": explained.exit_code, "text": str(explained)}
         except (SystemExit, KeyboardInterrupt) as error:
             ending = {
                 "state": "stopped",
@@ -447,13 +460,14 @@ def _conduct_with_ending(channel: Channel, order: Order) -> None:
             if not text.startswith(
                 "E110"
             ):  # else another process conducts this run, and will say how it ends
-                with suppress(Paused):  # then whoever follows the run sees that the disk is full
+                with suppress(Paused):  # a follower of the run then reports the full disk
                     disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
 
 
 def _end_text(end: SystemExit | KeyboardInterrupt) -> str:
-    """Who ended a run's process: `unskew serve` or somebody else on this machine, or Flower's server
-    (KeyboardInterrupt)."""
+    """The cause of a run's early end: SystemExit from this machine, or KeyboardInterrupt from Flower's
+    server.
+    """
     if isinstance(end, SystemExit):
         return "E507 the run's process was told to end; every finished round is saved."
     text = (
@@ -485,7 +499,7 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
 
 
 def round_line(done: RoundSummary, loop: Loop) -> str:
-    """A finished round: which sites counted, and what was scored last."""
+    """The line of a finished round: the counted sites and the latest scores."""
     dropped = f", {done.dropped} dropped" if done.dropped else ""
     scores = latest(loop.record.latest, loop.fed.task.main_score, done.t)
     return "  ".join(

@@ -1,9 +1,8 @@
-"""Runs over a network as files: the order that starts one, the log by which another command follows it to its
-ending, and counts over all runs for Prometheus.
+"""Runs over a network as files: orders, the log by which a command follows a run, and counts for Prometheus.
 
-`unskew run --on` leaves an order for the process that conducts the run. It is a file of the federation's
-folder, with a name that nobody can guess. Over Flower goes that name alone, so that a stranger who reaches
-the SuperLink cannot order anything.
+`unskew run --on` writes an order for the process that conducts the run, as a file of the federation's
+folder with a secret name. Flower carries only this name, so that a stranger who reaches the SuperLink
+cannot order anything.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ from unskew.records.run_lock import RunLock
 from unskew.system import disk
 
 ORDER_FILE = "deploy.json"
-"""Where a run's folder holds its order."""
+"""The file of a run's order in its folder."""
 ENDING = "ending.json"
-"""Where a run's folder says how the run ended."""
+"""The file of a run's ending in its folder."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a run deals with its sites.
+    """A run's terms for its sites.
 
-    min_sites: a round with fewer replies changes nothing. deadline_s: how long an exchange waits for answers.
-    wait_s: how long the run waits for missing sites before round 1. test: a test set at the server, an .npz
-    or a folder.
-    without: sites that are not asked.
+    min_sites: a round with fewer replies changes nothing. deadline_s: longest wait of an exchange. wait_s:
+    longest wait for missing sites before round 1. test: a test set at the server, an .npz or a folder.
+    without: excluded sites.
     """
 
     min_sites: int = 1
@@ -52,8 +50,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class Order:
-    """path: the run's folder; federation: the coordinator's folder; settings: those of the study, as a
-    dictionary."""
+    """path: the run's folder; federation: the coordinator's folder; settings: the study's, as a
+    dictionary.
+    """
 
     path: Path
     federation: Path
@@ -66,14 +65,14 @@ class Order:
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Order:
-        """From `as_json`. Raises KeyError if something is missing."""
+        """An order from `as_json`. Raises KeyError if something is missing."""
         without = tuple(facts["without"])
         terms = Terms(facts["min_sites"], facts["deadline_s"], facts["wait_s"], facts["test"], without)
         return Order(Path(facts["path"]), Path(facts["federation"]), facts["settings"], terms)
 
 
 def hand_in(order: Order) -> str:
-    """Leave an order in the federation's folder. Returns its name."""
+    """Write an order into the federation's folder. Returns its name."""
     name = secrets.token_hex(16)
     path = _path(order.federation, name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -82,7 +81,7 @@ def hand_in(order: Order) -> str:
 
 
 def exists(federation: Path, name: str) -> bool:
-    """Whether this is the name of an order that was handed in here and has not been withdrawn."""
+    """True for the name of an order that was handed in here and has not been withdrawn."""
     return re.fullmatch("[0-9a-f]{32}", name) is not None and _path(federation, name).exists()
 
 
@@ -96,8 +95,7 @@ def read_order(federation: Path, name: str) -> Order:
 
 
 def read_current_order(federation: Path, name: str) -> Order:
-    """An order with what is left of its wait: a process that was killed and started again does not begin to
-    wait anew."""
+    """An order with the rest of its wait, so that a restarted process does not wait from the beginning."""
     order, age_s = read_order(federation, name), time.time() - _path(federation, name).stat().st_mtime
     left_s = order.terms.wait_s - max(0.0, age_s)
     return replace(order, terms=replace(order.terms, wait_s=max(0.0, left_s)))
@@ -112,13 +110,13 @@ def _path(federation: Path, name: str) -> Path:
 
 
 STATUS_S = 20.0
-"""How often Flower is asked whether the run is still alive."""
+"""Seconds between questions to Flower about the run's state."""
 LOOK_S = 0.3
 MOST_SILENCES = 2
 """How often in a row Flower does not answer until that is said: `unskew serve` restarts what was killed
 within seconds."""
 LEAST_FREE = 1 << 20
-"""Bytes. With fewer a run cannot go on."""
+"""Bytes of free disk space that a run needs."""
 LOG = "server.log"
 STARTED_FILE = "started.json"
 Say = Callable[[str], None]
@@ -126,7 +124,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunStart:
-    """number: Flower's for the run; log_at: how long the run's log was before."""
+    """number: Flower's number of the run; log_at: length of the run's log at the start, in bytes."""
 
     number: int
     log_at: int
@@ -136,8 +134,9 @@ class RunStart:
 
     @staticmethod
     def read(run: Path) -> RunStart:
-        """Raises UsageError (E117) if this is no run over a network that was started, StateError (E208) for
-        damage."""
+        """Raises UsageError (E117) if this is not a started run over a network, StateError (E208) for a
+        damaged file.
+        """
         try:
             return RunStart(**json.loads((run / STARTED_FILE).read_text()))
         except (FileNotFoundError, NotADirectoryError):
@@ -149,11 +148,11 @@ class RunStart:
 
 
 def follow(run: Path, started: RunStart, status: Callable[[], str], say: Say) -> dict[str, Any]:
-    """Repeat a run's log from where it was started until it ends. Returns its ending.json.
+    """Print a run's log from its start until it ends. Returns its ending.json.
 
-    status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its
-    process has ended without a word, Paused (E203) if it has because the disk is full, StateError (E110) if
-    another process conducts the run.
+    status: Flower's state of the run, "" without an answer. Raises UsageError (E507) if its process has
+    ended without an ending, Paused (E203) if that is because the disk is full, StateError (E110) if another
+    process conducts the run.
     """
     log, asked, unanswered = _Log(run / LOG, started.log_at), time.monotonic(), 0
     while True:
@@ -164,14 +163,14 @@ def follow(run: Path, started: RunStart, status: Callable[[], str], say: Say) ->
             return json.loads((run / ENDING).read_text())
         if time.monotonic() - asked > STATUS_S:
             asked = time.monotonic()
-            word = status()
-            if word and unanswered >= MOST_SILENCES:
+            state = status()
+            if state and unanswered >= MOST_SILENCES:
                 say("the server answers again")
-            unanswered = 0 if word else unanswered + 1
+            unanswered = 0 if state else unanswered + 1
             if unanswered == MOST_SILENCES:
                 text = "the server does not answer; is `unskew serve` running? Every finished round is saved"
                 say(f"E507 {text}, and once it answers, this run goes on or says how to resume it.")
-            if word.startswith("finished") and not (run / ENDING).exists():
+            if state.startswith("finished") and not (run / ENDING).exists():
                 _check_space(run)
                 check_alone(run)
                 text = "the run's process ended before it could say why; what it saved is safe."
@@ -180,7 +179,7 @@ def follow(run: Path, started: RunStart, status: Callable[[], str], say: Say) ->
 
 
 def check_alone(run: Path) -> None:
-    """Raises StateError (E110) if a process conducts this run, and says how to follow it."""
+    """Raises StateError (E110), which explains how to follow the run, if another process conducts it."""
     try:
         with RunLock(run):
             pass
@@ -189,7 +188,7 @@ def check_alone(run: Path) -> None:
 
 
 def _check_space(run: Path) -> None:
-    """Raises Paused (E203) if the disk is so full that a run could not say how it ended."""
+    """Raises Paused (E203) if the disk is too full for a run to write its ending."""
     free = os.statvfs(run)
     left = free.f_bavail * free.f_frsize
     if left < LEAST_FREE:
@@ -202,7 +201,7 @@ def _check_space(run: Path) -> None:
 
 @dataclass
 class _Log:
-    """Lines of a file as they are added, from a place on."""
+    """The lines that are added to a file after a position."""
 
     path: Path
     read: int
@@ -220,11 +219,11 @@ class _Log:
 COUNT_S = 1.0
 ENDINGS = ("done", "stopped", "failed")
 OTHER = "other"
-"""Stands for a code or an ending that is none, so that nobody can add labels without end."""
+"""Label for an unknown code or ending, so that the number of labels is limited."""
 
 
 class _RunTails:
-    """What a run writes while it goes on, from now on."""
+    """The new lines of a run's records."""
 
     def __init__(self, path: Path):
         self.path, self.sites = path, list[str]()
@@ -243,8 +242,9 @@ class _RunTails:
 
 @dataclass
 class RunMetrics:
-    """Counts over all runs since the server started. last: when the last round ended, in seconds since 1970;
-    0 for never."""
+    """Counts over all runs since the server started. last: end of the last round in seconds since 1970; 0 for
+    never.
+    """
 
     rounds: int = 0
     seconds: float = 0.0
@@ -257,19 +257,19 @@ class RunMetrics:
     _next: float = 0.0
 
     def tend(self, active: Iterable[Path]) -> None:
-        """Read what is new, once a second. active: the folders of the runs that go on."""
-        going = set(active)
-        if time.monotonic() < self._next and going == self._files.keys():
+        """Read new lines, once a second. active: the folders of the runs in progress."""
+        current = set(active)
+        if time.monotonic() < self._next and current == self._files.keys():
             return
         self._next = time.monotonic() + COUNT_S
-        for path in going - self._files.keys():
+        for path in current - self._files.keys():
             self._files[path] = _RunTails(path)
         for path, files in list(self._files.items()):
             with contextlib.suppress(
                 OSError, ValueError, KeyError, IndexError, TypeError, StateError
             ):  # a damaged record is not ours
                 self._read(files)
-            if path not in going:
+            if path not in current:
                 self.ended[_ending(path)] += 1
                 del self._files[path]
 

@@ -1,25 +1,27 @@
-"""Sites that differ suspiciously from the others: in the norms of their replies, in their units of
-measurement, and in their numbers of samples; and how much each site weighs in a run.
+"""Sites that differ suspiciously from the others, in norms of replies, units or sample counts; and sites'
+weights in a run.
 
-Norms. A reply may be finite, of the right shape, and still wreck the model for everybody. A site's change d_k
-of the model is measured by its norm over all trained weights together, and over all statistics of batch
-normalisation together; for what a Part shares, by the norm of all its tensors. It is compared with the median
-of the other sites', as it is and by local step, because a site with many samples moves further and one with
-few moves further a step.
-    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))      S local
-    steps
-A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). Of two sites either may be the odd one out, so |d_k|
-must be a hundred times that, and what Parts share is not compared. Shared sums grow with the samples: for
-them r_k > 1,000,000.
-Inputs and features do not: of them the root mean square is compared, whatever the steps, and r_k > 1,000 is
-refused.
+Norms. A reply may be finite, of the right shape, and still ruin the model. A site's change d_k of the model
+is measured by its norm over all trained weights together, and over all statistics of batch normalisation
+together; the contribution of a Part's Share is measured by the norm of all its tensors. The norm is compared
+with the median of the other sites', both as it is and per local step, because a site with many samples moves
+further and one with few moves further in each step:
 
-Units. Sites may measure in other units, as far as the means and deviations tell that `standardise` asks each
-site for. Channel c of site k is unlike that of site j where
+    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))    S local steps
+
+A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). With two sites either may be the outlier, so |d_k|
+must be a hundred times that bound, and Shares are not compared. Shared sums grow with the samples, so r_k >
+1,000,000 is required for them. Inputs and features do not grow: their root mean square is compared without
+regard to the steps, and r_k > 1,000 is refused.
+
+Units. The means and deviations that `standardise` collects reveal sites with other units of measurement.
+Channel c of site k is unlike that of site j if
+
     |mu_kc - mu_jc| > 5 sigma_jc    or    sigma_kc > 5 sigma_jc    or    sigma_kc < sigma_jc / 5
-and is remarked on where it is unlike those of most other sites. Pounds lie 7 deviations of a hospital's
-weights away from kilograms. What is 0 and 1 at both, or does not vary at one, tells nothing of units; nor do
-sites with few samples.
+
+and is reported if it is unlike those of most other sites. For example, a hospital's weights in pounds lie 7
+deviations away from those in kilograms. Channels of zeros and ones at both sites, channels without variation,
+and sites with few samples reveal nothing about units.
 
 Letters: K replies or sites, J those other than one, C channels.
 """
@@ -47,20 +49,21 @@ from unskew.federation.protocol.hello import NUMBERS, Hello
 from unskew.round.clients import Broadcast
 
 MOST_RATIO = 10.0
-"""How many times as far as the others a site may change the model."""
+"""Largest ratio of a site's change of the model to the others'."""
 MOST_SHARED, MOST_VALUES = 1e6, 1e3
 MOST_STEPS = 1000
-"""How many times as many local steps as the others a site is believed to take."""
+"""Largest credible ratio of a site's local steps to the others'."""
 PAIR_FACTOR = 100.0
-"""How many times its norm one of two sites may change the model by."""
+"""Largest change by one of two sites, as a multiple of the model's norm."""
 ROUNDS_KEPT = 5
-"""Rounds in which whoever spoiled the model is looked for."""
+"""Rounds that are searched for the site that spoilt the model."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one client's reply does to the model. ratio: r_k. text: the change and the others', as part of a
-    sentence."""
+    """The effect of one client's reply on the model. ratio: r_k. text: the change and the others', for a
+    sentence.
+    """
 
     client: int
     ratio: float
@@ -70,8 +73,9 @@ class Change:
 
 @dataclass
 class NormOutliers:
-    """Changes of the last rounds. shared: names of the trained weights; steps: by client, local steps of a
-    round."""
+    """The changes of the last rounds. shared: names of the trained weights; steps: local steps of a round by
+    client.
+    """
 
     shared: Sequence[str]
     steps: Mapping[int, int]
@@ -85,14 +89,14 @@ class NormOutliers:
         received: Callable[[int], Weights] | None = None,
         of_samples: Collection[str] = (),
     ) -> list[Change]:
-        """The replies to refuse. Remembers who changed the model most among the others.
+        """The replies to refuse. The largest change among the others is remembered.
 
-        start: the model of all. replies: that passed the gate. received: the weights that a client was sent,
-        where that is not the model of all; it has changed those. of_samples: Parts that share inputs or
-        features of samples.
+        start: the global model. replies: those that passed the gate. received: the weights sent to a
+        client, if they differ from the global model. of_samples: Parts that share inputs or features of
+        samples.
         """
         sent = {r.client: received(r.client) if received else start for r in replies}
-        compared = self._compared(start, sent, replies, of_samples)
+        compared = self._quantities(start, sent, replies, of_samples)
         changes = [change for what in compared for change in self._changes(replies, *what)]
         refused = {c.client: c for c in changes if c.refused}
         merged = [c for c in changes if c.client not in refused]
@@ -101,20 +105,18 @@ class NormOutliers:
         return list(refused.values())
 
     def suspect(self) -> tuple[int, Change] | None:
-        """(round, change): of the last rounds, the one that was furthest out of proportion; None if none
-        was."""
+        """(round, change) of the last rounds' largest outlier; None if there was none."""
         t, change = max(self._rounds, key=lambda entry: entry[1].ratio, default=(0, None))
         return (t, change) if change and change.ratio > MOST_RATIO else None
 
-    def _compared(
+    def _quantities(
         self,
         start: Weights,
         received: Mapping[int, Weights],
         replies: Sequence[Reply],
         of_samples: Collection[str],
     ) -> list[tuple[str, list[float], float, float]]:
-        """(what, |d_K|, the most times as far, the norm above which that counts), for each quantity to
-        compare."""
+        """(name, |d_K|, largest ratio, norm above which the ratio counts), for each quantity to compare."""
         if len(replies) < 2:
             return []
         sent = [n for n, w in replies[0].weights.items() if w.is_floating_point()]
@@ -147,7 +149,10 @@ class NormOutliers:
         changes: list[Change] = []
         for k, reply in enumerate(replies):
             others = [j for j in range(len(replies)) if j != k]
-            usual, usual_step = median(d_K[j] for j in others), median(d_K[j] / steps_K[j] for j in others)
+            usual, usual_step = (
+                median(d_K[j] for j in others),
+                median(d_K[j] / steps_K[j] for j in others),
+            )
             steps = min(steps_K[k], MOST_STEPS * median(steps_K[j] for j in others))
             ratio = _ratio(d_K[k], usual)
             if most != MOST_VALUES:
@@ -184,7 +189,7 @@ Event = tuple[int, str, str]
 
 @dataclass
 class OutlierFilter:
-    """Drops replies that are out of all proportion and names their sites (E318), over a whole run."""
+    """Drops outlying replies and reports their sites (E318), over a whole run."""
 
     sites: Attendance
     proportions: NormOutliers = field(init=False)
@@ -194,14 +199,14 @@ class OutlierFilter:
         steps = {k: -(-int(n) // fed.batch) for k, n in enumerate(fed.sizes)}
         self.proportions = NormOutliers(fed.shared, steps)
 
-    def trained(
+    def without_outliers(
         self, start: Broadcast, replies: list[Reply], spec: gate.Spec, failed: Sequence[Event]
     ) -> list[Reply]:
-        """The replies of a round that may be merged, and those that the gate will name. failed: sites' own
+        """The replies of a round that may be merged, or that the gate will report. failed: the sites' own
         E301.
 
-        Raises UsageError (E319) where half of the sites or more failed to train because of a model that one
-        site has spoilt.
+        Raises UsageError (E319) if at least half of the sites failed to train because one site has spoilt
+        the model.
         """
         lost = {r.client for r in self._gate(replies, spec)[1] if r.code == "E301"}
         lost |= {r.client for r in replies if not abs(r.loss) <= MOST_LOSS}
@@ -218,8 +223,7 @@ class OutlierFilter:
         return self.in_proportion(start, replies, spec)
 
     def in_proportion(self, start: Broadcast, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
-        """The replies without those that are out of all proportion, whose sites are named. spec: of this
-        exchange."""
+        """The replies without outliers, which are reported. spec: the declaration of this exchange."""
         passing = {r.client for r in self._gate(replies, spec)[0]}
         compared = [r for r in replies if r.client in passing]
         if spec.encoded:
@@ -234,12 +238,12 @@ class OutlierFilter:
         return [r for r in replies if r.client not in dropped]
 
     def _gate(self, replies: Sequence[Reply], spec: gate.Spec) -> tuple[list[Reply], list[gate.Refusal]]:
-        """What the gate will say, which must not yet change the replies."""
+        """The gate's verdict on copies of the replies."""
         return gate.check([replace(r) for r in replies], spec, self.sites.local.fed.sizes)
 
 
 def _are_of_samples(shares: Iterable[Share]) -> bool:
-    """Whether all numbers that are shared, labels and counts apart, are inputs or features of samples."""
+    """True if all shared numbers, except labels and counts, are inputs or features of samples."""
     kinds = {share.discloses for share in shares if share.dtype.is_floating_point}
     return bool(kinds) and kinds <= {"inputs", "features"}
 
@@ -253,21 +257,25 @@ UNIT_REMEDY = "it may be measured in other units there; ask the site, and have a
 
 
 def unit_remarks(hellos: Sequence[Hello], replies: Sequence[Reply], part: str) -> dict[str, str]:
-    """By site whose numbers are unlike the other sites', which and how, as the end of a sentence.
+    """Remarks on sites with numbers unlike the other sites', as ends of sentences, by site.
 
     replies: to the trip in which `part` asks for `mu` and `sigma`, [C] each.
     """
-    known = [reply for reply in replies if reply.size >= FEWEST]
-    if len(known) < 2:
+    replies_used = [reply for reply in replies if reply.size >= FEWEST]
+    if len(replies_used) < 2:
         return {}
     mu_KC, sigma_KC = (
-        np.stack([r.shares[part][leaf].double().numpy() for r in known]) for leaf in ("mu", "sigma")
+        np.stack([r.shares[part][leaf].double().numpy() for r in replies_used]) for leaf in ("mu", "sigma")
     )
     texts: dict[str, str] = {}
-    for k, reply in enumerate(known):
-        others, hello = np.arange(len(known)) != k, hellos[reply.client]
-        hows = _channel_remarks(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
-        remarks = [f"{_channel_name(hello, c)} {how}" for c, how in enumerate(hows) if how]
+    for k, reply in enumerate(replies_used):
+        others, hello = np.arange(len(replies_used)) != k, hellos[reply.client]
+        differences = _channel_remarks(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
+        remarks = [
+            f"{_channel_name(hello, c)} {difference}"
+            for c, difference in enumerate(differences)
+            if difference
+        ]
         more = f" and {len(remarks) - MOST_NAMED} more" if len(remarks) > MOST_NAMED else ""
         if remarks:
             texts[hello.site] = f"{'; '.join(remarks[:MOST_NAMED])}{more}; {UNIT_REMEDY}"
@@ -275,20 +283,20 @@ def unit_remarks(hellos: Sequence[Hello], replies: Sequence[Reply], part: str) -
 
 
 def _channel_remarks(mu_C: Array, sigma_C: Array, mu_JC: Array, sigma_JC: Array) -> list[str]:
-    """By channel of one site, how it is unlike those of most other sites, "" if it is not."""
-    tells = (sigma_C > _noise(mu_C)) & (sigma_JC > _noise(mu_JC))
-    tells &= ~(_is_binary(mu_C, sigma_C) & _is_binary(mu_JC, sigma_JC))
-    scale_JC = np.where(tells, sigma_JC, 1.0)
-    apart_JC, times_JC = np.abs(mu_C - mu_JC) / scale_JC, sigma_C / scale_JC
-    far = tells & (apart_JC > MOST_DEVIATIONS)
-    unlike_JC = far | (tells & ((times_JC > MOST_SPREAD) | (times_JC < 1 / MOST_SPREAD)))
-    apart_C, times_C = np.median(apart_JC, 0), np.median(times_JC, 0)
+    """How each channel of one site differs from those of most other sites; "" if it does not."""
+    comparable = (sigma_C > _noise(mu_C)) & (sigma_JC > _noise(mu_JC))
+    comparable &= ~(_is_binary(mu_C, sigma_C) & _is_binary(mu_JC, sigma_JC))
+    scale_JC = np.where(comparable, sigma_JC, 1.0)
+    distance_JC, times_JC = np.abs(mu_C - mu_JC) / scale_JC, sigma_C / scale_JC
+    far = comparable & (distance_JC > MOST_DEVIATIONS)
+    unlike_JC = far | (comparable & ((times_JC > MOST_SPREAD) | (times_JC < 1 / MOST_SPREAD)))
+    distance_C, times_C = np.median(distance_JC, 0), np.median(times_JC, 0)
     return [
         (
             ""
             if 2 * unlike_JC[:, c].sum() <= len(mu_JC)
             else (
-                f"has a mean {apart_C[c]:.3g} of the other sites' standard deviations away from theirs"
+                f"has a mean {distance_C[c]:.3g} of the other sites' standard deviations away from theirs"
                 " (median)"
                 if 2 * far[:, c].sum() > len(mu_JC)
                 else f"has {times_C[c]:.3g} times the other sites' standard deviation (median)"
@@ -299,43 +307,42 @@ def _channel_remarks(mu_C: Array, sigma_C: Array, mu_JC: Array, sigma_JC: Array)
 
 
 def _noise(mean: Array) -> Array:
-    """A deviation that is no more than the rounding of a mean."""
+    """The deviation that rounding of a mean can cause."""
     return 1e-6 * np.abs(mean)
 
 
 def _is_binary(mean: Array, deviation: Array) -> Array:
-    """Whether these are of zeros and ones."""
+    """True for the mean and deviation of zeros and ones."""
     return np.abs(deviation**2 - mean * (1 - mean)) < 1e-4
 
 
 def _channel_name(hello: Hello, channel: int) -> str:
-    """What a channel is called: by its column or input, where the site has told its name."""
+    """The name of a channel's column or input, or its number if the name is unknown."""
     if hello.layout:
         return hello.layout.called(channel)
-    columns = [name for name, became in hello.form for _ in range(_width(became))]
+    columns = [name for name, encoding in hello.form for _ in range(_width(encoding))]
     return f"column '{columns[channel]}'" if len(columns) == hello.shape[0] else f"channel {channel}"
 
 
-def _width(became: str) -> int:
-    """How many columns of numbers a column of a table became: as many as it has words, but one for two."""
-    words = 1 if became == NUMBERS else int(became.partition(" ")[0]) if became[:1].isdigit() else 0
+def _width(encoding: str) -> int:
+    """The number of numeric columns for a column of a table: one per word, but one for two words."""
+    words = 1 if encoding == NUMBERS else int(encoding.partition(" ")[0]) if encoding[:1].isdigit() else 0
     return 1 if words == 2 else words
 
 
 MOST_LINES = 30
 DECISIVE = 0.5
-"""A site with more of the weight than this decides alone what the model becomes."""
+"""A site with more weight than this dominates the model."""
 MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
 """A number of samples is doubted if it is so many times the median of the other sites', and at least so
 large."""
 
 
 def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[str, str]:
-    """By site whose number of samples is out of all proportion to the other sites', what it says, as a
-    sentence without its full stop.
+    """Claims of sites with far more samples than the others, as sentences without a full stop, by site.
 
-    What some methods share grows with the largest number, so a single false one makes every honest site
-    refuse. bounds: a number that was agreed with its site is not doubted.
+    Some methods share quantities that grow with the largest number, so one false number makes every honest
+    site refuse. bounds: numbers that were agreed with their sites are not doubted.
     """
     texts: dict[str, str] = {}
     for hello in hellos:
@@ -356,8 +363,9 @@ def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[
 def weight_lines(
     hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]
 ) -> list[str]:
-    """A line for each site that trains: its samples, the bound on them, its weight if all answer; and a
-    warning."""
+    """A line for each training site: samples, bound, weight if all answer; and a warning about a dominant
+    site.
+    """
     training = [h for h in hellos if h.train]
     equal = settings.weighting == "equal" or method.weighting == "equal"
     total = sum(h.train for h in training)

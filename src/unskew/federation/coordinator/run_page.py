@@ -24,9 +24,9 @@ SHOWN = (*MAIN.values(), "mean", "worst")
 
 
 def html(path: Path) -> str:
-    """The page of a run, here or over a network, from what stands in its folder now.
+    """The page of a run, simulated or over a network, from its folder's current contents.
 
-    Raises StateError (E117) if the folder is no run's.
+    Raises StateError (E117) if the folder is not a run's.
     """
     if not any((path / name).exists() for name in ("config.yaml", "deploy.json")):
         raise no_run(path, "config.yaml")
@@ -52,7 +52,7 @@ def html(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[RunData | None, str]:
-    """(the run, why it cannot be read): neither of one that has not begun."""
+    """(the run, the reason why it cannot be read); (None, "") if it has not begun."""
     try:
         return read_run(path), ""
     except StateError as error:
@@ -60,8 +60,9 @@ def _read(path: Path) -> tuple[RunData | None, str]:
 
 
 def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:
-    """Of every site of a run over a network: in how many rounds it was asked and its answer used, and its
-    last score."""
+    """For each site of a run over a network: the rounds in which it was asked and used, and its last
+    score.
+    """
     rows: list[dict[str, Any]] = [
         {"name": hello["site"], "train": hello["train"], "asked": 0, "answered": 0, "last": 0, "score": ""}
         for hello in _json(path / "sites.json").get("sites", [])
@@ -83,7 +84,7 @@ def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, 
 
 
 def scores(run: RunData) -> list[dict[str, str]]:
-    """Every score over all clients: the last and the best."""
+    """The last and the best value of every score over all clients."""
     return [
         {
             "name": f"{scope} {metric}",
@@ -105,7 +106,7 @@ def _best(run: RunData, metric: str, values: np.ndarray) -> str:
 
 
 def _kind(run: RunData, metric: str) -> Kind:
-    """What a score is; `mean` and `worst` are those of the run's main score."""
+    """The kind of a score; `mean` and `worst` are those of the run's main score."""
     return kind(run.metric if metric in ("mean", "worst") else metric)
 
 

@@ -1,8 +1,8 @@
-"""The round's exchange over a network with secure aggregation: training, shares, masked numbers, and the
-opening of the sum.
+"""The round's exchange over a network with secure aggregation: training, shares, masked numbers, opening of
+the sum.
 
-Sites that leave before they send their numbers are left out of the sum, whatever the reason; where too few
-remain nothing is opened, and the round is skipped.
+Sites that leave before they send their numbers are left out of the sum. If too few remain nothing is
+opened, and the round is skipped.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ MOST_SAMPLES = 1e15
 
 @dataclass
 class SecureExchange(SiteExchange):
-    """The exchange of a run whose replies are summed before anybody sees them; every other exchange is
-    refused with the run."""
+    """The exchange of a run with summed replies. Studies that need any other exchange are refused."""
 
     run: Run | None = None
 
@@ -63,7 +62,7 @@ class SecureExchange(SiteExchange):
         self.weighting, self.cap = run.weighting, run.settings.cap
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """As many equal replies as sites are in the sum; none, and an event that says why, if it is not
+        """As many equal replies as sites are in the sum; none, and an event with the reason, if it is not
         opened.
 
         Raises Paused (E206) after three such rounds in a row.
@@ -77,7 +76,7 @@ class SecureExchange(SiteExchange):
                 scored, cohort, {k: packet.tree.get("score", {}) for k, packet in packets.items()}
             )
         try:
-            replies = self._summed(start, self._listed(start.t, packets))
+            replies = self._sum_replies(start, self._roster(start.t, packets))
             self.dropped.note(start.t, {r.client for r in replies})
             self._void = 0
             return replies
@@ -93,9 +92,10 @@ class SecureExchange(SiteExchange):
             self.sites.tell(start.t, why.code, f"round {start.t}: {why} Round skipped, model unchanged.")
             return []
 
-    def _summed(self, start: Broadcast, roster: Roster) -> list[Reply]:
-        """The phases after the training. Raises SumNotOpened where too few sites are left, or the sum is
-        none."""
+    def _sum_replies(self, start: Broadcast, roster: Roster) -> list[Reply]:
+        """The phases after the training. Raises SumNotOpened if too few sites are left or the sum is
+        invalid.
+        """
         opening = self._opening(start.t, roster)
         came, left = list(opening.vectors), list(opening.left)
         headers = {self._id(site): {"came": came, "left": left} for site in came}
@@ -103,12 +103,12 @@ class SecureExchange(SiteExchange):
             signatures = self._signatures(start.t, headers, opening)
             headers = {k: {**header, "signatures": signatures} for k, header in headers.items()}
         packets = self.sites.follow_up("open", start.t, headers, NO_TENSORS)
-        given = {
+        shares_by_site = {
             self._site(k): shares
             for k, p in packets.items()
-            if (shares := self._given(start.t, k, p, {*came, *left}))
+            if (shares := self._shares_of(start.t, k, p, {*came, *left}))
         }
-        total = opening.total(given)
+        total = opening.total(shares_by_site)
         for giver, dealers in sorted(opening.false.items()):
             self.sites.tell(start.t, "E526", false_share_text(giver, dealers, start.t))
         if problem := self.numbers.problem(total, len(came)):
@@ -125,14 +125,14 @@ class SecureExchange(SiteExchange):
         return self.numbers.replies(total, start.weights, members, inside)
 
     def _opening(self, t: int, roster: Roster) -> Opening:
-        """Shares dealt and masked numbers collected."""
+        """Deal shares and collect masked numbers."""
         needed = max(self.secure.needed(len(roster)), self.sites.min_sites)
         self._need(len(roster), len(roster), max(LEAST_SITES, needed), "have trained")
         rows = [one.as_json() for one in roster.listed]
         packets = self.sites.follow_up(
             "share", t, {self._id(s): {"roster": rows} for s in roster.sites}, NO_TENSORS
         )
-        dealt = self._alike(
+        dealt = self._same_context(
             t, {self._site(k): p.header for k, p in packets.items() if self._has_dealt(t, k, p, roster)}
         )
         self._need(len(dealt), len(roster), needed, "have dealt shares of their keys")
@@ -150,7 +150,9 @@ class SecureExchange(SiteExchange):
         )
 
     def _signatures(self, t: int, headers: Mapping[int, dict[str, Any]], opening: Opening) -> dict[str, str]:
-        """By site, its signature of who came and who left, without which no site gives a key away."""
+        """Each site's signature of the lists of present and departed sites, without which no site releases a
+        key.
+        """
         packets = self.sites.follow_up("agree", t, headers, NO_TENSORS)
         signatures = {
             self._site(k): str(p.header.get("signature"))[:MOST_SIGNATURE] for k, p in packets.items()
@@ -158,8 +160,10 @@ class SecureExchange(SiteExchange):
         self._need(len(signatures), len(opening.roster), opening.needed, "have signed who left")
         return signatures
 
-    def _alike(self, t: int, dealt: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Without sites that say they were told other things than most, whose masks would not cancel."""
+    def _same_context(self, t: int, dealt: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The sites with the most common context. The masks of sites with another context would not
+        cancel.
+        """
         (most, _), *_ = [*Counter(header["context"] for header in dealt.values()).most_common(1), ("", 0)]
         for site in [site for site, header in dealt.items() if header["context"] != most]:
             text = "it was sent other weights, settings or another list than most. It is left out of the sum."
@@ -167,11 +171,11 @@ class SecureExchange(SiteExchange):
             del dealt[site]
         return dealt
 
-    def _listed(self, t: int, packets: Mapping[int, Packet]) -> Roster:
+    def _roster(self, t: int, packets: Mapping[int, Packet]) -> Roster:
         """The sites that have trained and sent their keys, in the order of client ids, as a simulation weighs
         them.
 
-        Their samples are at most as many as they registered.
+        Their samples are limited to the number that they registered.
         """
         listed: list[RosterEntry] = []
         for k, packet in packets.items():
@@ -184,7 +188,7 @@ class SecureExchange(SiteExchange):
                 )
                 continue
             listed.append(RosterEntry(self._site(k), min(float(n), float(self.sites.hellos[k].train)), *keys))
-        roster = Roster(tuple(_without_twins(listed)))
+        roster = Roster(tuple(_without_duplicates(listed)))
         for site in sorted({one.site for one in listed} - set(roster.sites)):
             text = "a key that it has sent is not its own alone. It is left out of the sum."
             self.sites.tell(t, "E526", f"{site} round {t}: {text}")
@@ -209,7 +213,7 @@ class SecureExchange(SiteExchange):
             )
             return None
 
-    def _given(self, t: int, k: int, packet: Packet, about: set[str]) -> dict[str, bytes] | None:
+    def _shares_of(self, t: int, k: int, packet: Packet, about: set[str]) -> dict[str, bytes] | None:
         texts = packet.header.get("shares")
         try:
             if not is_texts(texts, MOST_SHARE) or set(texts) != about:
@@ -236,7 +240,7 @@ class SecureExchange(SiteExchange):
 
 
 def _are_keys(value: Any) -> TypeGuard[tuple[str, str, str]]:
-    """Whether these are a site's public keys, as far as their form goes."""
+    """True for texts in the form of a site's public keys."""
     return (
         isinstance(value, list)
         and len(value) == KEYS
@@ -244,8 +248,8 @@ def _are_keys(value: Any) -> TypeGuard[tuple[str, str, str]]:
     )
 
 
-def _without_twins(listed: Sequence[RosterEntry]) -> list[RosterEntry]:
-    """Without sites that have sent another's keys, which every site would refuse."""
+def _without_duplicates(listed: Sequence[RosterEntry]) -> list[RosterEntry]:
+    """The entries without sites that share a key, which every site would refuse."""
     keys, counts = np.unique([key for one in listed for key in one.keys], return_counts=True)
-    twice = set(keys[counts > 1].tolist())
-    return [one for one in listed if not twice.intersection(one.keys)]
+    duplicates = set(keys[counts > 1].tolist())
+    return [one for one in listed if not duplicates.intersection(one.keys)]

@@ -1,8 +1,8 @@
-"""The programs of `unskew serve`: the front, which sites reach, Flower's SuperLink behind it, and one process
-for each run.
+"""The processes behind `unskew serve`: the front, which sites reach, Flower's SuperLink behind it, and one
+process per run.
 
-The server takes the tasks of ordered runs, and ends every other run before any of it runs. `program_lines`
-prints all programs that unskew starts as shell lines for a security review.
+The server takes the tasks of ordered runs and ends every other run before any code of it is executed.
+`program_lines` prints all programs that unskew starts as shell lines for a security review.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from unskew.system import disk
 from unskew.version import __version__
 
 TASK = "UNSKEW_TASK"
-"""The environment variable that tells a conductor its run, its task and its token."""
+"""The environment variable that holds a conductor's run, task and token."""
 TAKE_S = 2.0
-"""How often tasks are asked for while no order waits: of strangers, who can only be refused."""
+"""Seconds between requests for tasks while no order waits; such tasks come from strangers and are refused."""
 MOST_STARTS = 3
-"""A run whose process has been killed this often is given up."""
+"""A run is given up after its process has been killed this many times."""
 
 
 @dataclass
 class _Run:
-    """task: at the SuperLink; order: the name of its order; path: the run's folder."""
+    """A run in progress. task: its task at the SuperLink; order: the order's name; path: the run's folder."""
 
     task: Task
     order: str
@@ -51,17 +51,17 @@ class _Run:
 
 @dataclass
 class Conductors:
-    """One process for each run, started again if it is killed."""
+    """One process for each run, restarted if it is killed."""
 
     home: Coordinator
     say: Say
     form: programs.LogForm = "text"
     restarts: int = 0
     _runs: list[_Run] = field(default_factory=list)
-    _took: float = -TAKE_S
-    """When tasks were asked for last."""
+    _request_time: float = -TAKE_S
+    """Time of the last request for tasks."""
     _refused: bool = False
-    """Whether the SuperLink has refused to give tasks, and has given none since."""
+    """The last request for tasks was refused by the SuperLink."""
 
     def __post_init__(self) -> None:
         self.secret_file = self.home.folder / "flower" / "tasks.key"
@@ -70,17 +70,17 @@ class Conductors:
     def tend(self) -> None:
         """Take the next task, and keep the processes of all runs running."""
         ordered = orders.waiting_orders(self.home.folder) - {run.order for run in self._runs}
-        if ordered or time.monotonic() - self._took >= TAKE_S:
-            self._took = time.monotonic()
+        if ordered or time.monotonic() - self._request_time >= TAKE_S:
+            self._request_time = time.monotonic()
             self._take()
-        self._runs = [run for run in self._runs if not self._ended(run)]
+        self._runs = [run for run in self._runs if not self._has_ended(run)]
 
     def _take(self) -> None:
         try:
             if task := self._link.take(self._secret):
                 self._begin(task)
         except Unavailable:
-            return  # it starts, or is started again
+            return  # the SuperLink is still starting or is being restarted
         except Refused as error:
             if not self._refused:
                 self.say(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
@@ -92,11 +92,11 @@ class Conductors:
 
     @property
     def active(self) -> list[Path]:
-        """The folders of the runs that go on."""
+        """The folders of the runs in progress."""
         return [run.path for run in self._runs]
 
     def stop(self) -> None:
-        """End all processes. Each run says how to resume it."""
+        """End all processes. Each run prints how to resume it."""
         for run in self._runs:
             run.program.stop()
         self._runs.clear()
@@ -131,7 +131,7 @@ class Conductors:
         self.say(str(UsageError("E510", f"run {task.run} was refused and ended: {why}.")))
         self._finish(task, f"refused: {why}")
 
-    def _ended(self, run: _Run) -> bool:
+    def _has_ended(self, run: _Run) -> bool:
         """Whether the process has ended by itself, or has been killed too often."""
         code = run.program.code
         if code is None or (code < 0 and run.program.starts < MOST_STARTS):
@@ -154,15 +154,15 @@ class Conductors:
 
 
 MOST_ENDS, WITHIN_S = 3, 60.0
-"""A program that has ended by itself so often, within so many seconds, is not restarted again."""
+"""A program that ends by itself this often within this many seconds is not restarted again."""
 
 
 @dataclass
 class Server:
-    """What `unskew serve` runs. bind: the address to listen at; default: the host if it is an address, else
-    0.0.0.0.
+    """The programs of `unskew serve`. bind: the address to listen on; default: the host if it is an address,
+    else 0.0.0.0.
 
-    Raises UsageError (E503) without TLS at an address that other machines reach.
+    Raises UsageError (E503) for an address that other machines can reach if TLS is off.
     """
 
     home: Coordinator
@@ -172,9 +172,9 @@ class Server:
     registered: dict[str, str] = field(default_factory=dict)
     """The public keys registered with the SuperLink, by site."""
     refused: int = 0
-    """Attempts that the front has refused."""
-    _told: deque[str] = field(default_factory=deque[str])
-    """Lines of the front that nobody has looked at yet."""
+    """Attempts refused by the front."""
+    _front_lines: deque[str] = field(default_factory=deque[str])
+    """Lines of the front that have not been processed yet."""
     _ends: list[tuple[float, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -190,13 +190,15 @@ class Server:
         env = programs.environment(flower)
         link = superlink.superlink_command(self.home, self.conductors.secret_file)
         self.program = Program("the SuperLink", link, env, flower / "superlink.log", self.form)
-        door = superlink.front_command(self.home, self.bind)
-        self.front = Program("the front", door, env, flower / "front.log", self.form, self._told.append)
-        self._book = flower / "registered.json"
-        self.registered = json.loads(self._book.read_text()) if self._book.exists() else {}
+        front = superlink.front_command(self.home, self.bind)
+        self.front = Program(
+            "the front", front, env, flower / "front.log", self.form, self._front_lines.append
+        )
+        self._registry_file = flower / "registered.json"
+        self.registered = json.loads(self._registry_file.read_text()) if self._registry_file.exists() else {}
 
     def tend(self) -> None:
-        """Keep the programs and the runs going, register newly admitted sites, and report who was refused.
+        """Keep the programs and the runs going, register newly admitted sites, and report refused ones.
 
         Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
@@ -204,18 +206,18 @@ class Server:
             self.program.stop()  # it reads its certificate when it starts; the front reads it again by itself
         for program in (self.front, self.program):
             code = program.tend(self.say)
-            if code is not None and code >= 0:  # not killed by somebody
-                self._ended(program)
+            if code is not None and code >= 0:  # not killed
+                self._has_ended(program)
         self.conductors.tend()
         self.report_refusals()
         if not self.home.tls:
-            return  # Flower authenticates nodes over TLS only; requests and replies are signed all the same
+            return  # Flower authenticates nodes over TLS only; requests and replies are signed anyway
         for site, key in self.home.admitted().items():
             if self.registered.get(site) != key.text:
                 self._register(site, key)
 
     def stop(self) -> None:
-        """End the runs' processes, which say how to resume them, then the front and the SuperLink."""
+        """End the runs' processes, which print how to resume the runs, then the front and the SuperLink."""
         self.conductors.stop()
         self._link.close()
         self.front.stop()
@@ -223,8 +225,8 @@ class Server:
         self.program.stop()
 
     def report_refusals(self) -> None:
-        """Tell, and keep in the federation's journal, whom the front has refused since the last time."""
-        lines = [self._told.popleft() for _ in range(len(self._told))]
+        """Print the front's refusals since the last call and record them in the federation's journal."""
+        lines = [self._front_lines.popleft() for _ in range(len(self._front_lines))]
         facts = [fact for line in lines if (fact := access.parse_refusal(line))]
         for fact in facts:
             self.refused += int(fact["times"])
@@ -240,7 +242,7 @@ class Server:
         ) as error:  # a disk that strangers' attempts have filled must not end the server
             self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
 
-    def _ended(self, program: Program) -> None:
+    def _has_ended(self, program: Program) -> None:
         now = time.monotonic()
         self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S] + [
             (now, program.name)
@@ -254,13 +256,14 @@ class Server:
         except (Refused, Unavailable):
             return  # it is tried again; a SuperLink that does not stay up is reported by itself
         self.registered[site] = key.text
-        disk.replace(self._book, json.dumps(self.registered))
+        disk.replace(self._registry_file, json.dumps(self.registered))
         self.say(f"{site} is admitted")
 
 
 def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm = "text") -> Server:
-    """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one
-    runs already."""
+    """A server with free ports. Raises UsageError (E507) if sites cannot reach it or another server is
+    running.
+    """
     bind = bind.removeprefix("[").removesuffix("]")
     check_free(bind or default_bind(home.host), home.port)
     superlink.choose_inner_port(home, again=True)
@@ -268,13 +271,13 @@ def start_server(home: Coordinator, bind: str, say: Say, form: programs.LogForm 
 
 
 class ServerMetrics:
-    """What a server and its runs have done since it started."""
+    """Metrics of a server and its runs since the start."""
 
     def __init__(self, server: Server):
         self.server, self.runs = server, RunMetrics()
 
     def tend(self) -> None:
-        """Read what the runs have written."""
+        """Read the new lines of the runs' journals."""
         self.runs.tend(self.server.conductors.active)
 
     def metrics(self) -> list[Metric]:
@@ -300,13 +303,15 @@ class ServerMetrics:
         return figures
 
     def problem(self) -> str:
-        """Which program does not run; "" if all do."""
+        """The programs that are not running, as text; "" if all run."""
         stopped = [p.name for p in (self.server.front, self.server.program) if not p.is_running]
         return f"not running: {', '.join(stopped)}" if stopped else ""
 
 
 def program_lines(home: Coordinator) -> str:
-    """Everything that `serve`, `run --on` and `site run` start; paths are relative to where each is run."""
+    """Shell lines for everything that `serve`, `run --on` and `site run` start; each path is relative to its
+    program's folder.
+    """
     server = Server(home, say=lambda _: None)
     off = " ".join(f"{name}={value}" for name, value in programs.FLOWER_SWITCHES.items())
     lines = ["# every program has this environment", f"export {off} FLWR_HOME=FOLDER/flower", ""]

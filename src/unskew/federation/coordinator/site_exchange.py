@@ -1,12 +1,12 @@
-"""The round's exchange over a network: what the in-process trainer does is done by sites, which also score
-themselves.
+"""The round's exchange over a network: sites train in place of the in-process trainer, and score themselves.
 
-Scores: the weights that go down for a round are those whose scores the round before is owed, so sites score
-them on the way and that round's metrics are written then. Only the last round's scores need an exchange of
+Scores: the weights sent down for a round are those to score for the round before, so sites score them with
+the training and that round's metrics are written then. Only the last round's scores need an exchange of
 their own. The server scores its own test set if it has one.
 
-Dropped replies: what sites have sent is in the run's ledger even where no merge has seen it, because it is
-malformed, out of proportion, of too many samples or in a round with too few replies. `events.jsonl` says why.
+Dropped replies: everything that sites have sent is in the run's ledger, even if no merge has used it
+because it was malformed, an outlier, of too many samples or in a round with too few replies. `events.jsonl`
+gives the reason.
 
 Letters: M metrics.
 """
@@ -53,23 +53,25 @@ from unskew.round.randomness import RandomSource, SystemSource
 from unskew.scores import kind
 
 UNKNOWN = "?"
-"""The share of tensors that nobody has declared, whose names are the site's."""
+"""The ledger's name for undeclared tensors, because their own names are chosen by the site."""
 Sizes = dict[str, int]
 """Bytes by the name of a share."""
 
 
 @dataclass
 class DroppedReplies:
-    """record: the run's. spec: what replies to training are declared to hold."""
+    """Records unused replies in the ledger. record: the run's. spec: the declaration of replies to
+    training.
+    """
 
     record: Record
     spec: gate.Spec
-    came: dict[int, Tree] = field(default_factory=dict[int, Tree])
-    """By client, what has come in this exchange."""
+    received: dict[int, Tree] = field(default_factory=dict[int, Tree])
+    """Received trees of this exchange by client."""
 
     def receive(self, trees: Mapping[int, Tree]) -> None:
-        """What clients have sent, before anything is taken from it or refused."""
-        self.came = {k: dict(tree) for k, tree in trees.items()}
+        """Remember the contents of clients' messages before they are checked."""
+        self.received = {k: dict(tree) for k, tree in trees.items()}
 
     def note(
         self,
@@ -78,10 +80,10 @@ class DroppedReplies:
         shares: Mapping[str, Mapping[str, Share]] | None = None,
         early: Collection[int] | None = None,
     ) -> None:
-        """Write down what came of clients that are not among `used`.
+        """Record what came from clients that are not among `used`.
 
-        shares: by Part, where they are not the training's. early: the clients whose answers to early trips
-        are used, where there are such answers.
+        shares: declarations by Part, if they are not the training's. early: the clients with used answers
+        to early trips; None without early trips.
         """
         declared = {**self.spec.shares, **(shares or {})}
         rows = [
@@ -96,22 +98,22 @@ class DroppedReplies:
                 **_disclosure(share, declared),
                 "dropped": True,
             }
-            for k, tree in self.came.items()
+            for k, tree in self.received.items()
             for share, size in _by_share(
                 _sizes(_unused(tree, k in used, early is None or k in early)), declared
             ).items()
         ]
-        self.came = {}
+        self.received = {}
         self.record.add("ledger", rows)
 
 
 def _unused(tree: Tree, used: bool, early: bool) -> Tree:
-    """What of a reply is not used. early: whether its answers to early trips would be."""
+    """The unused part of a reply. early: its answers to early trips are used."""
     return tree if not used else {} if early else {"early": tree.get("early", {})}
 
 
 def _sizes(tree: Tree) -> Sizes:
-    """Bytes of each share of a reply; scores apart, which have rows of their own."""
+    """Bytes of each share of a reply, without scores, which have rows of their own."""
     sizes: Sizes = {}
     for path, tensor in leaves(tree):
         if isinstance(tensor, Tensor) and path.split("/")[0] != "score":
@@ -121,7 +123,7 @@ def _sizes(tree: Tree) -> Sizes:
 
 
 def _by_share(sizes: Sizes, declared: Mapping[str, Mapping[str, Share]]) -> Sizes:
-    """With the ledger's name for weights, and one name for all that nobody has declared."""
+    """Bytes by the ledger's names: "w" for weights, and one name for everything undeclared."""
     known = {f"{part}/{leaf.split('/')[0]}" for part, shares in declared.items() for leaf in shares}
     named: Sizes = {}
     for share, size in sizes.items():
@@ -131,8 +133,7 @@ def _by_share(sizes: Sizes, declared: Mapping[str, Mapping[str, Share]]) -> Size
 
 
 def _disclosure(name: str, declared: Mapping[str, Mapping[str, Share]]) -> dict[str, Any]:
-    """What the ledger says of a share: what it discloses, and of how many samples. Of what nobody declared,
-    the most."""
+    """The ledger's kind and number of samples of a share; for undeclared shares the widest disclosure."""
     part, _, leaf = name.partition("/")
     share = next((s for path, s in declared.get(part, {}).items() if path.split("/")[0] == leaf), Share(()))
     if name in ("w", SUM):
@@ -160,19 +161,19 @@ class SiteScores:
         local = self.sites.local
         fed, hellos = local.fed, self.sites.hellos
         self.metrics = score_names(fed)
-        scopes, beside = ("global", "kept", "personal"), [metric.key for metric in fed.metrics]
-        self.beside = {score_key(scope, m): (scope, m) for scope in scopes for m in beside}
-        """By the name that it has among a site's scores, whose weights a metric that the study names is of,
-        and which it is."""
-        self.limits = Limits(8 * len(self.metrics) + 16 * len(beside), 2 + 2 * len(beside))
-        """The most that the scores of a site take."""
-        nobody_uses_the_servers = local.keeps_model and local.sent and any(h.test for h in hellos)
-        self.server_scores = bool(len(self.own.y)) and not nobody_uses_the_servers
-        """Whether `global` is the score of the server's test set."""
+        scopes, named = ("global", "kept", "personal"), [metric.key for metric in fed.metrics]
+        self.named = {score_key(scope, m): (scope, m) for scope in scopes for m in named}
+        """The scope and metric of each score that the study names, by its name among a site's scores."""
+        self.limits = Limits(8 * len(self.metrics) + 16 * len(named), 2 + 2 * len(named))
+        """The largest scores of a site."""
+        scores_stay_at_sites = local.keeps_model and local.sent and any(h.test for h in hellos)
+        self.server_scores = bool(len(self.own.y)) and not scores_stay_at_sites
+        """The scope `global` is the score of the server's test set."""
 
     def rows(self, t: int, start: Broadcast, store: Store, last: bool) -> list[Row]:
         """Metric rows of the server's test set; after the last round also those of the sites, which are asked
-        here."""
+        here.
+        """
         rows = (
             [r for r in self.own.rows(t, start, store, last) if r["scope"] == "global"]
             if self.server_scores
@@ -181,18 +182,19 @@ class SiteScores:
         return rows + (self._site_rows(t, self._ask(start, range(len(self.sites.hellos)))) if last else [])
 
     def due(self, start: Broadcast) -> Broadcast | None:
-        """The state of the round before, whose weights are about to go down, if its scores are due."""
+        """The state of the previous round if its scores are due; its weights are about to be sent."""
         t = start.t - 1
         if t % self.sites.settings.eval_every or not any(h.test for h in self.sites.hellos):
             return None
         return replace(start, t=t, lr=self.sites.settings.lr_in(t))
 
     def write(self, scored: Broadcast, cohort: Sequence[int], answers: Mapping[int, Any]) -> None:
-        """Write the metrics of the round before. answers: of the cohort; sites that did not train are asked
-        here."""
+        """Write the metrics of the previous round. answers: the cohort's; sites that did not train are asked
+        here.
+        """
         hellos = self.sites.hellos
         trained = [k for k in cohort if hellos[k].train]
-        by_scope = self._checked(scored, {k: answers[k] for k in trained if k in answers})
+        by_scope = self._valid_scores(scored, {k: answers[k] for k in trained if k in answers})
         others = self._ask(scored, [k for k in range(len(hellos)) if k not in trained])
         both = {
             scope: dict(sorted({**values, **others[scope]}.items())) for scope, values in by_scope.items()
@@ -200,13 +202,13 @@ class SiteScores:
         self.record.add("metrics", self._site_rows(scored.t, both))
 
     def unasked(self, t: int, answers: Mapping[int, Any]) -> None:
-        """Write down scores that nobody has asked for. answers: by client, what came in their place."""
+        """Record scores that were not requested. answers: the trees by client."""
         for k, tree in answers.items():
             if size := size_in_bytes({"score": tree}):
                 self._charge(t, "up", "score", [k], size, dropped=True)
 
     def _ask(self, start: Broadcast, ids: Sequence[int]) -> ScoresByScope:
-        """The checked scores of those sites that have test samples; one exchange."""
+        """The checked scores of those sites that have test samples, from one exchange."""
         asked = [k for k in ids if self.sites.hellos[k].test]
         if asked:
             weights = size_in_bytes({n: start.weights[n] for n in self.sites.local.sent})
@@ -214,14 +216,14 @@ class SiteScores:
                 start.t, "down", "w (to be scored)", asked, weights + size_in_bytes(start.to(asked[0]).down)
             )
         packets: dict[int, Packet] = self.sites.ask("score", start, asked, {}, self.limits)
-        return self._checked(start, {k: packet.tree for k, packet in packets.items()})
+        return self._valid_scores(start, {k: packet.tree for k, packet in packets.items()})
 
-    def _checked(self, start: Broadcast, answers: Mapping[int, Any]) -> ScoresByScope:
-        """The scores that have the declared form; the others are dropped and their sites named."""
+    def _valid_scores(self, start: Broadcast, answers: Mapping[int, Any]) -> ScoresByScope:
+        """The scores of the declared form; others are dropped and their sites reported."""
         by_scope: ScoresByScope = {"global": {}, "personal": {}} | (
             {"kept": {}} if self.sites.local.keeps_model else {}
         )
-        by_scope |= {name: {} for name, (scope, _) in self.beside.items() if scope in by_scope}
+        by_scope |= {name: {} for name, (scope, _) in self.named.items() if scope in by_scope}
         for k, tree in answers.items():
             for scope, values in tree.items() if isinstance(tree, Mapping) else [("?", tree)]:
                 if problem := self._problem(scope, values, by_scope):
@@ -238,20 +240,23 @@ class SiteScores:
                 self._charge(start.t, "up", f"score/{scope}", list(scores), size)
         return by_scope
 
-    def _beside(self, answers: ScoresByScope, scope: str, k: int) -> dict[str, float]:
-        """The metrics that the study names, as site k gave them; those that are undefined there are not among
-        them."""
-        mine = {m: answers[name] for name, (of, m) in self.beside.items() if of == scope and name in answers}
-        return {m: float(values[k]) for m, values in mine.items() if k in values}
+    def _named_metrics(self, answers: ScoresByScope, scope: str, k: int) -> dict[str, float]:
+        """Site k's values of the metrics that the study names; metrics that are undefined there are
+        missing.
+        """
+        values_by_metric = {
+            m: answers[name] for name, (of, m) in self.named.items() if of == scope and name in answers
+        }
+        return {m: float(values[k]) for m, values in values_by_metric.items() if k in values}
 
     def _problem(self, scope: str, values: Any, by_scope: ScoresByScope) -> tuple[str, str] | None:
-        """A code and a sentence, unless these are scores in their bounds of a scope that was asked for."""
+        """A code and a sentence, unless the values are scores within their bounds for a requested scope."""
         if scope not in by_scope or not isinstance(values, Tensor):
             return "E303", f"'score/{scope}' was not asked for."
         low, high = self.sites.local.fed.task.bounds
         share = Share((len(self.metrics),), low=low, high=high)
-        if scope in self.beside:
-            low, high = (0.0, 1.0) if kind(self.beside[scope][1]).share else (-MOST_SCORE, MOST_SCORE)
+        if scope in self.named:
+            low, high = (0.0, 1.0) if kind(self.named[scope][1]).share else (-MOST_SCORE, MOST_SCORE)
             share = Share((1,), torch.float64, low, high)
         return gate.leaf_problem(f"score/{scope}", values, share)
 
@@ -267,15 +272,16 @@ class SiteScores:
         self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"} | disclosed | more])
 
     def _site_rows(self, t: int, answers: ScoresByScope) -> list[Row]:
-        """As in one process; without a test set at the server, `global` is the mean over the sites' test
-        samples."""
+        """Metric rows as in one process; without a test set at the server, `global` is the mean over the
+        sites' samples.
+        """
         by_site = {
             scope: {
-                k: dict(zip(self.metrics, v.tolist())) | self._beside(answers, scope, k)
+                k: dict(zip(self.metrics, v.tolist())) | self._named_metrics(answers, scope, k)
                 for k, v in values.items()
             }
             for scope, values in answers.items()
-            if scope not in self.beside
+            if scope not in self.named
         }
         kept = by_site.get("kept", {})
         on_clients = kept or by_site["global"]
@@ -299,42 +305,42 @@ rounds."""
 
 @dataclass
 class SiteExchange:
-    """The engine's Exchange for clients that are sites. Noise that protects comes from the server's operating
-    system."""
+    """The engine's Exchange for clients that are sites. Protective noise comes from the server's operating
+    system.
+    """
 
     sites: Attendance
     scores: SiteScores
     _void: int = 0
-    """How many rounds in a row had too few replies."""
+    """Number of rounds in a row with too few replies."""
     _early: list[Reply] = field(default_factory=list)
-    """Sent with this round's training: what early trips ask for, by Part in `shares`."""
+    """This round's answers to early trips, by Part in `shares`."""
 
     def __post_init__(self) -> None:
         local = self.sites.local
         self.device, self.sent, self.kept, self.hooks = local.device, local.sent, local.kept, local.hooks
         self.chance: RandomSource = SystemSource()
         self.protected = local.method.protector is not None
-        self.soundness = OutlierFilter(self.sites)
+        self.outliers = OutlierFilter(self.sites)
         self.spec = encoding.spec_of(local.method, local.fed, self.sent, self.sites.first)
         self.dropped = DroppedReplies(self.scores.record, self.spec)
 
     def remarks(self) -> list[tuple[str, str]]:
-        """None: every site trains on a device of its own, and says itself what is to be said."""
+        """None, because each site trains on a device of its own and reports its own remarks."""
         return []
 
     def reduce_lanes(self) -> int:
-        """0: sites train one client each."""
+        """0, because sites train one client each."""
         return 0
 
     def close(self) -> None:
         self.sites.local.close()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """One exchange for the training, what early trips ask for, and the scores that the round before is
-        owed.
+        """One exchange for the training, the early trips, and the scores of the previous round.
 
-        Returns no reply at all, and says why, if fewer than `min_sites` have come. Raises Paused (E206) when
-        that has happened in three rounds in a row.
+        Returns no reply, after a report, if fewer than `min_sites` replies came. Raises Paused (E206) after
+        three such rounds in a row.
         """
         local = self.sites.local
         early = [
@@ -354,13 +360,13 @@ class SiteExchange:
         self.dropped.receive({k: packet.tree for k, packet in packets.items()} | self.sites.refused)
         used: list[Reply] = []
         try:
-            used = self._trained(start, cohort, packets, (scored, gate.Spec({}, shares, {})), failed)
+            used = self._mergeable(start, cohort, packets, (scored, gate.Spec({}, shares, {})), failed)
         finally:
             self.dropped.note(start.t, {r.client for r in used}, shares, {r.client for r in self._early})
         self._early = [r for r in self._early if r.client in {one.client for one in used}]
         return used
 
-    def _trained(
+    def _mergeable(
         self,
         start: Broadcast,
         cohort: Sequence[int],
@@ -368,10 +374,10 @@ class SiteExchange:
         asked: tuple[Broadcast | None, gate.Spec],
         failed: Sequence[Event],
     ) -> list[Reply]:
-        """The replies in these packets that may be merged. asked: whose scores were asked for, and what early
-        trips ask for.
+        """The replies in these packets that may be merged. asked: the scored state and the declaration of
+        early trips.
 
-        failed: sites' own E301. Raises Paused as `train` does.
+        failed: the sites' own E301. Raises Paused as `train` does.
         """
         scored, early = asked
         answers = {k: packet.tree.pop("score", {}) for k, packet in packets.items()}
@@ -382,33 +388,33 @@ class SiteExchange:
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
         if early.shares and not self.protected:
-            self._early = self.soundness.in_proportion(start, self._early, early)
+            self._early = self.outliers.in_proportion(start, self._early, early)
         replies = self._read(start.t, packets, lambda k, packet: reply_of(k, packet, self.spec.weights))
         if self.protected:  # whether a reply counts must not depend on the others, and the clip bounds each
             for event in failed:
                 self.sites.tell(*event)
         else:
-            replies = self.soundness.trained(start, replies, self.spec, failed)
+            replies = self.outliers.without_outliers(start, replies, self.spec, failed)
         return self._with_a_loss(start.t, self._enough(start.t, len(cohort), replies))
 
     def visit(
         self, trip: Trip, part: Part, start: Broadcast, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """The client side of a trip; one exchange, unless its answers have come with the training.
+        """The client side of a trip in one exchange, unless its answers have come with the training.
 
         Raises Paused (E206) if fewer than `min_sites` answer before round 1.
         """
         if trip.early and start.t:
-            here = [r for r in self._early if part.name in r.shares]
-            self.dropped.receive({r.client: {"early": {part.name: r.shares[part.name]}} for r in here})
+            early = [r for r in self._early if part.name in r.shares]
+            self.dropped.receive({r.client: {"early": {part.name: r.shares[part.name]}} for r in early})
             self.dropped.note(start.t, ids, {part.name: trip.shares(self.sites.local.fed)})
-            replies = [r for r in here if r.client in ids]
+            replies = [r for r in early if r.client in ids]
             return [replace(r, shares={part.name: r.shares[part.name]}) for r in replies]
         spec = gate.Spec({}, {part.name: trip.shares(self.sites.local.fed)}, {})
         header = {"part": part.name, "trip": trip_index(trip, part.trips)}
         packets = self.sites.ask("visit", start, ids, header, limits_of(spec))
         self.dropped.receive({k: packet.tree for k, packet in packets.items()} | self.sites.refused)
-        replies = self.soundness.in_proportion(start, self._read(start.t, packets, reply_of), spec)
+        replies = self.outliers.in_proportion(start, self._read(start.t, packets, reply_of), spec)
         self.dropped.note(start.t, {r.client for r in replies}, spec.shares)
         if isinstance(part, Standardise):
             for site, text in unit_remarks(self.sites.hellos, replies, part.name).items():
@@ -421,7 +427,7 @@ class SiteExchange:
     def _read(
         self, t: int, packets: Mapping[int, Packet], read: Callable[[int, Packet], Reply | None]
     ) -> list[Reply]:
-        """The replies in these packets; a malformed one is dropped and its site named."""
+        """The replies in these packets; malformed ones are dropped and their sites reported."""
         replies = []
         for k, packet in packets.items():
             try:
@@ -438,8 +444,7 @@ class SiteExchange:
         return replies
 
     def _with_a_loss(self, t: int, replies: Sequence[Reply]) -> list[Reply]:
-        """The replies to training whose loss is a number that can be averaged; the sites of the others are
-        named."""
+        """The replies with a loss that can be averaged; the sites of the others are reported."""
         for reply in replies:
             if not abs(reply.loss) <= MOST_LOSS:
                 text = f"the loss is no number up to {MOST_LOSS:g} in size. Reply dropped."

@@ -1,4 +1,4 @@
-"""A run at the SuperLink, from outside: submit it, ask for its state, end it."""
+"""Calls about a run at the SuperLink from other processes: submit it, get its state, end it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unskew.federation.coordinator.superlink import Refused, SuperLink, Unavaila
 from unskew.federation.tickets import Coordinator
 
 STARTING_S = 20.0
-"""How long a run is offered to a SuperLink that does not answer: it may have been started a moment ago."""
+"""Seconds of attempts to submit a run to a SuperLink that may still be starting."""
 
 
 def submit(home: Coordinator, order: Order) -> int:
@@ -31,7 +31,7 @@ def submit(home: Coordinator, order: Order) -> int:
 
 
 def status(home: Coordinator, number: int) -> str:
-    """Flower's word for the state of a run: "pending", "running", "finished"; "" if it does not say."""
+    """Flower's state of a run: "pending", "running", "finished"; "" without an answer."""
     try:
         return SuperLink(home).status(number)
     except (Refused, Unavailable):
@@ -39,6 +39,6 @@ def status(home: Coordinator, number: int) -> str:
 
 
 def stop(home: Coordinator, number: int) -> None:
-    """End a run, if the SuperLink is there to be asked."""
+    """End a run, if the SuperLink answers."""
     with contextlib.suppress(Refused, Unavailable):
         SuperLink(home).stop(number)

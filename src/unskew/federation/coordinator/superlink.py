@@ -1,9 +1,10 @@
-"""The coordinator's SuperLink: the commands that start it and the front, the one app that it may run, and the
-coordinator's calls to it, which admit sites, start, look at and stop runs, and take their tasks.
+"""The coordinator's SuperLink: the commands that start it and the front, the app that it may run, and calls
+to it.
 
-Flower starts runs of apps only. An app's archive can hold any Python, so nothing of an archive is ever
-unpacked. Ours names the installed server's code and holds none: its SHA-256 says whether a run is ours, and
-what the run is to do is in an order on the coordinator's own disk.
+The calls admit sites, start, look up and stop runs, and take their tasks. Flower starts runs of apps only. An
+app's archive can contain any Python code, so no archive is ever unpacked. Our archive names the installed
+server's code and contains none: its SHA-256 identifies our runs, and each run's order is on the coordinator's
+own disk.
 """
 
 # pyright: reportMissingImports=false
@@ -29,7 +30,7 @@ from unskew.federation.tickets import Coordinator
 from unskew.system import disk
 
 ORDER = "order"
-"""The setting of a run that names its order."""
+"""The run's setting with the name of its order."""
 _PROJECT = f"""[project]
 name = "unskew-run"
 version = "0.1.0"
@@ -50,7 +51,7 @@ clientapp = "unskew.federation.site.worker:main"
 
 
 def _archive() -> bytes:
-    """The same bytes each time: without times, and not compressed."""
+    """The bytes of the app's archive, always equal: without times, and not compressed."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("pyproject.toml"), _PROJECT)
@@ -62,9 +63,9 @@ APP_HASH = hashlib.sha256(APP).hexdigest()
 
 
 def superlink_command(home: Coordinator, secret: Path) -> list[str]:
-    """The command that starts the federation's SuperLink, on loopback; it starts no programs itself.
+    """The command that starts the federation's SuperLink on loopback; it starts no programs itself.
 
-    secret: the file that proves who may take the tasks of runs.
+    secret: the file with the secret that permits taking the tasks of runs.
     """
     command = [sys.executable, "-P", "-m", "unskew.federation.flower_patches", "flower-superlink"]
     command += ["--host", LOOPBACK, "--port", str(inner_port(home))]
@@ -90,8 +91,7 @@ def front_command(home: Coordinator, bind: str) -> list[str]:
 
 
 def inner_port(home: Coordinator) -> int:
-    """The port of loopback at which the SuperLink listens. Raises UsageError (E507) before the first `unskew
-    serve`."""
+    """The SuperLink's port on loopback. Raises UsageError (E507) before the first `unskew serve`."""
     path = _port_file(home)
     if not path.exists():
         raise UsageError(
@@ -101,10 +101,9 @@ def inner_port(home: Coordinator) -> int:
 
 
 def choose_inner_port(home: Coordinator, again: bool = False) -> None:
-    """Choose the SuperLink's port on loopback, if there is none yet. again: also if somebody else uses it
-    meanwhile.
+    """Choose the SuperLink's port on loopback if there is none yet, or, with `again`, if it is in use.
 
-    It is kept as long as it is free, because a run's process that outlives the SuperLink comes back to it.
+    A free port is kept, because a run's process that outlives the SuperLink reconnects to it.
     """
     path = _port_file(home)
     if path.exists() and not (again and _is_taken(inner_port(home))):
@@ -149,20 +148,20 @@ except ImportError as error:  # the extra is not installed, or in a version that
 
 TIMEOUT_S = 20.0
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-"""The call that proves with the secret who may take tasks."""
+"""The call that is authenticated with the secret."""
 
 
 class Refused(Exception):
-    """The SuperLink's answer is a refusal. Its text is the SuperLink's."""
+    """The SuperLink refused a call. The text is the SuperLink's."""
 
 
 class Unavailable(Exception):
-    """Nothing answers where the SuperLink should be."""
+    """The SuperLink does not answer."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run's task that this coordinator has taken. token: lets its holder speak for the run."""
+    """A run's task that this coordinator has taken. token: permits calls for the run."""
 
     run: int
     number: int
@@ -171,12 +170,12 @@ class Task:
 
 
 def address(home: Coordinator) -> str:
-    """HOST:PORT of the SuperLink, which only programs of this machine reach."""
+    """HOST:PORT of the SuperLink, which only programs of this machine can reach."""
     return f"{LOOPBACK}:{inner_port(home)}"
 
 
 def runtime_client(home: Coordinator, *interceptors: Any, retry: Any = None) -> RuntimeHttpClient:
-    """A client for the calls of a run's task. retry: Flower's, which waits for a SuperLink that is away."""
+    """A client for the calls of a run's task. retry: Flower's, which waits for an absent SuperLink."""
     version = RuntimeVersionHttpInterceptor(component_name="unskew")
     url, verify = _endpoint(home)
     calls = [version, *interceptors]
@@ -190,18 +189,18 @@ def _endpoint(home: Coordinator) -> tuple[str, ssl.SSLContext | bool]:
 
 
 class SuperLink:
-    """Calls with which a coordinator rules its SuperLink. Each raises Unavailable or Refused."""
+    """A coordinator's calls to its SuperLink. Each raises Unavailable or Refused."""
 
     def __init__(self, home: Coordinator):
         url, verify = _endpoint(home)
         self._home, self._control = home, ControlHttpClient(url, verify=verify, timeout=TIMEOUT_S)
-        self._taking: RuntimeHttpClient | None = None
+        self._task_client: RuntimeHttpClient | None = None
 
     def close(self) -> None:
-        """Close connections: a SuperLink that is stopped waits for them."""
+        """Close connections; otherwise the SuperLink waits for them when it is stopped."""
         self._control.close()
-        if self._taking is not None:
-            self._taking.close()
+        if self._task_client is not None:
+            self._task_client.close()
 
     def register(self, site: str, key: PublicKey) -> None:
         """Let a site with this key connect."""
@@ -228,9 +227,9 @@ class SuperLink:
             self._control.StopRun(control.StopRunRequest(run_id=number))
 
     def take(self, secret: bytes) -> Task | None:
-        """The next task that waits for somebody to do it, whatever its kind, if there is one."""
+        """The next waiting task of any kind, or None."""
         proof = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={ACQUIRE})
-        client = self._taking = self._taking or runtime_client(self._home, proof)
+        client = self._task_client = self._task_client or runtime_client(self._home, proof)
         with _map_errors():
             answer = client.AcquireTask(runtime.AcquireTaskRequest(supported_task_types=list(TaskType)))
         if not (answer.HasField("task") and answer.token):
@@ -239,7 +238,7 @@ class SuperLink:
 
     def order_of(self, task: Task) -> str:
         """Begin a task. Returns the name of its order."""
-        with _map_errors(), self._as(task) as client:
+        with _map_errors(), self._client_of(task) as client:
             run = client.PullTaskInput(runtime.PullTaskInputRequest()).run
         return str(user_config_from_proto(run.override_config).get(ORDER, ""))
 
@@ -248,17 +247,17 @@ class SuperLink:
         outcome = "failed" if problem else "completed"
         with (
             _map_errors(ApiErrorCode.RUNTIME_AUTHENTICATION_FAILED),
-            self._as(task) as client,
+            self._client_of(task) as client,
         ):  # else it has ended already
             client.PushTaskOutput(runtime.PushTaskOutputRequest(sub_status=outcome, details=problem))
 
-    def _as(self, task: Task) -> RuntimeHttpClient:
+    def _client_of(self, task: Task) -> RuntimeHttpClient:
         return runtime_client(self._home, RuntimeTokenHttpInterceptor(token=task.token))
 
 
 @contextlib.contextmanager
 def _map_errors(*harmless: int) -> Iterator[None]:
-    """Turn what a call raises into one of our two errors. harmless: codes of Flower's that are no failure."""
+    """Turn errors of a call into Refused or Unavailable. harmless: Flower's codes that are not failures."""
     try:
         yield
     except httpx.HTTPStatusError as error:

@@ -1,8 +1,7 @@
-"""The front's process: `python -m unskew.federation.front FOLDER BIND PORT`, which `unskew serve` starts and
-stops.
+"""The front's process: `python -m unskew.federation.front FOLDER BIND PORT`, run by `unskew serve`.
 
-FOLDER: the federation's. BIND: the address to listen at; the port is the federation's. PORT: Flower's, on
-loopback.
+FOLDER: the federation's folder. BIND: the address to listen on, with the federation's port. PORT: Flower's,
+on loopback.
 """
 
 from __future__ import annotations
@@ -37,16 +36,18 @@ async def main(home: Coordinator, listener: socket.socket, port: int) -> None:
 
 if __name__ == "__main__":
     configure_malloc()
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what sites can cause is in `Refusals`
+    logging.getLogger("uvicorn").setLevel(
+        logging.CRITICAL
+    )  # `Refusals` reports everything that sites can cause
     folder, bind, inner = sys.argv[1:]
     federation = Coordinator.open(Path(folder))
     try:
-        door = listen(bind, federation.port)
+        listener_socket = listen(bind, federation.port)
     except OSError as error:
         sys.exit(
             f"E507 the server cannot listen at {host_port(bind, federation.port)}: {error.strerror or error}."
         )
-    with door:
-        door.setblocking(False)
+    with listener_socket:
+        listener_socket.setblocking(False)
         _say(f"listening at {host_port(bind, federation.port)}")
-        asyncio.run(main(federation, door, int(inner)))
+        asyncio.run(main(federation, listener_socket, int(inner)))

@@ -1,12 +1,12 @@
-"""Access to the front: which keys are admitted at this moment, how often an address or a site may come, which
-machine speaks for a site, and counts of refused attempts.
+"""Access to the front: admitted keys, rates of addresses and sites, the machine that uses a site's key, and
+refusals.
 
-A site's name is held by the process or machine that came first, until nothing has been heard of it for a
-while.
+A site's name is held by the process or machine that came first, until nothing has been received from it for
+a while.
 
-Of a refusal the first attempt is written as a line, further ones less and less often, each line with the
-number of attempts. A flood from one address therefore writes a few lines an hour, one from many addresses at
-most a line a minute, and every attempt is counted.
+The first refusal of an address is written as a line, further ones at growing intervals, each line with the
+number of attempts. A flood from one address therefore writes a few lines an hour, one from many addresses
+at most a line a minute, and every attempt is counted.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from unskew.federation.protocol.identity import PublicKey
 from unskew.federation.tickets import Coordinator
 
 MOST_NAMES = 1024
-"""How many names are kept apart; the others share one pace."""
+"""Names with a limit of their own; the others share one."""
 OTHER_NAMES = ""
 
 
 @dataclass
 class RateLimit:
-    """rate: times a second; burst: times at once."""
+    """A rate limit per name. rate: events per second; burst: events at once."""
 
     rate: float
     burst: float
     clock: Callable[[], float] = time.monotonic
     _due: dict[str, float] = field(default_factory=dict)
-    """When each name has come no more often than its rate allows."""
+    """The time at which each name's events conform to its rate again."""
 
-    def may(self, name: str) -> bool:
-        """Whether somebody may come now. Only then it counts."""
+    def allow(self, name: str) -> bool:
+        """True if an event is allowed now; only then it counts."""
         now = self.clock()
-        name, due = self._known(name, now)
+        name, due = self._entry(name, now)
         if self._early_s(due, now) > 0:
             return False
         self._due[name] = due + 1 / self.rate
         return True
 
     def wait_s(self, name: str) -> float:
-        """How long somebody has to wait who comes now and stays in the queue."""
+        """The wait in seconds of a new event, which is queued."""
         now = self.clock()
-        name, due = self._known(name, now)
+        name, due = self._entry(name, now)
         self._due[name] = due + 1 / self.rate
         return max(0.0, self._early_s(due, now))
 
     def _early_s(self, due: float, now: float) -> float:
         return due - now - (self.burst - 1) / self.rate
 
-    def _known(self, name: str, now: float) -> tuple[str, float]:
-        """The name that is kept, and when it is due."""
+    def _entry(self, name: str, now: float) -> tuple[str, float]:
+        """The name under which events are counted, and the time at which it is due."""
         if name not in self._due and len(self._due) >= MOST_NAMES:
             self._due = {name: due for name, due in self._due.items() if due > now}
             name = name if len(self._due) < MOST_NAMES else OTHER_NAMES
@@ -70,36 +70,36 @@ same."""
 
 
 class SiteHolders:
-    """By site, the place whose requests are passed on, and when it was heard of last."""
+    """The place (see `place_of`) with the right to each site's name, and the time of its last request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._holders = clock, dict[str, tuple[int, float]]()
 
     def may_speak(self, site: str, place: int) -> bool:
-        """Whether a request from this place is passed on; it then holds the site's name."""
+        """True if a request from this place is accepted; the place then holds the site's name."""
         now = self._clock()
-        holder, heard = self._holders.get(site, (place, now))
-        if holder != place and now - heard < SILENT_S:
+        holder, last_request = self._holders.get(site, (place, now))
+        if holder != place and now - last_request < SILENT_S:
             return False
         self._holders[site] = place, now
         return True
 
 
 MARK = "refused "
-"""How these lines begin in the front's log; the rest is JSON."""
+"""Prefix of these lines in the front's log; the rest is JSON."""
 FIRST_S, LONGEST_S = 2.0, 3600.0
-"""How long further attempts are gathered before the next line. Doubled with every line, up to the second
+"""Interval before the next line about further attempts, doubled with every line, up to the second
 number."""
 LINES_A_S, AT_ONCE = 1 / 60, 60
-"""Lines of all addresses and reasons together: a second, and at once."""
+"""Lines for all addresses and reasons together: per second, and at once."""
 MOST_PAIRS = 32
-"""How many addresses and reasons are kept apart; the others are counted together."""
+"""Pairs of address and reason with counts of their own; the others are counted together."""
 OTHER_ADDRESSES = "other addresses"
 
 
 @dataclass
 class _Pair:
-    """One address and reason. times: attempts since its last line; due: when its next line may be written."""
+    """One address and reason. times: attempts since the last line; due: time of the next line."""
 
     times: int = 0
     due: float = 0.0
@@ -107,7 +107,7 @@ class _Pair:
 
 
 class Refusals:
-    """write: takes the lines."""
+    """Counts refused attempts and writes lines about them. write: receives the lines."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
         self.write, self.clock = write, clock
@@ -122,10 +122,10 @@ class Refusals:
         self.flush()
 
     def flush(self, everything: bool = False) -> None:
-        """Write the lines that are due; `everything`: also those that are not. Forget whoever stays away."""
+        """Write the lines that are due, or all with `everything`. Forget addresses without new attempts."""
         now = self.clock()
         for (who, why), pair in list(self._pairs.items()):
-            if pair.times and (everything or (now >= pair.due and self._pace.may("a line"))):
+            if pair.times and (everything or (now >= pair.due and self._pace.allow("a line"))):
                 self.write(MARK + json.dumps({"who": who, "why": why, "times": pair.times}))
                 pair.times, pair.due = 0, now + pair.pause_s
                 pair.pause_s = min(2 * pair.pause_s, LONGEST_S)
@@ -134,7 +134,7 @@ class Refusals:
 
 
 def parse_refusal(line: str) -> dict[str, str | int] | None:
-    """The facts of such a line (who, why, times); None if it is another one."""
+    """The facts of a line (who, why, times); None for other lines."""
     if not line.startswith(MARK):
         return None
     try:
@@ -144,7 +144,7 @@ def parse_refusal(line: str) -> dict[str, str | int] | None:
 
 
 class Members:
-    """context: what TLS demands of the next connection; None where TLS is disabled."""
+    """The admitted sites. context: the TLS context for the next connection; None without TLS."""
 
     context: ssl.SSLContext | None = None
 
@@ -156,7 +156,7 @@ class Members:
         self.read()
 
     def read(self) -> bool:
-        """Look at the disk again. Returns whether anything has changed. A damaged key lets nobody in."""
+        """Read the keys and certificate again. True if anything has changed. A damaged key admits nobody."""
         paths = {site: self.home.key_file(site) for site in self.home.now().sites}
         texts = {site: path.read_text(errors="replace") for site, path in paths.items() if path.exists()}
         certificate = (self.home.folder / "server.crt").read_bytes() if self.home.tls else b""
@@ -173,7 +173,7 @@ class Members:
         return True
 
     def site(self, fingerprint: str) -> str:
-        """The site whose key this is; "" if it is not, or no longer, admitted."""
+        """The site with this key; "" if the key is not admitted."""
         return self._sites.get(fingerprint, "")
 
 

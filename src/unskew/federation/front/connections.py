@@ -1,12 +1,12 @@
-"""Connections of sites: the listener takes them, TLS decides which are kept, and a question for messages
-waits here until there may be one.
+"""Connections of sites: the listener accepts them, TLS decides which are kept, and requests for messages wait
+here.
 
-uvicorn and h11 speak HTTP; this says who is there, and how long a request may take to begin. TLS has already
-proven a key when a connection is made. If it is not admitted at this moment, the connection is closed before
-a byte of its request is read. A connection that has not proven a key yet holds little memory, for a few
-seconds, in a few places.
+uvicorn and h11 speak HTTP; this file identifies sites and limits the time in which a request must begin.
+TLS has proven a key before a connection is made. If the key is not admitted at this moment, the connection
+is closed before a byte of its request is read. A connection without a proven key takes little memory, for a
+few seconds, and the number of such connections is limited.
 
-Because questions wait here, sites need not ask often, and no message is found late.
+Because requests for messages wait here, sites need not poll often, and messages are found without delay.
 """
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
@@ -34,21 +34,21 @@ from unskew.federation.front.access import Members, RateLimit, Refusals
 from unskew.federation.signals import Bell
 
 HOLD_S = 2.0
-"""How long a question waits at most. A machine that loses its power while it waits loses a message that comes
+"""Longest wait of a request in seconds. A machine that loses its power meanwhile loses a message that comes
 by then, which is sent again when it is back."""
 LOOK_S = 0.025
-"""How often the bell is listened to."""
+"""Seconds between checks of the bell."""
 
 
 @dataclass
 class LastRing:
-    """Which ring of the bell the last question over a connection has heard."""
+    """The last ring of the bell that a connection has received."""
 
     ring: int = -1
 
 
 class MessageWait:
-    """bell: rung when the coordinator has sent messages to sites."""
+    """Wakes requests for messages. bell: rung when the coordinator has sent messages to sites."""
 
     def __init__(self, bell: Bell):
         self._bell, self._ring, self._next = bell, 0, asyncio.Event()
@@ -62,13 +62,13 @@ class MessageWait:
                 self._next.set()
                 self._next = asyncio.Event()
 
-    async def wait(self, heard: LastRing, left: Callable[[], Awaitable[Any]]) -> bool:
-        """Wait for a ring that this connection has not heard yet, at most HOLD_S. left: returns when the site
-        has left.
+    async def wait(self, last_ring: LastRing, left: Callable[[], Awaitable[Any]]) -> bool:
+        """Wait at most HOLD_S for a ring that is new to this connection. left: returns when the site has
+        left.
 
-        Returns False if it has: what is fetched for a site that is not there is lost.
+        False if the site has left, because a message fetched for it would be lost.
         """
-        if heard.ring == self._ring:
+        if last_ring.ring == self._ring:
             waiting = [asyncio.ensure_future(self._next.wait()), asyncio.ensure_future(left())]
             try:
                 done, _ = await asyncio.wait(waiting, timeout=HOLD_S, return_when=asyncio.FIRST_COMPLETED)
@@ -77,26 +77,26 @@ class MessageWait:
                     task.cancel()
             if waiting[1] in done:
                 return False
-        heard.ring = self._ring
+        last_ring.ring = self._ring
         return True
 
 
 HEAD_S = 10.0
-"""How long a connection may take to send the headers of its first request, or to finish those of a later
+"""Seconds in which a connection must send the headers of its first request, or finish those of a later
 one."""
 IDLE_S = 75.0
-"""How long a connection is kept between two requests."""
+"""Seconds for which a connection is kept between two requests."""
 HEAD_BYTES = 16 << 10
 """The most bytes of a request's headers."""
 MOST_OPEN = 32
 """Connections of one site."""
 NOBODY = "(anybody: TLS is disabled)"
-"""Stands for the site where no connection can prove one."""
+"""The name for sites without TLS, in which no connection can prove a key."""
 
 
 @dataclass
 class Connections:
-    """What all connections share. app: answers their requests."""
+    """The state that all connections share. app: answers their requests."""
 
     members: Members
     refusals: Refusals
@@ -119,27 +119,27 @@ class Connections:
         )
         self.config.load()
 
-    def of(self, site: str) -> int:
-        """How many connections a site has."""
+    def count_of(self, site: str) -> int:
+        """The number of a site's connections."""
         return Counter(c.site for c in self.open)[site]
 
     def expel(self) -> None:
-        """Close the connections of keys that are no longer admitted."""
+        """Close the connections with keys that are no longer admitted."""
         for connection in [c for c in self.open if not c.is_admitted()]:
             self.refusals.note(connection.site, "its key is no longer admitted; its connection was closed")
             connection.transport.abort()
 
 
 class Connection(H11Protocol):
-    """A connection that lasts only while its key is admitted, and only if its requests arrive in time."""
+    """A connection that lasts only while its key is admitted and its requests arrive in time."""
 
     def __init__(self, shared: Connections):
         super().__init__(shared.config, shared.state, {})
         self.shared, self.key, self.site = shared, "", ""
-        self._late: asyncio.TimerHandle | None = None
+        self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Take the connection if its key is admitted."""
+        """Accept the connection if its key is admitted."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls else None
@@ -150,53 +150,53 @@ class Connection(H11Protocol):
             transport.abort()
             return
         self.shared.open.add(self)
-        self.app_state |= {"key": self.key, "site": self.site, "heard": LastRing()}
+        self.app_state |= {"key": self.key, "site": self.site, "last_ring": LastRing()}
         self.app_state["place"] = certificates.place_in(certificate) if certificate else 0
         self._wait()
 
     def is_admitted(self) -> bool:
-        """Whether the key of this connection still is."""
+        """True if the key of this connection is still admitted."""
         return self.key == NOBODY or self.shared.members.site(self.key) == self.site
 
     def _reason(self) -> str:
-        """Why this connection is not taken; "" if it is."""
+        """The reason to refuse this connection; "" if it is accepted."""
         if not self.site:
             return "its certificate is not of an admitted key"
-        return f"more than {MOST_OPEN} connections" if self.shared.of(self.site) >= MOST_OPEN else ""
+        return f"more than {MOST_OPEN} connections" if self.shared.count_of(self.site) >= MOST_OPEN else ""
 
     def data_received(self, data: bytes) -> None:
-        """Give headers that have begun to arrive a time by which they must be complete."""
+        """Limit the time for headers that have begun to arrive."""
         if self.transport.is_closing():
             return
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._arrived()
-        elif self._late is None:
+        elif self._header_timer is None:
             self._wait()
 
     def on_response_complete(self) -> None:
-        """Start no second timer: from here on uvicorn's own one runs, until the next byte arrives."""
+        """Stop the timer, because uvicorn's own one runs until the next byte arrives."""
         self._arrived()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         self._arrived()
         self.shared.open.discard(self)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Note what was not HTTP, or had headers that are too long."""
+        """Record a request that was not HTTP, or had headers that are too long."""
         self.shared.refusals.note(self.site, f"no HTTP request with at most {HEAD_BYTES >> 10} KB of headers")
         super().send_400_response(msg)
 
     def _wait(self) -> None:
-        self._late = self.loop.call_later(HEAD_S, self._expired)
+        self._header_timer = self.loop.call_later(HEAD_S, self._expired)
 
     def _arrived(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
     def _expired(self) -> None:
         self.shared.refusals.note(self.site, f"no complete request within {HEAD_S:.0f} s")
@@ -204,14 +204,14 @@ class Connection(H11Protocol):
 
 
 HANDSHAKE_S = 4.0
-"""How long somebody may take to prove a key."""
+"""Seconds in which a connection must prove a key."""
 GOODBYE_S = 2.0
-"""How long a connection that is closed may take to take what was sent to it."""
+"""Seconds in which a closed connection must accept its remaining data."""
 MOST_UNPROVEN, MOST_UNPROVEN_EACH = 32, 8
 """Connections that have not proven a key yet: of all addresses and of one. Each takes 300 KB, most of it TLS
 buffers."""
 RATE, BURST = 10.0, 40.0
-"""New connections of one address: a second, and at once."""
+"""New connections of one address: per second, and at once."""
 _REASONS = (
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "offers no certificate"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of an admitted key"),
@@ -224,18 +224,20 @@ _REASONS = (
 
 
 class Listener:
-    """Connections to one listening socket, which must not block."""
+    """Accepts connections from a non-blocking listening socket."""
 
     def __init__(self, listener: socket.socket, shared: Connections):
         self.listener, self.shared = listener, shared
         self.pace = RateLimit(RATE, BURST)
         self._unproven: Counter[str] = Counter()
         self._known: set[str] = set()
-        """Addresses from which a key was proven: strangers take no places from them."""
+        """Addresses from which a key was proven; the limit on unproven connections of others does not apply
+        to them.
+        """
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:
-        """Take connections until cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -254,11 +256,11 @@ class Listener:
             task.add_done_callback(self._tasks.discard)
 
     def _reason(self, host: str) -> str:
-        """Why a connection is not even looked at; "" if it is."""
+        """The reason to close a connection at once; "" to accept it."""
         full = self._unproven.total() >= MOST_UNPROVEN and host not in self._known
         if full or self._unproven[host] >= MOST_UNPROVEN_EACH:
             return "too many connections at once that have proven no key"
-        return "" if self.pace.may(host) else "connects too often"
+        return "" if self.pace.allow(host) else "connects too often"
 
     def _new(self) -> Connection:
         return Connection(self.shared)
@@ -284,9 +286,9 @@ class Listener:
 
 
 def failure_reason(error: OSError) -> str:
-    """Why TLS has failed, in words."""
+    """The reason for a failure of TLS, in words."""
     text = str(error)
-    known = next((reason for sign, reason in _REASONS if sign in text), None)
-    return known or (
+    reason = next((reason for sign, reason in _REASONS if sign in text), None)
+    return reason or (
         "broke TLS's rules" if isinstance(error, ssl.SSLError) else "left before it had proven a key"
     )

@@ -1,14 +1,13 @@
-"""The front as a whole: a request is refused by its headers alone, or streamed to Flower's server and its
-answer back.
+"""The front's proxy: a request is refused by its headers alone, or streamed to Flower's server and the answer
+back.
 
-A site may make a few calls of Flower's fleet API, each with a bound on the bytes of its body. Everything else
-that Flower's server answers is for operators and for its own programs. A site fetches no code, so the calls
-that bring code (`get-fab`, `get-run`) are not among them.
+A site may make a few calls of Flower's fleet API, each with a limit on the bytes of its body. All other
+calls of Flower's server are for operators and its own programs. A site fetches no code, so the calls for
+code (`get-fab`, `get-run`) are not allowed.
 
-What a site announces must be one answer, of this site, and its list of pieces the one that is named. Flower's
-server
-takes more: a request that a site makes up for another site or for itself, and with one answer any number of
-other lists of pieces, for each of which it keeps what is sent.
+An announcement must be one answer of this site, with the list of pieces that it names. Flower's server
+accepts more: requests that a site invents for another site or for itself, and any number of further lists
+of pieces, each of which it would store.
 """
 
 # pyright: reportMissingImports=false
@@ -41,7 +40,7 @@ from unskew.federation.tickets import Coordinator
 
 
 def is_answer(content: bytes) -> bool:
-    """Whether this announces one answer of the node that speaks."""
+    """True for an announcement of one answer of the node that sends it."""
     try:
         request = PushMessagesRequest.FromString(content)
     except DecodeError:
@@ -54,8 +53,9 @@ def is_answer(content: bytes) -> bool:
 
 
 def asking_node(question: bytes) -> int:
-    """Whose question for messages this is, which Flower's server has checked if it has answered; 0 if
-    nobody's."""
+    """The node of a request for messages, which Flower's server has checked if it has answered; 0 if
+    unreadable.
+    """
     try:
         return PullMessagesRequest.FromString(question).node.node_id
     except DecodeError:
@@ -69,7 +69,7 @@ PULL_MESSAGES, PUSH_MESSAGES, PUSH_OBJECT = (
     "/v1/fleet/push-messages",
     "/v1/fleet/push-object",
 )
-"""The questions for messages, the calls that announce an answer with a list of its pieces, and those that
+"""The requests for messages, the calls that announce an answer with a list of its pieces, and those that
 each bring one."""
 CALLS = {
     "/v1/fleet/activate-node": _SMALL_BODY,
@@ -99,7 +99,7 @@ REQUEST_HEADERS |= {b"flwr-package-name", b"flwr-package-version", b"flwr-compon
 
 
 def calls(tls: bool) -> dict[str, int]:
-    """The most bytes of a body by path."""
+    """The largest body in bytes by path."""
     return CALLS if tls else {**CALLS, REGISTER: _SMALL_BODY}
 
 
@@ -107,13 +107,13 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 PATIENCE_S = 60.0
-"""How long a request and its answer may take beside the time for their bytes."""
+"""Seconds for a request and its answer, in addition to the time for their bytes."""
 RESPONSE_HEADERS = (b"content-type", b"content-length", b"content-encoding")
 """Headers of an answer that are passed on."""
 SLOWEST = 16 << 10
-"""Bytes a second that must arrive, or be taken, at least."""
+"""Smallest transfer rate in bytes per second."""
 RATE, BURST = 100.0, 400.0
-"""Requests of one site: a second, and at once. Whoever sends more is answered later."""
+"""Requests of one site: per second, and at once. Further ones are delayed."""
 MOST_EACH = 8
 """Requests of one site that are with Flower's server at a time, or whose bytes are on their way there or
 back. Others wait."""
@@ -125,7 +125,9 @@ class SiteLeft(Exception):
 
 
 class Refused(Exception):
-    """status: HTTP's. The text is the end of a sentence that begins with the site's name."""
+    """A refused request. status: of HTTP. The text is the end of a sentence that begins with the site's
+    name.
+    """
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -134,8 +136,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Signals:
-    """news: lets questions for messages wait. answers: rung when a site has sent something. idle: who was
-    given nothing."""
+    """news: lets requests for messages wait. answers: rung when a site has sent an answer. idle: nodes
+    without messages.
+    """
 
     news: MessageWait
     answers: Bell
@@ -143,10 +146,9 @@ class Signals:
 
 
 class Proxy:
-    """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an
-    URL.
+    """An ASGI application. server: client of Flower's server; calls: largest body in bytes by path.
 
-    signs: between this and the coordinator's other programs.
+    signs: signals between the front and the coordinator's other programs.
     """
 
     def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signals):
@@ -156,7 +158,7 @@ class Proxy:
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request. An answer that was begun and cannot be ended closes the connection."""
+        """Answer one request. An answer that was begun and cannot be completed closes the connection."""
         answer, site = Answer(send), scope["state"]["site"]
         try:
             await asyncio.sleep(self.pace.wait_s(site))
@@ -182,16 +184,16 @@ class Proxy:
             await answer.only(500)
 
     def _size(self, scope: Message) -> int:
-        """The bytes of the body, as announced. Raises Refused."""
+        """The announced bytes of the body. Raises Refused."""
         names, headers = [name for name, _ in scope["headers"]], dict(scope["headers"])
         path = scope["raw_path"].decode("ascii", "replace")
         if path not in self.calls or scope["query_string"]:
             raise Refused(404, "asked for something that sites may not ask for")
-        strange = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
+        is_foreign = headers.get(b"content-type") != BODY_TYPE or b"content-encoding" in headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise Refused(431, f"sent more than {HEAD_BYTES >> 10} KB of headers")
         if (
-            scope["method"] != "POST" or strange or len(set(names)) < len(names)
+            scope["method"] != "POST" or is_foreign or len(set(names)) < len(names)
         ):  # of two, each reader takes another
             raise Refused(400, "sent a request that is not one of Flower's")
         length = headers.get(b"content-length", b"")
@@ -216,7 +218,7 @@ class Proxy:
             content = b"".join([piece async for piece in content])
         if isinstance(content, bytes) and path == PUSH_MESSAGES and not is_answer(content):
             raise Refused(400, "announced something that is no answer of its own")
-        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["heard"], receive):
+        if path == PULL_MESSAGES and not await self.signs.news.wait(scope["state"]["last_ring"], receive):
             raise SiteLeft
         async with self._places[scope["state"]["site"]]:
             await self._pass_on(scope, size, limit, content, answer)
@@ -256,7 +258,7 @@ class Proxy:
 
 
 class Answer:
-    """An answer to one request, of which nothing has been sent yet."""
+    """The answer to one request."""
 
     def __init__(self, send: Send):
         self.send, self.begun = send, False
@@ -272,13 +274,11 @@ class Answer:
         await self.send({"type": "http.response.body"})
 
     async def only(self, status: int) -> None:
-        """Send nothing but a status and the time, and close the connection unless all is well."""
+        """Send only a status and the time, and close the connection unless the status is 204."""
         if self.begun:
             return
         headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-length", b"0")]
-        await self.begin(
-            status, headers[: 1 if status == 204 else 2] + [(b"connection", b"close")] * (status != 204)
-        )
+        await self.begin(status, headers[:1] if status == 204 else [*headers, (b"connection", b"close")])
         await self.end()
 
 
@@ -303,32 +303,32 @@ def _named_key(header: bytes) -> str:
 
 
 LOOK_S = 0.5
-"""How often the admitted keys are looked at. A key that is removed is out after this time at the latest."""
+"""Seconds between readings of the admitted keys, after which a removed key is excluded at the latest."""
 MOST_UNREADABLE = 6
-"""How many looks in a row may fail. Then nobody is let in any more: a key that was removed would not be
+"""Readings that may fail in a row before the front ends, because a removed key would not be
 noticed."""
 MOST_AT_ONCE = 64
-"""Requests that Flower's server works on at a time; others wait."""
+"""Parallel requests to Flower's server; others wait."""
 
 KEEPALIVE_S = 2.0
-"""How long an idle connection to Flower's server is used again. It closes them itself after 5 s,
+"""Seconds for which an idle connection to Flower's server is reused. The server closes it after 5 s,
 unannounced."""
 
 
 async def serve(
     home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
 ) -> None:
-    """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
+    """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
     signs = Signals(
         MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES), IdleNodes(flower / IDLE_FOLDER)
     )
     signs.idle.forget()
     shared = Connections(members, refusals, Proxy(server, calls(home.tls), refusals, signs))
-    door, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
-    listening = asyncio.create_task(signs.news.listen())
+    accepting, unreadable = asyncio.create_task(Listener(listener, shared).keep_open()), 0
+    bell_task = asyncio.create_task(signs.news.listen())
     try:
-        while not door.done():
+        while not accepting.done():
             try:
                 if members.read():
                     shared.expel()
@@ -339,16 +339,15 @@ async def serve(
                     raise
             refusals.flush()
             await asyncio.sleep(LOOK_S)
-        await door
+        await accepting
     finally:
-        door.cancel()
-        listening.cancel()
+        accepting.cancel()
+        bell_task.cancel()
         refusals.flush(everything=True)
 
 
 def flower_client(home: Coordinator, port: int) -> httpx.AsyncClient:
-    """A client of Flower's server, which listens at this port of loopback with the federation's
-    certificate."""
+    """A client of Flower's server at this port of loopback, with the federation's certificate."""
     scheme, verify = "http", False
     if home.tls:
         scheme, verify = "https", ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
@@ -358,5 +357,5 @@ def flower_client(home: Coordinator, port: int) -> httpx.AsyncClient:
         verify=verify,
         timeout=60,
         limits=httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEEPALIVE_S),
-        trust_env=False,  # no proxy stands between two programs of one machine
+        trust_env=False,  # no proxy is needed between two programs of one machine
     )

@@ -1,2 +1,1 @@
-"""What sites and coordinator have in common: keys, messages, descriptions of data, and the studies that may
-run."""
+"""The protocol of sites and coordinator: keys, messages, descriptions of data, and the rules for studies."""

@@ -1,8 +1,11 @@
 """Signed messages in Flower's form, sent and received in pieces.
 
-Flower's own functions hold all pieces of a message at once, several times over. These hold a few, continue a
-message whose transfer was interrupted, and write large tensors to disk as they arrive. A message is fetched
-while its sender still sends it.
+Flower's own functions hold all pieces of a message at once, several times over. These functions hold a few,
+resume interrupted transfers, and write large tensors to disk as they arrive. A message can be fetched while
+its sender is still sending it.
+
+The private names of Flower's messages are used in this file only; those of its SuperLink in
+`flower_patches.py`.
 """
 
 # pyright: reportMissingImports=false
@@ -54,19 +57,19 @@ PIECE = 2 << 20
 """Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB
 through."""
 AT_ONCE = 2
-"""Calls for one message side by side."""
+"""Parallel calls for one message."""
 MOST_BYTES = 8 << 30
-"""The largest tensors of one message; Flower's own form does not say how large they are."""
+"""Most bytes of tensors in one message; Flower's own form does not contain their size."""
 MOST_PIECES = MOST_BYTES // PIECE
 """Pieces of one array: a list of them may name one piece millions of times, or pieces that hold nothing."""
 MOST_TEXT = 16 << 20
-"""Bytes of a message beside large tensors, which are held in memory."""
+"""Bytes of a message without large tensors, which are held in memory."""
 BACK_OFF_S, MOST_BACK_OFF_S = 0.05, 0.5
-"""How soon a piece that was not there yet is asked for again: at first, and at last."""
+"""First and longest pause before a missing piece is requested again."""
 STALLED_S = 15.0
-"""A message of which no further piece has come for so long is given up."""
+"""A message is given up after this many seconds without a piece."""
 HEAD = "head"
-"""The name of a message's record that holds everything but large tensors."""
+"""The name of a message's record with everything except large tensors."""
 Pull = Callable[[str], bytes]
 """A piece by its number. Raises ObjectUnavailableError while it is on its way."""
 Item = TypeVar("Item")
@@ -74,38 +77,38 @@ Answer = TypeVar("Answer")
 
 
 class Piece(ArrayChunk):
-    """Some bytes of a ByteSequence as Flower's piece of an array; they are read when they are needed."""
+    """A section of a ByteSequence as Flower's piece of an array; its bytes are read when they are needed."""
 
-    def __init__(self, bulk: ByteSequence, start: int):
-        self._bulk, self._start = bulk, start
+    def __init__(self, content: ByteSequence, start: int):
+        self._content, self._start = content, start
 
     @property
     def data(self) -> memoryview:
-        return memoryview(self._bulk.read(self._start, self._start + PIECE))
+        return memoryview(self._content.read(self._start, self._start + PIECE))
 
 
-Piece.__qualname__ = ArrayChunk.__qualname__  # by which Flower tells what an object is
+Piece.__qualname__ = ArrayChunk.__qualname__  # the name by which Flower recognises the type of an object
 
 
 def record(arrays: Mapping[str, Array]) -> ArrayRecord:
-    """The arrays themselves under these names; Flower's constructor would make others of them."""
+    """A record of these arrays by name; Flower's constructor would convert them."""
     filled = ArrayRecord()
     for name, one in arrays.items():
         filled[name] = one
     return filled
 
 
-def array(bulk: ByteSequence) -> Array:
-    """An array of these bytes, of which no copy is made. Each piece is read once here, for its number."""
-    whole = Array("uint8", (len(bulk),), "unskew", b"")
-    whole.data = bulk
-    pieces = [Piece(bulk, start) for start in range(0, len(bulk), PIECE)]
+def array(content: ByteSequence) -> Array:
+    """An array of these bytes without a copy. Each piece is read once here to compute its number."""
+    whole = Array("uint8", (len(content),), "unskew", b"")
+    whole.data = content
+    pieces = [Piece(content, start) for start in range(0, len(content), PIECE)]
     whole.__dict__["_chunks"] = [(piece.object_id, piece) for piece in pieces]
     return whole
 
 
 def set_number(message: Message, number: str) -> None:
-    """Give a message its number, which Flower's own code computes from a form that is not sent here."""
+    """Set a message's number, which Flower's code would compute from another form."""
     message.metadata.__dict__["_message_id"] = number
 
 
@@ -115,24 +118,25 @@ def set_answered(message: Message, number: str) -> None:
 
 
 def payload(message: Message) -> InflatableObject:
-    """What travels of a message: the record of a small one alone, because each object takes calls of its
-    own."""
+    """The object to send for a message: for a small one its record alone, because each object takes calls of
+    its own.
+    """
     if message.has_content() and list(message.content) == [HEAD]:
         return message.content[HEAD]
     return message
 
 
 def send(message: InflatableObject, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
-    """Push those pieces of messages that the other side does not have yet."""
+    """Push the pieces of a message that the other side lacks."""
     send_all(get_all_nested_objects(message), lacking, push)
 
 
 def send_all(
     objects: Mapping[str, InflatableObject], lacking: Sequence[str], push: Callable[[str, bytes], None]
 ) -> None:
-    """The same for the pieces of several messages, by their numbers.
+    """Push the pieces of several messages, by number, that the other side lacks.
 
-    What names the pieces of tensors goes first: who fetches a message meanwhile cannot do without.
+    The lists of pieces are sent first, because a receiver needs them to fetch the rest meanwhile.
     """
     missing = set(lacking)
     in_order = sorted((n for n in objects if n in missing), key=lambda n: isinstance(objects[n], ArrayChunk))
@@ -141,31 +145,31 @@ def send_all(
 
 
 class MessageTooLarge(ValueError):
-    """A message that is larger than any honest one. The text is the end of a sentence."""
+    """A message is larger than any honest one. The text is the end of a sentence."""
 
 
 class Arrival:
-    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is
-    missing."""
+    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only missing
+    pieces.
+    """
 
     def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path, most: int | None = None):
-        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are
-        kept.
+        """head: all but the content. tree: numbers of its pieces. folder: for large tensors.
 
-        most: bytes of large tensors that are expected at most; default: MOST_BYTES.
+        most: most bytes of large tensors; default: MOST_BYTES.
         """
         self.head, self.tree, self.folder = head, tree, folder
         self.most = MOST_BYTES if most is None else most
         self._contents: dict[str, bytes] = {}
         self._stored: dict[str, StoredBytes] = {}
         self._written: dict[str, int] = {}
-        """By array, how many of its pieces are on the disk."""
+        """Number of stored pieces by array."""
 
     def go_on(self, pull: Pull) -> Message:
-        """The whole message.
+        """The complete message.
 
-        Raises ObjectPullError if its sender stops, MessageTooLarge, and whatever `pull` or Flower's parsers
-        raise.
+        Raises ObjectPullError if its sender stops, MessageTooLarge, and the errors of `pull` and of
+        Flower's parsers.
         """
         content = self._inflated(self.tree, retry_pull(pull))
         if isinstance(content, ConfigRecord):
@@ -215,11 +219,10 @@ class Arrival:
 
 
 def retry_pull(pull: Pull) -> Pull:
-    """This way to pull a piece, which waits for it, and gives up when the sender has added none for
-    STALLED_S."""
+    """A pull that waits for a piece, and fails when the sender has added none for STALLED_S."""
     last = time.monotonic()
 
-    def patient(object_id: str) -> bytes:
+    def pull_with_retries(object_id: str) -> bytes:
         nonlocal last
         pause_s = BACK_OFF_S
         while True:
@@ -234,11 +237,11 @@ def retry_pull(pull: Pull) -> Pull:
             last = time.monotonic()
             return content
 
-    return patient
+    return pull_with_retries
 
 
 def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-    """The function of every item, in their order, AT_ONCE of them side by side and none further ahead."""
+    """The function's results for all items, in order, with AT_ONCE calls in parallel."""
     if len(items) == 1:
         yield function(items[0])
         return
@@ -257,12 +260,12 @@ def _map_in_order(function: Callable[[Item], Answer], items: Sequence[Item]) -> 
 
 
 def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:
-    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls
-    of its own.
+    """A sealed message as the content of a Flower message. A small one is a single piece, because each takes
+    calls.
 
-    arrays: those made so far, by the identity of their bytes, as several messages may have the same. again:
-    how often the same was sent before; Flower numbers a message by its content, and hands out none whose
-    number it knows.
+    arrays: arrays made so far, by the identity of their bytes, which several messages may share. again:
+    number of earlier sendings; Flower numbers messages by their content, and delivers none with a known
+    number.
     """
     head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
     head |= {"again": again} if again else {}
@@ -270,13 +273,13 @@ def pack_message(sealed: SignedMessage, arrays: dict[int, Array] | None = None, 
         return RecordDict({HEAD: ConfigRecord(head | {"blob": all_bytes(sealed.blob)})})
     arrays = {} if arrays is None else arrays
     if id(sealed.blob) not in arrays:
-        bulk = ByteViews([memoryview(sealed.blob)]) if isinstance(sealed.blob, bytes) else sealed.blob
-        arrays[id(sealed.blob)] = array(bulk)
+        content = ByteViews([memoryview(sealed.blob)]) if isinstance(sealed.blob, bytes) else sealed.blob
+        arrays[id(sealed.blob)] = array(content)
     return RecordDict({HEAD: ConfigRecord(head), "blob": record({"blob": arrays[id(sealed.blob)]})})
 
 
 def unpack_message(content: RecordDict) -> SignedMessage:
-    """The inverse of `pack_message`. Raises ValueError for content that it has not made."""
+    """The inverse of `pack_message`. Raises ValueError for other content."""
     try:
         head = content.config_records[HEAD]
         text, signature = head["text"], head["signature"]

@@ -1,14 +1,14 @@
-"""What a site says about its data and its software before round 1, and whether the sites of a run fit
+"""A site's description of its data and software before round 1, and the check that the sites of a run fit
 together.
 
 Form: how a site's table or sounds became samples. Samples of equal shape may mean different things: the
-columns of a table in another order, words of another set that became columns of 0 and 1, sounds read at
-another rate. Nothing of single samples and no word of the data is sent.
+columns of a table in another order, other words encoded as columns of 0 and 1, sounds read at another rate.
+The form contains nothing about single samples and no word of the data.
 
-Versions: ends with the same first two numbers of unskew (0.1.0 and 0.1.7) work together, whatever their
+Versions: ends with equal first two numbers of unskew's version (0.1.0 and 0.1.7) work together under any
 Python. The last number of unskew and the version of torch can change the last bits of weights, so a
-difference there is reported and not refused. The same holds for a Part that an installed package brings: each
-end runs its own code of it.
+difference there is reported and not refused. Differences of a Part from an installed package are reported
+too, because each end runs its own code of the Part.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from unskew.system import python_files
 from unskew.version import __version__
 
 Form = tuple[tuple[str, str], ...]
-"""Pairs of (column, what became of it), in order; of sounds (what, value). () where nothing is known of
-it."""
+"""Ordered pairs (column, encoding); for sounds (setting, value). () if nothing is known."""
 NUMBERS, SOUND = "numbers", "sounds"
 SOUNDS = {"rate": "samples a second", "seconds": "seconds", "window": "samples in a frame"}
 MOST_COLUMNS = 2000
-"""A table of more columns is told by one digest of all of them."""
+"""A table with more columns is described by one digest of all of them."""
 MOST_NAME = 100
 """Characters of a column's name."""
 COLUMN_REMEDY = "give all sites the same columns in the same order"
 SPELLING_REMEDY = "spell its words alike at all sites, or write numbers where a site lacks some of them"
 DIGEST_DIGITS = 8
-"""Hexadecimal digits of the digest of a column's words. They tell whoever guesses all of the words that the
-guess is right."""
+"""Hexadecimal digits of the digest of a column's words, by which a guess of all the words can be
+confirmed.
+"""
 
 
 def form_of(data: Dataset) -> Form:
-    """What a site says of how its samples came about."""
+    """The form of a data set: its columns or sound settings with their encodings."""
     read: Mapping[str, Any] = data.intake.form if data.intake else {}
     sounds = tuple((what, f"{read[what]:g}") for what in SOUNDS) if read.get("kind") == "sounds" else ()
-    held = (
+    content = (
         read["columns"] if read.get("kind") == "table" else sorted(read.get("beside", ()))
     )  # inputs have no order
-    columns = tuple((str(name), _column_kind(kinds)) for name, kinds in held)
+    columns = tuple((str(name), _column_kind(kinds)) for name, kinds in content)
     columns += tuple(
         (
             str(name),
@@ -72,30 +72,30 @@ def form_of(data: Dataset) -> Form:
     )
     if len(columns) > MOST_COLUMNS:
         columns = ((f"{len(columns):,} columns", _words_digest(columns)),)
-    return (*sounds, *((name[:MOST_NAME], became) for name, became in columns))
+    return (*sounds, *((name[:MOST_NAME], encoding) for name, encoding in columns))
 
 
 def form_disclosure(form: Form) -> str:
-    """What of it leaves a site, for its operator; "" where nothing does."""
+    """Which parts of a form leave the site, as text for its operator; "" for an empty form."""
     if not form:
         return ""
     columns = form[len(SOUNDS) :] if _is_sounds(form) else form
-    heard = _is_sounds(form) or any(became.startswith(SOUND) for _, became in columns)
+    heard = _is_sounds(form) or any(encoding.startswith(SOUND) for _, encoding in columns)
     rate = "at which rate sounds are read" if heard else ""
     if not columns:
         return rate
     words = (
         ", digests of the words in columns of words"
-        if any(became[:1].isdigit() for _, became in columns)
+        if any(encoding[:1].isdigit() for _, encoding in columns)
         else ""
     )
     return f"{rate}{rate and ', '}names of columns{words}"
 
 
 def read_form(pairs: Any) -> Form:
-    """From a reply's header. Raises TypeError or ValueError for anything that is no form."""
+    """Parse a form from a reply's header. Raises TypeError or ValueError if the value is not a form."""
     form = tuple(
-        (printable(str(name)[:MOST_NAME]), printable(str(became)[:MOST_NAME])) for name, became in pairs
+        (printable(str(name)[:MOST_NAME]), printable(str(encoding)[:MOST_NAME])) for name, encoding in pairs
     )
     if len(form) > MOST_COLUMNS:
         raise ValueError(f"more than {MOST_COLUMNS} columns")
@@ -103,8 +103,7 @@ def read_form(pairs: Any) -> Form:
 
 
 def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
-    """How samples came about in another way at one of two sites, as the end of a sentence; "" if they did
-    not, or nobody knows."""
+    """How the forms of two sites differ, as the end of a sentence; "" if they are equal or one is unknown."""
     (a, b), (one, other) = sites, forms
     if one == other or not (one and other):
         return ""
@@ -117,14 +116,14 @@ def form_difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
     only += [f"column '{name}' is only at {b}" for name in there if name not in here]
     if only:
         return f"{'; '.join(only[:4])}; {COLUMN_REMEDY}"
-    for (name, became), (second, became_there) in zip(one, other):
+    for (name, encoding), (second, encoding_there) in zip(one, other):
         if name != second:
             return (
                 f"columns are in another order: '{name}' stands at {a} where {b} has '{second}';"
                 f" {COLUMN_REMEDY}"
             )
-        if became != became_there:
-            return f"column '{name}' {_column_difference(became, became_there, a, b)}"
+        if encoding != encoding_there:
+            return f"column '{name}' {_column_difference(encoding, encoding_there, a, b)}"
     return f"{a} has {len(one)} columns and {b} {len(other)}"
 
 
@@ -133,12 +132,12 @@ def _is_sounds(form: Form) -> bool:
 
 
 def _column_difference(here: str, there: str, a: str, b: str) -> str:
-    held, held_there = (became.partition(" (")[0] for became in (here, there))
-    if held == held_there:
+    content, content_there = (encoding.partition(" (")[0] for encoding in (here, there))
+    if content == content_there:
         return f"holds other words at {a} than at {b}; {SPELLING_REMEDY}"
-    words = held[:1].isdigit() and held_there[:1].isdigit()
+    words = content[:1].isdigit() and content_there[:1].isdigit()
     return (
-        f"holds {held} at {a} and {held_there} at {b};"
+        f"holds {content} at {a} and {content_there} at {b};"
         f" {SPELLING_REMEDY if words else 'let it hold the same at all sites'}"
     )
 
@@ -154,19 +153,18 @@ def _words_digest(values: Sequence[Any]) -> str:
 
 
 DECISIVE_PACKAGES = ("unskew", "torch")
-"""Packages whose version decides about bits."""
+"""Packages with a version that can change the bits of weights."""
 PYTHON = "python"
 COORDINATOR = "the coordinator"
 MOST_PARTS = 7
-"""Parts whose versions are told."""
+"""Number of Parts with a version in the description."""
 
 
 def version_conflict(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
-    """Why two ends cannot work together, and who must upgrade, as a sentence without its full stop; "" if
-    they can.
+    """Why two ends cannot work together and which one must upgrade, without a full stop; "" if they can.
 
-    here, there: what the ends are called; ours, theirs: versions by package. Who says no version is taken as
-    it comes.
+    here, there: names of the ends; ours, theirs: their versions by package. An end without a version is
+    accepted.
     """
     a, b = ours.get("unskew", ""), theirs.get("unskew", "")
     if not (a and b) or _minor(a) == _minor(b):
@@ -178,8 +176,9 @@ def version_conflict(here: str, ours: Mapping[str, str], there: str, theirs: Map
 
 
 def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
-    """Which versions that decide about bits differ between two ends, as a sentence without its full stop; ""
-    if none."""
+    """The differing versions that can change a run's bits, as a sentence without a full stop; "" if there are
+    none.
+    """
     known = dict.fromkeys([*DECISIVE_PACKAGES, *ours])
     apart = [p for p in known if p != PYTHON and p in ours and p in theirs and ours[p] != theirs[p]]
     if not apart:
@@ -190,8 +189,11 @@ def version_differences(here: str, ours: Mapping[str, str], there: str, theirs: 
 
 
 def part_versions(method: Method) -> dict[str, str]:
-    """By name of each Part that an installed package brings: the package's version, and 8 digits of the
-    SHA-256 of its file and of those modules of the package that it imports."""
+    """By name of each Part from an installed package: the package's version and 8 digits of the SHA-256 of
+    its code.
+
+    The code is the Part's file and the modules of its package that the file imports.
+    """
     return dict([pair for part in method.parts if (pair := _part_version(type(part)))][:MOST_PARTS])
 
 
@@ -207,9 +209,10 @@ def _part_version(kind: type[Part]) -> tuple[str, str] | None:
 
 
 def version_change(site: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Why a site cannot go on with a run, by what has changed there since it began, as a sentence without its
-    full stop; "" if it can. Of unskew only the first two numbers count, which `version_conflict` looks at,
-    and of Python none."""
+    """Why a site cannot continue a run after a change of versions, without a full stop; "" if it can.
+
+    The version of Python is ignored; unskew's version is left to `version_conflict`.
+    """
     for what in ("torch", *(name for name in before if name not in ("torch", "unskew", PYTHON))):
         then, since = before.get(what), now.get(what)
         if then != since:
@@ -220,7 +223,7 @@ def version_change(site: str, before: Mapping[str, str], now: Mapping[str, str])
 
 
 def _code_digest(file: Path, module: str) -> str:
-    """Of a file that alone decides what its Part does, the file's own; else of all that do."""
+    """First 8 digits of the SHA-256 of a Part's file and of the modules of its package that it imports."""
     package = module.partition(".")[0]
     beside = [p.read_bytes() for p in sorted(python_files.imported_files(file, within=package))]
     sha = hashlib.sha256(file.read_bytes())
@@ -230,7 +233,9 @@ def _code_digest(file: Path, module: str) -> str:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """The first two numbers, to compare; what is no number counts as older than any."""
+    """The first two numbers of a version for comparison; a part that is not a number counts as older than any
+    number.
+    """
     return tuple(int(part) if part.isdecimal() else -1 for part in f"{version}.".split(".")[:2])
 
 
@@ -242,26 +247,23 @@ VALUES = {
     "target": "the target's center and scale are",
     "scale": "the constants of standardising are",
 }
-"""What must be equal at all sites, with how a sentence about it begins."""
+"""Fields that must be equal at all sites, with the beginning of a sentence about each."""
 
 version = cache(metadata.version)
-"""What is installed; reading it takes milliseconds, and every message says it."""
+"""The installed version of a package, cached because every message contains it."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Counts and shapes; neither a sample nor a label.
+    """Counts and shapes of a site's data; neither a sample nor a label.
 
-    train, test: numbers of samples; shape: of one sample; pixels: of one label, () or a mask's height and
-    width;
-    versions: of the packages whose version matters; target: center and scale of a number that is predicted,
-    () of classes.
-    several: whether a sample has any number of the classes. layout: the inputs of samples that have several.
-    scale: by which a set that everybody has was standardised, the means of its channels and then their
-    standard deviations, () for none. own_scale: whether this site standardised its samples by constants of
-    its own, which it does not tell. unscaled: whether its samples look as if somebody should have scaled
-    them.
-    form: how its table or sounds became samples, () where nothing is known of that.
+    train, test: numbers of samples. shape: shape of one sample; pixels: shape of one label, () for a class
+    or (height, width) for a mask. versions: versions by package. target: (center, scale) of the predicted
+    number; () for classes. several: a sample can have any number of the classes. layout: the inputs of
+    samples that have several inputs. scale: means, then standard deviations, of the channels if the data
+    set's published constants standardised it; else (). own_scale: the site standardised its samples by its
+    own constants, which it does not send. unscaled: the samples look as if they should have been scaled.
+    form: how the table or the sounds became samples; () if unknown.
     """
 
     site: str
@@ -281,7 +283,7 @@ class Hello:
 
     @property
     def data(self) -> tuple[object, ...]:
-        """What it says of its data, without the versions."""
+        """The description of the data without the versions, for comparison."""
         form = (
             self.shape,
             self.classes,
@@ -296,17 +298,18 @@ class Hello:
 
     @property
     def applied(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """The scale as (means, standard deviations)."""
+        """The scale as (means, standard deviations), or None."""
         half = len(self.scale) // 2
         return (self.scale[:half], self.scale[half:]) if self.scale else None
 
     @property
     def learnt(self) -> Target | None:
-        """The target of numbers, if there is one."""
+        """The target for a predicted number, or None for classes."""
         return Target(self.classes[0], *self.target, given=True) if self.target else None
 
     @staticmethod
     def of(site: str, data: Dataset, versions: Mapping[str, str]) -> Hello:
+        """The description of a site's data set."""
         target = (data.target.center, data.target.scale) if data.target else ()
         pixels = tuple(data.y.shape[1:]) if data.masks else ()
         counts = len(data.y), len(data.y_test)
@@ -330,8 +333,9 @@ class Hello:
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Hello:
-        """From a reply's header. Raises KeyError, TypeError or ValueError for anything that is not as
-        declared."""
+        """Parse a description from a reply's header. Raises KeyError, TypeError or ValueError if it is
+        malformed.
+        """
         hello = Hello(
             printable(str(facts["site"])[:64]),
             _count(facts["train"]),
@@ -358,6 +362,7 @@ class Hello:
         return hello
 
     def as_json(self) -> dict[str, Any]:
+        """The description as JSON values; optional fields that are empty are left out."""
         layout = self.layout.as_json() if self.layout else None
         facts = {**asdict(self), "versions": dict(self.versions), "layout": layout}
         optional = ("target", "several", "layout", "scale", "own_scale", "unscaled", "form")
@@ -366,7 +371,7 @@ class Hello:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide about a run's bits."""
+    """The versions of unskew, torch and Python."""
     torch = version("torch").split("+")[0]  # without importing it, which takes seconds
     return {"unskew": __version__, "torch": torch, "python": platform.python_version()}
 
@@ -378,7 +383,7 @@ def _count(value: Any) -> int:
 
 
 def _constants(values: Any) -> tuple[float, ...]:
-    """(center, scale) as JSON holds them, or (). Raises ValueError for anything else."""
+    """(center, scale), or (). Raises ValueError for anything else."""
     numbers = tuple(float(v) for v in values)
     if numbers and not (len(numbers) == 2 and all(map(math.isfinite, numbers)) and numbers[1] > 0):
         raise ValueError(f"{values!r} is no center and scale")
@@ -386,8 +391,10 @@ def _constants(values: Any) -> tuple[float, ...]:
 
 
 def _layout(facts: Mapping[str, Any]) -> Layout | None:
-    """Of samples with several inputs, which are one row each. Raises as `Layout.from_json`, ValueError for
-    samples that are no rows."""
+    """The layout of samples with several inputs, each of which is one row, or None.
+
+    Raises as `Layout.from_json`, and ValueError for samples that are not rows.
+    """
     if facts.get("layout") is None:
         return None
     (width,) = facts["shape"]
@@ -396,7 +403,8 @@ def _layout(facts: Mapping[str, Any]) -> Layout | None:
 
 def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
     """One mean and one standard deviation for each channel, or (). Raises KeyError, TypeError or ValueError
-    for anything else."""
+    for anything else.
+    """
     numbers = tuple(float(v) for v in facts.get("scale", ()))
     layout, half = _layout(facts), len(numbers) // 2
     channels = layout.channels if layout else facts["shape"][0]
@@ -408,15 +416,14 @@ def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def check_compatible(hellos: Sequence[Hello]) -> None:
-    """Raises UsageError (E504), naming two sites, unless all hold data of one task."""
+    """Raises UsageError (E504), which names two sites, unless the data of all sites fit one task."""
     for one, other in itertools.product(_representatives(hellos), hellos):
         if text := data_difference(one, other):
             raise UsageError("E504", f"{text}.")
 
 
 def data_difference(one: Hello, other: Hello) -> str:
-    """Why these two cannot take part in one run by their data, as a sentence without its full stop; "" if
-    they can."""
+    """Why the data of two sites do not fit one run, as a sentence without a full stop; "" if they do."""
     if one.several != other.several:
         several, single = (one, other) if one.several else (other, one)
         return (
@@ -431,7 +438,7 @@ def data_difference(one: Hello, other: Hello) -> str:
 
 
 def data_change(before: Hello, now: Hello) -> str:
-    """Why a site that has come back cannot go on, as a sentence without its full stop; "" if it can."""
+    """Why a returning site cannot continue a run, as a sentence without a full stop; "" if it can."""
     if now.train != before.train:
         return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
     if now.data != (before if before.form else replace(before, form=now.form)).data:
@@ -442,9 +449,10 @@ def data_change(before: Hello, now: Hello) -> str:
 
 
 def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
-    """(the sites of the largest group that can take part in one run, why not by name of each other site).
+    """The sites of the largest group that fits one run, and for each other site the reason why it does not
+    fit.
 
-    Raises UsageError (E504), naming two sites, where no group is larger than all others.
+    Raises UsageError (E504), which names two sites, if no group is larger than all others.
     """
     groups: list[list[Hello]] = [[]] * (not hellos)
     for hello in hellos:
@@ -459,19 +467,19 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
 
 
 def _misfit(group: Sequence[Hello], hello: Hello) -> str:
-    """Why a site does not fit a group, as a sentence without its full stop."""
+    """Why a site does not fit a group, as a sentence without a full stop."""
     return next(text for one in _representatives(group) if (text := data_difference(one, hello)))
 
 
 def _representatives(group: Sequence[Hello]) -> list[Hello]:
-    """Whoever fits these fits all of a group: the first, and the first that says how its samples came
-    about."""
+    """The members with which a site must fit to fit the group: the first one, and the first one with a known
+    form.
+    """
     return [*group[:1], *[hello for hello in group[1:] if hello.form and not group[0].form][:1]]
 
 
 def _input_difference(one: Hello, other: Hello) -> str:
-    """How the inputs of samples differ at these two; "" if they do not. Short, however many a site has made
-    up."""
+    """How the inputs of samples differ between two sites, as short text; "" if they are equal."""
     a, b = one.layout, other.layout
     if a == b:
         return ""
@@ -491,7 +499,7 @@ def _input_difference(one: Hello, other: Hello) -> str:
 
 
 def _class_difference(a: Hello, b: Hello) -> str:
-    """How the classes of these two differ; "" if they do not."""
+    """How the classes of two sites differ; "" if they are equal."""
     if a.classes == b.classes:
         return ""
     only = [f"'{c}' is only at {a.site}" for c in a.classes if c not in b.classes]
@@ -500,7 +508,7 @@ def _class_difference(a: Hello, b: Hello) -> str:
 
 
 def _value_difference(a: Hello, b: Hello) -> str:
-    """Which of `VALUES` differs at these two; "" if none does."""
+    """Which of `VALUES` differs between two sites; "" if none does."""
     for name, what in VALUES.items():
         at_a, at_b = getattr(a, name), getattr(b, name)
         if at_a != at_b:

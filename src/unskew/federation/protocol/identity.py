@@ -30,7 +30,7 @@ class PublicKey:
 
     @staticmethod
     def parse(text: str) -> PublicKey:
-        """From the one line `ecdsa-sha2-nistp384 AAAA...`. Raises UsageError (E503) for anything else."""
+        """Parse the one line `ecdsa-sha2-nistp384 AAAA...`. Raises UsageError (E503) for anything else."""
         try:
             key = serialization.load_ssh_public_key(text.strip().encode())
         except Exception as error:  # cryptography raises a dozen kinds of errors for text that is not a key
@@ -43,7 +43,7 @@ class PublicKey:
 
     @staticmethod
     def from_pem(text: str) -> PublicKey:
-        """Raises UsageError (E503) for text that is not such a key."""
+        """Parse a key in PEM form. Raises UsageError (E503) for anything else."""
         try:
             key = serialization.load_pem_public_key(text.encode())
         except ValueError as error:
@@ -63,7 +63,7 @@ class PublicKey:
         return fingerprint(self.text.encode())
 
     def signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether the private half of this key made the signature of exactly this message."""
+        """True if the private half of this key signed exactly this message."""
         try:
             self.key.verify(signature, message, _SCHEME)
         except InvalidSignature:
@@ -89,14 +89,15 @@ class PrivateKey:
         return self.key.sign(message, _SCHEME)
 
     def save(self, path: Path) -> None:
-        """In OpenSSH form, with mode 0600 from the first byte. Raises UsageError (E502) if the file
-        exists."""
+        """Write the key in OpenSSH form with mode 0600. Raises UsageError (E502) if the file exists."""
         form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
         write_secret(path, self.key.private_bytes(*form))
 
     @staticmethod
     def load(path: Path) -> PrivateKey:
-        """Raises UsageError: E503 if the file holds no such key, E508 if other users may read it."""
+        """Read a key. Raises UsageError: E503 if the file holds no such key, E508 if other users may read
+        it.
+        """
         if not path.exists():
             raise UsageError("E503", f"there is no key {path}.")
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -111,13 +112,13 @@ class PrivateKey:
 
 
 def fingerprint(data: bytes) -> str:
-    """The first 16 bytes of the SHA-256 in hexadecimal pairs, short enough to read out over the telephone."""
+    """The first 16 bytes of the SHA-256 as hexadecimal pairs, short enough to read out over the telephone."""
     sha = hashlib.sha256(data).hexdigest()[:32].upper()
     return ":".join(sha[i : i + 2] for i in range(0, 32, 2))
 
 
 def persistent_secret(path: Path) -> bytes:
-    """The random bytes in this file, which is created if there is none."""
+    """The 32 random bytes in this file, which is created if it does not exist."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_secret(path, secrets.token_bytes(32))
@@ -125,7 +126,7 @@ def persistent_secret(path: Path) -> bytes:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write a new file with mode 0600. Raises UsageError (E502) rather than overwrite one."""
+    """Write a new file with mode 0600. Raises UsageError (E502) if the file exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -1,10 +1,11 @@
-"""Signed messages as they travel, through Flower or through a local socket.
+"""Signed messages on their way through Flower or through a local socket.
 
-A message is a text, its signature and the bytes of its tensors. The code that carries it cannot read it. The
+A message is a text, its signature and the bytes of its tensors, opaque to the code that carries it. The
 bytes of large tensors are never held in memory twice: outgoing bytes are views of the tensors, and incoming
 bytes lie in an unnamed file that no other process can open and that disappears with its last reader.
 
-This file imports neither torch nor Flower, because the process that holds a site's connection needs no torch.
+This file imports neither torch nor Flower, because the process that holds a site's connection needs no
+torch.
 """
 
 from __future__ import annotations
@@ -26,24 +27,23 @@ from unskew.errors import Paused
 from unskew.system.disk import full_disk_as_paused
 
 SMALL = 1 << 22
-"""Up to so many bytes travel with the text, and are held as they are."""
+"""Up to this many bytes travel with the text and are held in memory."""
 BLOCK = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes read at a time."""
 
 
 class ByteSequence(Protocol):
-    """Bytes in an order, wherever they are."""
+    """A sequence of bytes in memory or in a file."""
 
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> bytes:
-        """A copy of some of them."""
+        """A copy of the bytes from start to stop."""
         ...
 
 
 class ByteViews:
-    """Views of other objects' memory, one after the other; these must not change as long as somebody
-    reads."""
+    """Concatenated views of other objects' memory, which must not change while they are read."""
 
     def __init__(self, views: Sequence[memoryview]):
         self._views = [view for view in views if len(view)]
@@ -63,11 +63,11 @@ class ByteViews:
 
 
 class StoredBytes:
-    """A file without a name, which grows until it is whole. folder: on which disk."""
+    """An unnamed file that grows until it is complete. folder: a folder of the disk to use."""
 
     def __init__(self, folder: Path):
-        self._named = folder / "large message"  # in an error
-        with full_disk_as_paused(self._named, 0):
+        self._shown_path = folder / "large message"  # appears in errors only
+        with full_disk_as_paused(self._shown_path, 0):
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._size = 0
 
@@ -76,14 +76,13 @@ class StoredBytes:
 
     @property
     def path(self) -> str:
-        """A name under which this process, and only this one, can open the file again."""
+        """A name under which only this process can open the file again."""
         return f"/dev/fd/{self._file.fileno()}"
 
     def add(self, piece: bytes | memoryview) -> None:
-        """Write at the end. Raises Paused (E203) when the disk is full, and then counts nothing of this
-        piece."""
+        """Append a piece. Raises Paused (E203) if the disk is full; the piece is then not counted."""
         written = 0
-        with full_disk_as_paused(self._named, len(piece)):
+        with full_disk_as_paused(self._shown_path, len(piece)):
             while written < len(piece):  # one write may take only a part of it
                 written += os.pwrite(self._file.fileno(), memoryview(piece)[written:], self._size + written)
         self._size += written
@@ -93,7 +92,7 @@ class StoredBytes:
 
 
 def blocks(content: bytes | ByteSequence, size: int = BLOCK) -> Iterator[bytes]:
-    """All of them, so many at a time."""
+    """The content in blocks of `size` bytes."""
     for start in range(0, len(content), size):
         yield (
             content[start : start + size] if isinstance(content, bytes) else content.read(start, start + size)
@@ -101,12 +100,12 @@ def blocks(content: bytes | ByteSequence, size: int = BLOCK) -> Iterator[bytes]:
 
 
 def all_bytes(content: bytes | ByteSequence) -> bytes:
-    """All of them at once."""
+    """The whole content in one object."""
     return content if isinstance(content, bytes) else content.read(0, len(content))
 
 
 def sha256(content: bytes | ByteSequence) -> str:
-    """The digest in hexadecimal digits."""
+    """The SHA-256 of the content as hexadecimal digits."""
     digest = hashlib.sha256()
     for block in blocks(content):
         digest.update(block)
@@ -114,18 +113,18 @@ def sha256(content: bytes | ByteSequence) -> str:
 
 
 SOCKET = "UNSKEW_SITE_SOCKET"
-"""The environment variable that tells a site's worker where to listen."""
+"""The environment variable with the path of a site's worker's socket."""
 RETRY_S = 0.1
-"""How often a worker that is not there yet is tried again."""
+"""Seconds between attempts to reach a worker that is not there yet."""
 BUDGET = struct.Struct(">d")
-"""How many seconds the worker may take; sent before each request."""
+"""Seconds that the worker may take; sent before each request."""
 _LENGTHS = struct.Struct(">IIQ")
 MOST_LENGTHS = (1 << 24, 1 << 12, 1 << 36)
-"""The most bytes of text, signature and tensors that are read from a socket."""
+"""Most bytes of text, signature and tensors read from a socket."""
 
 
 class MessageNotStored(Paused):
-    """A message that the disk has no room for. digest: of its text."""
+    """The disk has no room for a message. digest: SHA-256 of the message's text."""
 
     def __init__(self, digest: str, error: Paused):
         super().__init__(error.code, error.text)
@@ -134,8 +133,7 @@ class MessageNotStored(Paused):
 
 @dataclass(frozen=True)
 class SignedMessage:
-    """A text, its signature and the bytes of tensors; nothing is known about them until `unseal` has checked
-    them."""
+    """A text, its signature and the bytes of tensors; unverified until `unseal` has checked them."""
 
     text: str
     signature: bytes
@@ -143,7 +141,7 @@ class SignedMessage:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the text, which itself holds that of the blob."""
+        """The SHA-256 of the text, which itself contains the SHA-256 of the tensors."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
@@ -155,16 +153,16 @@ class SignedMessage:
         text = self.text.encode()
         line.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
         for piece in chain((text, self.signature), blocks(self.blob)):  # one at a time, as they may be many
-            if piece:  # or the other side, which expects no more, may have closed already
+            if piece:  # the other side may close after the last byte that it expects
                 line.sendall(piece)
 
     @staticmethod
     def receive(line: socket.socket, folder: Path) -> SignedMessage:
-        """folder: where the bytes of large tensors are kept.
+        """Read a message from a socket. folder: where the bytes of large tensors are stored.
 
-        Raises ConnectionError if the other side closes early, or announces a message that is too large;
-        MessageNotStored (E203) when the disk is full, after all of it was read, so that the other side can be
-        told.
+        Raises ConnectionError if the other side closes early or announces a message that is too large.
+        Raises MessageNotStored (E203) if the disk is full; the message is read to its end first, so that an
+        answer is possible.
         """
         lengths = _LENGTHS.unpack(read_exactly(line, _LENGTHS.size))
         if any(length > most for length, most in zip(lengths, MOST_LENGTHS)):
@@ -195,7 +193,7 @@ def _read_blob(line: socket.socket, count: int, folder: Path) -> bytes | ByteSeq
 
 
 def read_exactly(line: socket.socket, count: int) -> bytes:
-    """The next `count` bytes. Raises ConnectionError if the other side closes before."""
+    """The next `count` bytes. Raises ConnectionError if the other side closes first."""
     received = bytearray()
     while len(received) < count:
         piece = line.recv(min(1 << 20, count - len(received)))
@@ -206,11 +204,10 @@ def read_exactly(line: socket.socket, count: int) -> bytes:
 
 
 def ask_worker(path: Path, folder: Path, request: SignedMessage, budget_s: float) -> SignedMessage:
-    """The answer of the worker that listens there; one that is still loading its data is waited for.
+    """The answer of the worker at this socket, which may still be loading its data.
 
-    folder: where the bytes of large tensors are kept.
-
-    Raises OSError if there is no answer within the budget, so that a site is never blocked for good.
+    folder: where the bytes of large tensors are stored. Raises OSError if there is no answer within
+    `budget_s` seconds.
     """
     until = time.monotonic() + budget_s
     with _connect(path, until) as line:
@@ -235,7 +232,7 @@ def _connect(path: Path, until: float) -> socket.socket:
 
 
 def share_name(path: str) -> str:
-    """The name of what a tensor of an answer belongs to: "weights", "score/whose", or `part/leaf`."""
+    """The name of the Share of a tensor's path in an answer: "weights", "score/SCOPE", or "part/leaf"."""
     first, *rest = path.split("/")
     if first in ("shares", "early"):
         return "/".join(rest[:2])

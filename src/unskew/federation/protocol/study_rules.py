@@ -1,7 +1,8 @@
-"""What may run over a network, as the server and each site check it for themselves; and the federation as
-each side sees it.
+"""The rules for studies over a network, checked by the server and by each site, and each side's view of the
+federation.
 
-The server has no samples at all, and a site has only its own.
+The server has no samples, and a site has only its own.
+
 Letters: K sites.
 """
 
@@ -40,8 +41,9 @@ SITE_CHOICES = ("data", "skew", "partition_seed", "clients", "samples", "lanes",
 
 
 def study_settings(settings: Settings) -> Settings:
-    """The settings of a run over a network. Raises UsageError (E506) for what needs samples at the server, or
-    a file."""
+    """The settings of a run over a network. Raises UsageError (E506) if they need samples at the server, or a
+    file.
+    """
     check_not_from_a_file(settings.method)
     method = registry.parse(settings.method, settings.set)
     check_metrics_not_own(settings.metrics)
@@ -79,8 +81,10 @@ def study_settings(settings: Settings) -> Settings:
 
 
 def with_clipping(settings: Settings) -> Settings:
-    """The study with updates clipped to their median norm, as `unskew run --on` has it unless told otherwise.
-    As it is where only a sum is read, and where the method merges or clips by itself or sends no weights."""
+    """The study with updates clipped to their median norm, the default of `unskew run --on`.
+
+    Unchanged if only a sum is read, or if the method merges or clips by itself or sends no weights.
+    """
     method = registry.parse(settings.method)
     if settings.secure_aggregation != "off" or method.merger or method.protector or not sends_weights(method):
         return settings
@@ -88,7 +92,7 @@ def with_clipping(settings: Settings) -> Settings:
 
 
 def _check_trips(part: Part) -> None:
-    """Raises UsageError (E506) for a Part with a trip that a site could not tell from another."""
+    """Raises UsageError (E506) for a Part with two trips that a site cannot tell apart."""
     for trip in part.trips:
         try:
             trip_index(trip, part.trips)
@@ -100,13 +104,13 @@ def _check_trips(part: Part) -> None:
 
 
 def site_settings(settings: Settings, model: str | None) -> Settings:
-    """Settings as a site runs them: one lane, no trace, and in place of a model from a file or folder its
-    own.
+    """Settings as a site runs them: one lane, no trace, and the site's own model in place of one from a file
+    or folder.
 
-    model: FILE.py:FUNCTION or hf(path=FOLDER), which the site's operator allows. Raises UsageError (E506),
-    because a coordinator must not name the Python file that a site loads or the folder that it reads, nor
-    change a method by arguments that its text does not show. A trace is a file of the coordinator, who alone
-    needs it to choose whom to ask.
+    model: FILE.py:FUNCTION or hf(path=FOLDER), as the site's operator allows it. Raises UsageError (E506):
+    a coordinator must not name the Python file that a site loads or the folder that it reads, nor change a
+    method by arguments that its text does not show. A trace is a file of the coordinator, which alone
+    selects clients by it.
     """
     check_not_from_a_file(settings.method)
     check_metrics_not_own(settings.metrics)
@@ -128,18 +132,18 @@ def site_settings(settings: Settings, model: str | None) -> Settings:
 
 
 def site_method(text: str) -> Method:
-    """A study's method at a site. Raises UsageError (E102) for one that only the coordinator has
-    installed."""
+    """A study's method at a site. Raises UsageError (E102) if the method is not installed there."""
     try:
         return registry.parse(text)
     except UnknownMethod as error:
-        mend = f"if a package brings '{error.name}', install it here, too, in the coordinator's version"
-        raise UsageError("E102", f"there is no method '{error.name}' at this site; {mend}.") from None
+        remedy = f"if a package brings '{error.name}', install it here, too, in the coordinator's version"
+        raise UsageError("E102", f"there is no method '{error.name}' at this site; {remedy}.") from None
 
 
 def check_not_from_a_file(method: str) -> None:
     """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the
-    file."""
+    file.
+    """
     if ".py" in method:  # anywhere in it, so that no other way of reading the text can find a file
         text = (
             f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
@@ -149,7 +153,7 @@ def check_not_from_a_file(method: str) -> None:
 
 
 def check_metrics_not_own(metrics: str) -> None:
-    """Raises UsageError (E506) for a metric that is a user's own function, before its file is looked for."""
+    """Raises UsageError (E506) for a metric that is a user's function, before its file is opened."""
     own = [name for name in metric_names(metrics) if name not in METRICS]
     if own:
         text = (
@@ -160,11 +164,10 @@ def check_metrics_not_own(metrics: str) -> None:
 
 
 def check_noise(method: Method, fed: Fed) -> None:
-    """Raises UsageError (E506) for a Share whose privacy guarantee rests on noise drawn from the study's
-    seed.
+    """Raises UsageError (E506) for a Share with a privacy guarantee that rests on noise drawn from the
+    study's seed.
 
-    The seed makes a run repeatable, and the server knows it; noise that the reader can draw again protects
-    nothing.
+    The server knows the seed, which makes runs repeatable, so it could draw the noise again and remove it.
     """
     for part in method.parts:
         shares = part.shares(fed) | {n: s for trip in part.trips for n, s in trip.shares(fed).items()}
@@ -177,10 +180,11 @@ def check_noise(method: Method, fed: Fed) -> None:
 
 
 def prepare(data: Dataset, settings: Settings) -> Dataset:
-    """The data, standardised by the set's own constants if the study asks for that and the set has such
+    """The data, standardised by the data set's own constants if the study asks for it and the set has such
     constants.
 
-    Raises UsageError (E506) where the study asks for it and the set has none: each site's own would differ.
+    Raises UsageError (E506) if the study asks for it and there are no constants: those of single sites
+    would differ.
     """
     if settings.normalise == "dataset" and data.mean is None and data.applied is None:
         text = (
@@ -196,10 +200,10 @@ def prepare(data: Dataset, settings: Settings) -> Dataset:
 
 @dataclass(frozen=True)
 class ServerView(RemoteFederation):
-    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count
-    their labels.
+    """K sites of known sizes without their samples; perhaps a test set at the server. Sites do not send label
+    counts.
 
-    tested: test samples of each site, on which it scores itself; the server scores none of them.
+    tested: number of test samples of each site, on which the site scores itself.
     """
 
     tested: tuple[int, ...] = ()
@@ -210,23 +214,24 @@ class ServerView(RemoteFederation):
 
     @staticmethod
     def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServerView:
-        """Clients in the order of `hellos`. Raises UsageError (E504) unless all data and the test set fit
-        together."""
+        """A federation of clients in the order of `hellos`. Raises UsageError (E504) unless all data and the
+        test set fit.
+        """
         check_compatible(hellos)
         first = hellos[0]
         shape, pixels = first.shape, first.pixels
         if test is not None:
             check_compatible([first, Hello.of("the server", test, first.versions)])
         target = first.learnt
-        nothing = np.zeros((0, *pixels), np.float64 if target else np.int64)
+        no_labels = np.zeros((0, *pixels), np.float64 if target else np.int64)
         if first.several:
-            nothing = np.zeros((0, len(first.classes)), bool)
+            no_labels = np.zeros((0, len(first.classes)), bool)
         return ServerView(
             name,
             np.zeros((0, *shape), np.float32),
-            nothing,
+            no_labels,
             np.zeros((0, *shape), np.float32) if test is None else test.x_test,
-            nothing if test is None else test.y_test,
+            no_labels if test is None else test.y_test,
             first.classes,
             Index(np.zeros(0, np.int64), np.cumsum([0, *(h.train for h in hellos)], dtype=np.int64)),
             Index.empty(len(hellos)),
@@ -243,19 +248,22 @@ class ServerView(RemoteFederation):
 @dataclass(frozen=True)
 class SiteView(Federation):
     """One site's samples as client k of the federation. largest: the most training samples that any site
-    holds."""
+    holds.
+    """
 
     largest: int = 0
 
     @property
     def sizes(self) -> np.ndarray:  # type: ignore[override]
-        """[K]: this site's own number of samples and `largest` for the others, so that bounds equal the
-        server's."""
+        """[K]: this site's number of samples, and `largest` for the others, so that bounds equal the
+        server's.
+        """
         own = self.train.sizes
         return np.where(own > 0, own, self.largest)
 
     @staticmethod
     def of(data: Dataset, k: int, clients: int, largest: int) -> SiteView:
+        """This site's data as client k of `clients`."""
         return SiteView(
             data.name,
             data.x,
@@ -275,21 +283,20 @@ class SiteView(Federation):
 
 
 def _only_client(k: int, clients: int, rows: int) -> Index:
-    """Client k holds rows 0 to rows - 1, the others hold none."""
+    """An index in which client k holds rows 0 to rows - 1 and the others hold none."""
     return Index(
         np.arange(rows, dtype=np.int64), np.where(np.arange(clients + 1) > k, rows, 0).astype(np.int64)
     )
 
 
 def score_names(fed: Fed) -> tuple[str, ...]:
-    """The names of what a task says about every single client, in order; without the metrics that a study
-    names."""
+    """The names of a task's scores of a single client, in order, without the metrics that a study names."""
     one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
     return tuple(fed.task.client_scores(one, one, fed.classes))
 
 
 def score_key(scope: str, metric: str) -> str:
-    """What a metric that a study names is called among a site's scores."""
+    """The name among a site's scores of a metric that a study names."""
     return f"{scope}.{metric}"
 
 
@@ -297,21 +304,21 @@ COMMON_SCALING = "have all sites scale them alike"
 
 
 def scaling_remedy(method: Method, layout: Layout | None, summed: bool) -> str:
-    """What a study of this method whose samples look unscaled needs, as the end of a sentence.
+    """What a study with samples that look unscaled needs, as the end of a sentence.
 
-    layout: of samples with several inputs. summed: whether the coordinator sees sums alone. There, and where
-    noise protects what leaves, nobody may send the statistics that `standardise` needs.
+    layout: layout of samples with several inputs. summed: the coordinator sees only sums. In that case, and
+    with noise that protects the replies, no site may send the statistics that `standardise` needs.
     """
     if summed or method.protector or method.samples_apart:
         return COMMON_SCALING
     part = Standardise(images=not (layout and layout.images and scales_images(method)))
     try:
         Method(*method.parts, part)
-    except UsageError:  # it has a Part beside which nothing else scales
+    except UsageError:  # the method has a Part that excludes other scaling
         return COMMON_SCALING
     return f"add +{Method(part)} to the method, or {COMMON_SCALING}"
 
 
 def scales_images(method: Method) -> bool:
-    """Whether a Part scales images itself, where there are any."""
+    """True if a Part scales images itself."""
     return any(part.by_input == "images" for part in method.parts)

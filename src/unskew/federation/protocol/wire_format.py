@@ -1,16 +1,15 @@
-"""The format of a message: a JSON header, its signature, and tensors in safetensors format; and replies in
-that format.
+"""The format of a message: a JSON header, its signature, and tensors in safetensors format.
 
-The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so neither can be
-changed or combined with another message's. Nothing is parsed before its size, signature and digest are
-checked, and nothing is unpickled.
+The header contains the SHA-256 of the tensors' bytes and the signature covers the header, so neither part
+can be changed or combined with a part of another message. Nothing is parsed before its size, signature and
+digest are checked, and nothing is unpickled.
 
-Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train",
-"visit", "score", "share", "mask", "agree", "open"), t (the round). Header of a reply: the same, and `re`, the
-SHA-256 of the request's header, so that a reply answers one request only.
+Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup",
+"train", "visit", "score", "share", "mask", "agree", "open"), t (the round). Header of a reply: these fields
+and `re`, the SHA-256 of the request's header, so that a reply answers one request only.
 
-The tensors of a large message stay in its file. `StoredTensors` looks like the tree that a small message is,
-and maps a tensor into memory whenever it is asked for.
+The tensors of a large message stay in its file. `StoredTensors` looks like the tree of a small message, and
+maps a tensor into memory on each access.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ from unskew.federation.protocol.signed_messages import (
 from unskew.records.checkpoints import file_buffers
 
 AxisOrders = Mapping[str, list[int]]
-"""By name of a tensor, the order of its axes in memory."""
+"""The order of a tensor's axes in memory, by name."""
 
 
 class StoredTensors(Mapping[str, Any]):
-    """Tensors, or further shelves, by name."""
+    """A mapping from names to tensors in a file, or to nested mappings of this class."""
 
     def __init__(self, stored: StoredBytes, places: Mapping[str, Any], orders: AxisOrders):
-        """places: the tensor's path in the file by name, or such a mapping again. orders: of those not as
-        their shape."""
+        """places: path of each tensor in the file, or a nested mapping; orders: axis orders of transposed
+        tensors, by path.
+        """
         self._stored, self._places, self._orders = stored, places, orders
 
     def __getitem__(self, name: str) -> Any:
@@ -61,7 +61,7 @@ class StoredTensors(Mapping[str, Any]):
             return in_axis_order(align(file.get_tensor(place)), self._orders.get(place))
 
     def in_order(self, names: Iterable[str]) -> Weights:
-        """Those of these names, in this order."""
+        """The tensors of these names, in this order."""
         return StoredTensors(self._stored, {n: self._places[n] for n in names}, self._orders)  # type: ignore[return-value]
 
     def __iter__(self) -> Iterator[str]:
@@ -72,14 +72,13 @@ class StoredTensors(Mapping[str, Any]):
 
 
 def tensor_names(stored: StoredBytes) -> list[str]:
-    """The paths of all tensors of a file. Raises SafetensorError if it is not of this format."""
+    """The paths of all tensors of a file. Raises SafetensorError if the file is not in safetensors format."""
     with safe_open(stored.path, "pt") as file:
         return list(file.keys())
 
 
 def stored_tree(stored: StoredBytes, paths: list[str], orders: AxisOrders) -> dict[str, Any]:
-    """The tree with these tensors. Raises an error that says little where an order does not fit its
-    tensor."""
+    """The tree of these tensors. Raises RuntimeError or similar if an axis order does not fit its tensor."""
     with safe_open(stored.path, "pt") as file:
         for path, order in orders.items():
             in_axis_order(file.get_tensor(path), order)
@@ -88,7 +87,9 @@ def stored_tree(stored: StoredBytes, paths: list[str], orders: AxisOrders) -> di
 
 
 def store_if_large(w: Weights, folder: Path) -> Weights:
-    """These weights, in a file if they are many: then each is in memory only while somebody reads it."""
+    """The weights, moved to a file if they exceed SMALL bytes; each is then in memory only while it is
+    read.
+    """
     if size_in_bytes(w) <= SMALL:
         return w
     stored = StoredBytes(folder)
@@ -98,7 +99,7 @@ def store_if_large(w: Weights, folder: Path) -> Weights:
 
 
 def in_axis_order(tensor: Tensor, order: list[int] | None) -> Tensor:
-    """A tensor that lies in memory in this order of axes, with its axes in their own order."""
+    """Undo the reordering of axes of a sent tensor. order: the axes as they are sent; None: unchanged."""
     return tensor if order is None else tensor.permute([order.index(i) for i in range(tensor.dim())])
 
 
@@ -109,11 +110,11 @@ PER_TENSOR = 512
 
 
 MOST_LEVELS = 16
-"""How deep a message's tree may be: what walks through it calls itself at every level."""
+"""Depth of a message's tree; functions that walk through it are recursive."""
 
 
 class WireError(Exception):
-    """A message that is refused. text: the end of a sentence that begins with the sender's name."""
+    """A refused message. text: the end of a sentence that begins with the sender's name."""
 
     def __init__(self, code: str, text: str):
         super().__init__(text)
@@ -122,7 +123,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The most an honest message holds: bytes of tensors, and how many of them."""
+    """The largest size of an honest message: bytes of tensors and number of tensors."""
 
     bytes: int
     tensors: int
@@ -143,7 +144,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Packet:
-    """A message that was checked."""
+    """A checked message."""
 
     header: dict[str, Any]
     tree: Tree = field(default_factory=dict)
@@ -151,14 +152,16 @@ class Packet:
 
 @dataclass(frozen=True)
 class PackedTree:
-    """A tree as it travels. facts: what the header must say of it."""
+    """A tree in wire format. facts: the tree's fields of the header."""
 
     blob: bytes | ByteSequence
     facts: Mapping[str, Any]
 
 
 def pack(tree: Mapping[str, Any]) -> PackedTree:
-    """Lay out a tree, of which nothing must change until it was sent: many bytes are not copied."""
+    """Pack a tree for sending. Large tensors are not copied, so the tree must not change before it is
+    sent.
+    """
     tensors = {n: t.detach().cpu() for n, t in flat_tree(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
     in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
@@ -168,7 +171,9 @@ def pack(tree: Mapping[str, Any]) -> PackedTree:
 
 
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: PrivateKey) -> SignedMessage:
-    """Pack and sign a message. Numbers that are not finite become null, because JSON has no word for them."""
+    """Pack and sign a message. Numbers that are not finite become null, because JSON cannot represent
+    them.
+    """
     packed = tree if isinstance(tree, PackedTree) else pack(tree)
     text = json.dumps(
         {n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False
@@ -179,7 +184,8 @@ def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | PackedTree, key: P
 def unseal(sealed: SignedMessage, key: PublicKey, limits: Limits) -> Packet:
     """Check and unpack a message that `key` should have signed.
 
-    Raises WireError: E304 if it is too large, E310 if it was changed, cut off or not signed by this key.
+    Raises WireError: E304 if the message is too large; E310 if it was changed, truncated or not signed by
+    this key.
     """
     if len(sealed.blob) > limits.blob or len(sealed.text) > MOST_HEADER:
         size, most = f"{len(sealed.blob):,} and {len(sealed.text):,}", f"{limits.blob:,} and {MOST_HEADER:,}"
@@ -229,14 +235,13 @@ def _tensors(blob: bytes | ByteSequence, limits: Limits, axes: Any) -> Tree:
 
 
 def _load(blob: bytes | ByteSequence) -> dict[str, Tensor]:
-    """The tensors of a file's bytes. Bytes and tensors are let go one after the other, before and while
-    others are made."""
+    """The tensors of a file's bytes, aligned one at a time so that each original can be freed."""
     tensors = load(all_bytes(blob))
     return {name: align(tensors.pop(name)) for name in sorted(tensors)}
 
 
 def _tree(blob: bytes | ByteSequence, tensors: Mapping[str, Any], orders: Mapping[str, list[int]]) -> Tree:
-    """The tensors by name, each in its shape; those of a file stay there."""
+    """The nested tree of tensors by name, with restored axes; tensors of a file stay in the file."""
     if isinstance(blob, StoredBytes):
         return stored_tree(blob, list(tensors), orders)
     return nested_tree(
@@ -245,9 +250,10 @@ def _tree(blob: bytes | ByteSequence, tensors: Mapping[str, Any], orders: Mappin
 
 
 def _axes(t: Tensor) -> list[int] | None:
-    """The order of a tensor's axes in memory, which sums over it follow, so the receiver restores it.
+    """The order of a tensor's axes in memory, which the receiver restores because sums over the tensor depend
+    on it.
 
-    None for tensors that are contiguous, or have gaps; those are sent in the order of their shape.
+    None for tensors that are contiguous or have gaps; those are sent in the order of their shape.
     """
     if t.is_contiguous():
         return None
@@ -269,7 +275,7 @@ class MalformedReply(Exception):
 def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
     """Client k's reply to "train" or "visit"; None if it has nothing to send. Raises MalformedReply.
 
-    names: of the weights that are expected, in their model's order, in which the reply then has them.
+    names: expected weights in the model's order, which becomes the order of the reply.
     """
     if packet.header.get("n") == 0:
         return None
@@ -287,13 +293,14 @@ def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
 
 
 def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
-    """What client k has sent for early trips together with its training. tree: its branch. Raises
-    MalformedReply."""
+    """Client k's answer to an early trip, sent with its training. tree: the trip's branch. Raises
+    MalformedReply.
+    """
     return Reply(k, _samples(packet), {}, _by_part(tree), {}, 0.0)
 
 
 def limits_of(spec: gate.Spec) -> Limits:
-    """The largest reply that the gate would pass."""
+    """The size limits for a reply that the gate would accept."""
     return Limits(spec.max_bytes, len(spec.weights) + sum(map(len, spec.shares.values())))
 
 
@@ -304,8 +311,9 @@ def _by_part(shares: Any) -> dict[str, Any]:
 
 
 def _by_name(weights: Mapping[str, Any], names: Iterable[str]) -> Weights:
-    """Weights in the order of `names`, before any others, which the gate will refuse. Those that stay on the
-    disk do so, unless they are nested, which the gate will refuse, too."""
+    """Weights in the order of `names`, then any others, which the gate refuses. Weights in a file stay there
+    unless nested.
+    """
     if isinstance(weights, StoredTensors) and not any(isinstance(weights[name], Mapping) for name in weights):
         return weights.in_order(_expected_first(names, weights))
     by_name = flat_tree(weights)
@@ -313,7 +321,7 @@ def _by_name(weights: Mapping[str, Any], names: Iterable[str]) -> Weights:
 
 
 def _expected_first(names: Iterable[str], sent: Mapping[str, Any]) -> list[str]:
-    """The names of what was sent, those that are expected first."""
+    """The names of the sent tensors, expected names first."""
     return list(dict.fromkeys([*(n for n in names if n in sent), *sent]))
 
 
@@ -322,7 +330,7 @@ def _samples(packet: Packet) -> float:
 
 
 def _number(value: Any) -> float:
-    """NaN, which the gate drops, for anything that is not a number."""
+    """The value as a float; NaN, which the gate refuses, if it is not a number."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else float("nan")
 
 
@@ -332,5 +340,5 @@ def tree_of(weights: Weights, shares: dict[str, Tree]) -> Tree:
 
 
 def without_empty(tree: Tree) -> Tree:
-    """Without empty branches, which cannot be written on the wire."""
+    """The tree without empty branches, which cannot be sent."""
     return {name: branch for name, branch in tree.items() if flat_tree(branch)}

@@ -1,1 +1,3 @@
-"""A site: it keeps its data, judges studies by its policy, trains, and records everything that leaves it."""
+"""A site: it holds its data, checks studies against its policy, trains, and records everything that leaves
+it.
+"""

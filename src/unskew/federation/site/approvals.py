@@ -1,9 +1,9 @@
-"""Studies that have asked for a site's data, and what its operator has decided about them: one file each in
-`studies/` of its folder.
+"""The studies that have asked for a site's data, and the operator's decisions: one file each in `studies/` of
+the site's folder.
 
-A site keeps the last twenty runs that have asked and have not begun. A coordinator may ask under as many
-numbers as it likes before anybody has approved anything. A number that was removed stays known, because a
-run's number stands for the study that its operator has read about.
+A site keeps the last twenty runs that have asked and have not begun, because a coordinator may ask under
+any number of run numbers before anything is approved. The number of a removed run stays recorded, because
+the operator has read about it together with one study.
 """
 
 from __future__ import annotations
@@ -25,26 +25,24 @@ from unskew.system import disk
 
 FOLDER = "studies"
 SAME_STUDY = {"clients": 2, "workers": 0, "device": "cpu", "lanes": "1"}
-"""Settings that another run of the same study may change, and what stands for them in the study's digest."""
+"""Settings that may differ between runs of a study, with their values in the study's digest."""
 ANY_SEED = {"seed": 0, "partition_seed": None}
-"""The same for studies in which nothing leaves that is drawn from the samples."""
+"""Further such settings for studies in which no selected samples leave."""
 State = Literal["waiting", "approved", "refused"]
 LEAST_KEY = 16
-"""Digits of a question's digest that name it."""
+"""Digits of a request's digest that identify it."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an operator is asked. Whatever a coordinator wrote is escaped here, for every place where it is
+    """A question for the operator. All text from the coordinator is escaped here, for every place where it is
     printed.
 
-    study: its digest. run: the number of the run that asked last. by: the federation and its coordinator's
-    fingerprint.
-    leaves: what would leave this site, as lines for its operator, or the error that its coordinator would
-    read. at: when it
-    first asked, or was decided. name: what the coordinator calls the run. trains: the model and how it is
-    trained, in words.
-    releases: what a yes lets leave. note: what the policy says of it now.
+    study: the study's digest. run: number of the latest run that asked. by: the federation and its
+    coordinator's fingerprint. leaves: what would leave this site, as lines for its operator, or the error
+    that its coordinator would read. at: time of the first request or of the decision. name: the
+    coordinator's name of the run. trains: the model and its training, in words. releases: what an approval
+    releases. note: the policy's current verdict.
     """
 
     study: str
@@ -67,13 +65,12 @@ class Request:
 
     @property
     def key(self) -> str:
-        """A digest of what is released and of the text that says so: a decision counts for this and nothing
-        else."""
+        """A digest of what an approval releases and of the text shown; a decision counts for exactly this."""
         shown = [self.releases, self.study, self.by, self.method, self.rounds, self.trains, self.leaves]
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
     def text(self) -> str:
-        """What the operator decides about."""
+        """The text that the operator decides on."""
         lines = [f"run     {self.run}  ({self.state})"]
         lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
         lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
@@ -83,29 +80,28 @@ class Request:
 
 
 def digest_of(settings: Settings, draws: bool) -> str:
-    """16 hexadecimal digits that runs of one study have in common, whatever their number of sites.
+    """16 hexadecimal digits that the runs of one study have in common for any number of sites.
 
-    draws: whether single samples, or averages of some, leave. Other seeds would draw others, run by run all
-    of them, so each seed is then a study of its own.
+    draws: single samples, or averages of some, leave. Each seed is then a study of its own, because runs
+    with other seeds would release other samples until all had left.
     """
     facts = settings.as_dict() | SAME_STUDY | ({} if draws else ANY_SEED)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def state_of(folder: Path, request: Request) -> State | None:
-    """What was decided about exactly this; None if it was not asked yet."""
-    known = _read_request(_request_file(folder, request))
-    return known.state if known else None
+    """The decision about exactly this request; None if it is new."""
+    previous = _read_request(_request_file(folder, request))
+    return previous.state if previous else None
 
 
 def is_refused(folder: Path, study: str) -> bool:
-    """Whether an operator has refused a study, or to have its error told."""
+    """True if an operator has refused a study or the release of its error."""
     return any(request.study == study and request.state == "refused" for request in all_requests(folder))
 
 
 def bind(folder: Path, run: str, study: str) -> bool:
-    """Whether a run's number stands for this study: it does for the first that asks under it, and for no
-    other."""
+    """Bind a run's number to the first study that uses it. False if the number belongs to another study."""
     path = _study_file(folder, run)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,59 +110,59 @@ def bind(folder: Path, run: str, study: str) -> bool:
 
 
 def ask(folder: Path, request: Request) -> bool:
-    """Note that a run waits for a decision; whether its operator should be told, because it has not waited
-    before."""
-    known = _read_request(_request_file(folder, request))
-    if known and (known.run == request.run or known.state != "waiting"):
+    """Record that a run waits for a decision. True if its operator should be notified, because it was not
+    waiting before.
+    """
+    previous = _read_request(_request_file(folder, request))
+    if previous and (previous.run == request.run or previous.state != "waiting"):
         return False
     _write_request(folder, request)
     return True
 
 
 def forget(folder: Path, run: str) -> None:
-    """Take back the questions of a run that nobody has decided about."""
+    """Remove the undecided requests of a run."""
     for request in all_requests(folder):
         if request.run == run and request.state == "waiting":
             _request_file(folder, request).unlink(missing_ok=True)
 
 
 def decide(folder: Path, run: str, state: State) -> Request:
-    """Approve or refuse what a run asks, by the run's number or its beginning, or by the digest of the
-    question.
+    """Approve or refuse a run's request, found by the run's number or its beginning, or by the request's
+    digest.
 
-    An approval is of one question, a refusal of all that the run asks. Raises UsageError (E503) if nothing is
-    called that, or too much.
+    An approval covers one request, a refusal all requests of the run. Raises UsageError (E503) if no
+    request or several fit.
     """
     requests = all_requests(folder)
-    bound = _study_file(folder, run).read_text() if run and _study_file(folder, run).exists() else None
-    fitting = [replace(r, run=run) for r in requests if r.run == run or (bound and r.study == bound)]
-    if not fitting and run:
-        keyed = len(run) >= LEAST_KEY
-        fitting = [r for r in requests if r.run.startswith(run) or (keyed and r.key.startswith(run))]
-    runs = {request.run for request in fitting}
-    if len(runs) == 1 and len(fitting) > 1 and state == "approved":
-        digests = ", ".join(request.key[:LEAST_KEY] for request in fitting)
+    study = _study_file(folder, run).read_text() if run and _study_file(folder, run).exists() else None
+    matches = [replace(r, run=run) for r in requests if r.run == run or (study and r.study == study)]
+    if not matches and run:
+        is_digest = len(run) >= LEAST_KEY
+        matches = [r for r in requests if r.run.startswith(run) or (is_digest and r.key.startswith(run))]
+    runs = {request.run for request in matches}
+    if len(runs) == 1 and len(matches) > 1 and state == "approved":
+        digests = ", ".join(request.key[:LEAST_KEY] for request in matches)
         raise UsageError("E503", f"run {run} asks several things; name one by its digest: {digests}.")
     if len(runs) != 1:
         numbers = list(dict.fromkeys(r.run for r in requests))
-        listed = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
-        which = "several runs begin with" if fitting else "no run has asked that is called"
-        raise UsageError("E503", f"{which} '{run}'; {listed}{suggestion(run, numbers)}")
-    decided = [replace(request, state=state, at=time.time()) for request in fitting]
+        all_runs = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
+        which = "several runs begin with" if matches else "no run has asked that is called"
+        raise UsageError("E503", f"{which} '{run}'; {all_runs}{suggestion(run, numbers)}")
+    decided = [replace(request, state=state, at=time.time()) for request in matches]
     for request in decided:
         _write_request(folder, request)
     return decided[0]
 
 
 def all_requests(folder: Path) -> list[Request]:
-    """All studies that have asked, the latest first."""
+    """All requests, the latest first."""
     requests = [_read_request(path) for path in (folder / FOLDER).glob("*.json")]
     return sorted((r for r in requests if r), key=lambda r: -r.at)
 
 
 def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Tell the operator of every run that begins to wait, and what became of it, looking every two seconds
-    without end."""
+    """Report each run that begins to wait, and later its outcome, every two seconds without end."""
     announced: dict[tuple[str, str], Request] = {}
     while True:
         for request in all_requests(folder):
@@ -183,7 +179,7 @@ def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], 
 
 
 def outcome(folder: Path, request: Request) -> str:
-    """What became of a study that was waiting, in one line; "" while it waits."""
+    """The outcome of a waiting study in one line; "" while it waits."""
     state = state_of(folder, request)
     if state == "waiting":
         return ""
@@ -204,7 +200,7 @@ def _request_file(folder: Path, request: Request) -> Path:
 
 
 def _read_request(path: Path) -> Request | None:
-    """None if there is no such file, or if it is damaged: then the study asks anew."""
+    """The request in a file; None if the file is missing or damaged, so that the study asks again."""
     try:
         facts: Mapping[str, Any] = json.loads(path.read_text())
         request = Request(**facts)
@@ -224,36 +220,36 @@ def _write_request(folder: Path, request: Request) -> None:
 
 MOST_PENDING = 20
 FORGOTTEN_FILE = "forgotten"
-"""The numbers of runs that had to make room, one a line."""
+"""The numbers of removed runs, one per line."""
 MOST_KNOWN = 10_000
-"""How many of them are kept."""
+"""Removed runs that are remembered."""
 _PENDING_FILES = {"serial", "study"}
-"""What the folder of a run holds that has only asked."""
+"""Files in the folder of a run that has only asked."""
 
 
 def make_room(folder: Path, run: str) -> list[str]:
-    """Before a run that is new gets a folder: forget those that asked longest ago. Returns their numbers.
+    """Remove the oldest pending runs before a new run gets a folder. Returns their numbers.
 
-    Raises UsageError (E520) for a number that was forgotten.
+    Raises UsageError (E520) if this run was removed before.
     """
     if (folder / "runs" / run).exists():
         return []
     book = folder / FORGOTTEN_FILE
-    known = book.read_text().split() if book.exists() else []
-    if run in known:
+    previous = book.read_text().split() if book.exists() else []
+    if run in previous:
         text = (
             f"run {run} had asked, and had to make room for {MOST_PENDING} later ones that asked; start a"
             " new run"
         )
         raise policy_refusal(text)
-    asking = sorted((p for p in (folder / "runs").glob("*") if _is_pending(p)), key=_last_request)
-    over = [path.name for path in asking[: max(0, len(asking) + 1 - MOST_PENDING)]]
-    if over:
-        disk.replace(book, "".join(f"{number}\n" for number in (*known, *over)[-MOST_KNOWN:]))
-    for number in over:
+    pending = sorted((p for p in (folder / "runs").glob("*") if _is_pending(p)), key=_last_request)
+    removed = [path.name for path in pending[: max(0, len(pending) + 1 - MOST_PENDING)]]
+    if removed:
+        disk.replace(book, "".join(f"{number}\n" for number in (*previous, *removed)[-MOST_KNOWN:]))
+    for number in removed:
         forget(folder, number)
         shutil.rmtree(folder / "runs" / number)
-    return over
+    return removed
 
 
 def _is_pending(path: Path) -> bool:

@@ -1,14 +1,13 @@
-"""A site's connection to the server: Flower's fleet API, spoken by the site's own process, and the loop that
-answers the server's messages one after the other.
+"""A site's connection to the server: Flower's fleet API, and the loop that answers the server's messages one
+by one.
 
-Flower's SuperNode asks the server for the code of each run and starts it in processes of its own. This asks
-for messages
-only: no code that a server offers is ever fetched, installed or run. The size of a response is bounded, so
-that an impostor in the server's place cannot fill the site's memory.
+Flower's SuperNode downloads the code of each run and starts it in processes of its own. This connection
+asks for messages only: no code that a server offers is ever fetched, installed or run. The size of a
+response is limited, so that an impostor in the server's place cannot fill the site's memory.
 
-Heartbeats come from a thread of their own, and the work is done by another process, so that neither a long
-request nor data that take minutes to load make the server count this site as away. A site that has lost the
-server connects again.
+Heartbeats come from a thread, and another process does the work, so that neither a long request nor data
+that take minutes to load make the server count this site as away. A site that has lost the server
+reconnects.
 """
 
 # pyright: reportMissingImports=false
@@ -71,20 +70,20 @@ MOST_RESPONSE = 16 << 20
 
 
 class ResponseTooLarge(Exception):
-    """An answer that is longer than any of the server's."""
+    """A response is longer than any of the server's."""
 
 
 class _LimitedStream(httpx.SyncByteStream):
-    """The bytes of an answer as they come, up to the bound."""
+    """The bytes of a response, up to the limit."""
 
     def __init__(self, stream: httpx.SyncByteStream):
         self._stream = stream
 
     def __iter__(self) -> Iterator[bytes]:
-        taken = 0
+        size = 0
         for piece in self._stream:
-            taken += len(piece)
-            if taken > MOST_RESPONSE:
+            size += len(piece)
+            if size > MOST_RESPONSE:
                 raise ResponseTooLarge
             yield piece
 
@@ -93,9 +92,9 @@ class _LimitedStream(httpx.SyncByteStream):
 
 
 def limit_response(response: httpx.Response) -> None:
-    """A hook for a client, before it reads an answer. Raises ResponseTooLarge, then or while it reads.
+    """A client's hook before a response is read. Raises ResponseTooLarge, then or during the reading.
 
-    Nothing is unpacked either: a few bytes that are compressed can stand for gigabytes.
+    Nothing is decompressed either, because a few compressed bytes can expand to gigabytes.
     """
     stream = response.stream
     assert isinstance(stream, httpx.SyncByteStream)
@@ -107,33 +106,33 @@ LIFE_S = 20.0
 """The interval of heartbeats that the server is told; after two without any it counts the site as away. Long
 enough for the server to be restarted meanwhile."""
 TIMEOUT_S = 30.0
-"""How long one call may take; a message's tensors travel in pieces, each in a call of its own."""
+"""Seconds for one call; each piece of a message takes a call of its own."""
 _FAILURE_CODE = 8
-"""Flower's code of an answer that says why there is none."""
+"""Flower's code of an error answer."""
 
 
 class FleetError(Exception):
-    """A call that failed. Its text is the end of a sentence."""
+    """A call failed. The text is the end of a sentence."""
 
 
 class ServerUnreachable(FleetError):
-    """The network, a proxy or the server failed, so that the call may succeed later."""
+    """The network, a proxy or the server failed; the call may succeed later."""
 
 
 class AccessDenied(FleetError):
-    """The server does not know this site's key, or takes its clock to be wrong."""
+    """The server does not know this site's key, or rejects its clock."""
 
 
 class KeyInUse(AccessDenied):
-    """The server knows this site's key, but somebody else is connected with it."""
+    """Another process is connected with this site's key."""
 
 
 class AnswerRefused(FleetError):
-    """The server does not want this message any more: its run is over."""
+    """The server no longer accepts an answer, because the message's run is over."""
 
 
 class MessageNotKept(Exception):
-    """A message that this machine's disk has no room for. message: all but its content."""
+    """This machine's disk has no room for a message. message: all but its content."""
 
     def __init__(self, message: Message):
         super().__init__()
@@ -141,17 +140,19 @@ class MessageNotKept(Exception):
 
 
 class Fleet:
-    """The connection of one site. Its number at the server is kept in the site's folder, so that a process
-    that takes over after a crash is the same node at once, and can say what became of the request its
-    predecessor died with."""
+    """The connection of one site.
+
+    Its node number at the server is stored in the site's folder, so that a process that takes over after a
+    crash is the same node at once, and can report the request during which its predecessor died.
+    """
 
     def __init__(self, joined: SiteFolder):
         ticket, key = joined.ticket, joined.key.key
         context = joined.tls()
-        where = f"{'https' if context else 'http'}://{ticket.place}"
+        url = f"{'https' if context else 'http'}://{ticket.place}"
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient(
-            where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S
+            url, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S
         )
         self._client._client.event_hooks = {"response": [limit_response]}
         self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
@@ -160,12 +161,12 @@ class Fleet:
         self._left_open = self._open.exists()
         self._folder = joined.folder
         self._pulling: tuple[int, Arrival] | None = None
-        """The run of a message that has not arrived whole, and what has arrived of it."""
+        """The run and the received pieces of an incomplete message."""
         self._head = b""
         """That message without its content."""
 
     def connect(self) -> None:
-        """Be there for the server, and excuse the request that an earlier process has left open."""
+        """Connect to the server, and report the request that an earlier process has left open."""
         try:
             with _map_errors():
                 self._activate()
@@ -195,8 +196,7 @@ class Fleet:
         disk.replace(self._number, str(self._node.node_id))
 
     def _known(self) -> bool:
-        """Whether the server takes this site back under its number, which it does even before it has missed
-        it."""
+        """True if the server takes this site back under its stored number."""
         if self._node is None:
             return False
         try:
@@ -211,16 +211,16 @@ class Fleet:
         return self._client.SendNodeHeartbeat(request).success
 
     def beat(self) -> None:
-        """Tell the server that this site is still there. Needed at least every 2 LIFE_S."""
+        """Send a heartbeat; needed at least every 2 LIFE_S."""
         with _map_errors():
             self._beat()
 
     def receive(self) -> Message | None:
-        """The next message with its content, if there is one. Until `forget`, a crash leaves it to be
-        excused.
+        """The next message with its content, if there is one. Until `forget`, it is reported as failed after
+        a crash.
 
-        After a failure it goes on with the same message. One whose pieces nothing can read comes without
-        content. Raises MessageNotKept, caused by Paused (E203), when the disk is full.
+        After a failure the transfer continues. A message with unreadable pieces comes without content. Raises
+        MessageNotKept, caused by Paused (E203), if the disk is full.
         """
         with _map_errors():
             if self._pulling is None:
@@ -237,18 +237,18 @@ class Fleet:
                     Arrival(response.messages_list[0], response.message_object_trees[0], self._folder),
                 )
             try:
-                message = self._pulled(*self._pulling)
+                message = self._receive_content(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
                 raise
             except Paused as error:
                 self._pulling = None
                 raise MessageNotKept(_without_content(self._head)) from error
-            except Exception:  # whatever a message makes Flower's parsers raise concerns that message alone
+            except Exception:  # an error in Flower's parsers concerns one message only
                 message = _without_content(self._head)
             self._pulling = None
             return message
 
-    def _pulled(self, run: int, arrival: Arrival) -> Message:
+    def _receive_content(self, run: int, arrival: Arrival) -> Message:
         message = arrival.go_on(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
         number = arrival.tree.object_id
         threading.Thread(
@@ -258,7 +258,7 @@ class Fleet:
         return message
 
     def _confirm(self, run: int, number: str) -> None:
-        """Let the server delete a message that has arrived. If that fails it is deleted with its run."""
+        """Let the server delete a received message. If that fails it is deleted with its run."""
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
         with contextlib.suppress(FleetError), _map_errors():
             self._client.ConfirmMessageReceived(request)
@@ -268,7 +268,7 @@ class Fleet:
             return self._client.PullObject(request)
 
     def reply(self, message: Message, answer: SignedMessage | str) -> None:
-        """Send the answer to a message, or a text that says why there is none."""
+        """Send the answer to a message, or a text with the reason why there is none."""
         content = Error(_FAILURE_CODE, answer) if isinstance(answer, str) else pack_message(answer)
         try:
             reply = Message(content, reply_to=message)
@@ -291,12 +291,12 @@ class Fleet:
             send(all_of_it, response.objects_to_push, push)
 
     def forget(self) -> None:
-        """The last message is dealt with."""
+        """Mark the last message as completed."""
         self._pulling, self._left_open = None, False
         self._open.unlink(missing_ok=True)
 
     def leave(self) -> None:
-        """Tell the server that this site goes, if it can be told, and close the connection."""
+        """Sign off at the server, if it can be reached, and close the connection."""
         with contextlib.suppress(FleetError), _map_errors():
             if self._node is not None:
                 self._client.DeactivateNode(fleet_api.DeactivateNodeRequest(node_id=self._node.node_id))
@@ -304,21 +304,16 @@ class Fleet:
 
 
 def _without_content(head: bytes) -> Message:
-    """A message whose pieces have not arrived."""
+    """A message without its pieces."""
     return message_from_proto(MessageProto.FromString(head))
 
 
 @contextlib.contextmanager
 def _map_errors() -> Iterator[None]:
-    """Turn what a call raises into one of our three errors."""
+    """Turn the error of a call into a FleetError."""
     try:
         yield
-    except (
-        FleetError,
-        MessageNotKept,
-        UnskewError,
-        OSError,
-    ):  # sorted already, or this machine's own, such as a full disk
+    except (FleetError, MessageNotKept, UnskewError, OSError):  # mapped already, or of this machine
         raise
     except httpx.HTTPStatusError as error:
         raise _refusal(error.response) from error
@@ -328,19 +323,19 @@ def _map_errors() -> Iterator[None]:
         raise AnswerRefused(str(error)) from error
     except inflatable_utils.ObjectPushError as error:
         raise ServerUnreachable(str(error)) from error
-    except Exception as error:  # by whatever answers in the server's place
+    except Exception as error:  # another program answers in the server's place
         raise ServerUnreachable(f"the answer is not the server's ({type(error).__name__})") from error
 
 
 def _refusal(response: httpx.Response) -> FleetError:
-    """What an answer that is not 200 means."""
+    """The error for a response with a status other than 200."""
     error = FlowerError.from_json(response.text)
     if response.status_code == httpx.codes.UNAUTHORIZED:
         return AccessDenied(
             "it does not know this site's key, or the clocks differ by more than a few seconds"
         )
-    taken = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
-    if taken or response.status_code == httpx.codes.CONFLICT:
+    size = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
+    if size or response.status_code == httpx.codes.CONFLICT:
         return KeyInUse(
             "another process or machine is connected with this site's key, or was until a minute ago"
         )
@@ -350,19 +345,19 @@ def _refusal(response: httpx.Response) -> FleetError:
 
 
 QUICK_S, IDLE_S = 0.2, 2.0
-"""How often the server is asked for messages: at least and at most."""
+"""Shortest and longest pause between requests for messages."""
 PATIENCE = 50
 """While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per
 cent."""
 RETRY_S = 5.0
-"""How long to wait at most before the server is tried again. It begins with a tenth of it."""
+"""Longest pause before a new attempt to connect; the first pause is a tenth of it."""
 BEAT_S = LIFE_S / 4
 NO_ROOM = "E203 disk full: the site cannot keep so large a message"
-"""What the coordinator is told, who reads nothing of this site's files."""
+"""The text for the coordinator, without details of this site's files."""
 
 
 class Connection(Protocol):
-    """What `Fleet` does."""
+    """The interface of `Fleet`."""
 
     def connect(self) -> None: ...
 
@@ -392,12 +387,12 @@ class AnswerLoop:
     """How often a connection was lost."""
     _failures: int = 0
     _lost: float | None = 0.0
-    """Since when there is no connection: 0 before the first one, None while there is one."""
+    """Start of the current outage: 0 before the first connection, None while connected."""
     _ready: tuple[Any, SignedMessage | str, float] | None = None
-    """A message, its answer that has not been sent yet, and until when it is of use."""
+    """A message, its answer that has not been sent yet, and the time until which the answer is useful."""
 
     def run(self) -> None:
-        """Take part until `over`."""
+        """Take part until `over` is set."""
         threading.Thread(target=self._beat, daemon=True).start()
         while not self.over.is_set():
             try:
@@ -409,7 +404,7 @@ class AnswerLoop:
                 self._failures += 1
                 longest = min(RETRY_S, RETRY_S / 10 * 2 ** (self._failures - 1))
                 self.over.wait(random.uniform(longest / 2, longest))
-            except Exception as error:  # nothing that comes from elsewhere may end the site
+            except Exception as error:  # no external input may end the site
                 self._lose()
                 self.say(f"unexpected: {_brief(error)}. The site connects again.")
                 self._ready = None
@@ -426,7 +421,7 @@ class AnswerLoop:
             try:
                 self.fleet.beat()
             except Exception:
-                continue  # `run` meets the same, and says so
+                continue  # `run` meets this error too and reports it
 
     def _take_part(self) -> None:
         """Ask for messages and answer them. Raises FleetError when the server is lost."""
@@ -435,7 +430,7 @@ class AnswerLoop:
             self._send()
             asked = time.monotonic()
             try:
-                message, answer = self._received(), None
+                message, answer = self._next_message(), None
             except MessageNotKept as error:
                 message, answer = error.message, self._without_room(error.__cause__)
             self._failures = 0
@@ -444,13 +439,14 @@ class AnswerLoop:
                 silence, waited = time.monotonic() - last, time.monotonic() - asked  # the front waits for us
                 self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
                 continue
-            began = time.monotonic()
-            self._ready = message, answer or self._answered(message), began + message.metadata.ttl
+            start = time.monotonic()
+            self._ready = message, answer or self._answer_to(message), start + message.metadata.ttl
             last = time.monotonic()
 
     def _say_connected(self) -> None:
-        """Once the server has answered a question for messages: it lets nodes connect whose questions it then
-        refuses."""
+        """Report a connection after the first answer; the server accepts nodes whose requests it refuses
+        later.
+        """
         self.connected = True
         if self._lost is not None:
             self.say(
@@ -458,15 +454,15 @@ class AnswerLoop:
             )
             self._lost = None
 
-    def _received(self) -> Any:
+    def _next_message(self) -> Any:
         try:
             return self.fleet.receive()
         except AnswerRefused:
             self.fleet.forget()
             return None
 
-    def _answered(self, message: Any) -> SignedMessage | str:
-        """The worker's answer, or a text that says why there is none."""
+    def _answer_to(self, message: Any) -> SignedMessage | str:
+        """The worker's answer, or a text with the reason why there is none."""
         try:
             request = unpack_message(message.content)
         except Exception as error:
@@ -484,13 +480,14 @@ class AnswerLoop:
             return f"the request could not be handed to the site's worker ({type(error).__name__})"
 
     def _without_room(self, error: BaseException | None) -> str:
-        """Tell the operator which disk is full. Returns what the coordinator is told."""
+        """Report the full disk to the operator. Returns the text for the coordinator."""
         self.say(str(error))
         return NO_ROOM
 
     def _send(self) -> None:
-        """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of
-        use."""
+        """Send the answer that is ready. If the server is lost meanwhile it stays ready while it is
+        useful.
+        """
         if self._ready is None:
             return
         message, answer, until = self._ready

@@ -1,7 +1,6 @@
-"""Names of the files that a site keeps of a run, `SITE/runs/NUMBER/`.
+"""Names of a site's files of a run, `SITE/runs/NUMBER/`.
 
-To ask whether a folder is one of these needs neither Flower nor cryptography, without which models are
-trained and opened on one machine.
+This file imports neither Flower nor cryptography, so that models can be opened without these packages.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ REMOVED = "private-removed"
 """Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if
 there had been none."""
 RECEIVED = "received.safetensors"
-"""The weights that came last, with what came beside them."""
+"""The last received weights, with the rest of their request."""
 STATELESS = "stateless"
-"""Says that this site has trained in the run and kept nothing."""
+"""Marks that this site has trained in the run without private state."""
 SAMPLES = "samples"
-"""The fingerprint of the samples with which the run began here."""
+"""The fingerprint of the samples at the begin of the run."""
 VERSIONS = "versions.json"
-"""The versions, also of Parts that packages bring, with which the run began here."""
+"""The versions at the begin of the run, including those of Parts from packages."""
 
 
 def is_site_run(path: Path) -> bool:
-    """Whether a folder is that of a run at a site."""
+    """True for the folder of a run at a site."""
     return (path / SETUP).is_file()
 
 
 def private_file(run: Path, t: int) -> Path:
-    """Where the private state after round t is, in a run's folder."""
+    """The file of the private state after round t, in a run's folder."""
     return run / f"private-{t}.safetensors"

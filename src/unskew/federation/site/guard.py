@@ -1,8 +1,8 @@
-"""What a site's policy and its operator do not allow is refused before anything is computed; and errors are
-redacted before the coordinator reads them.
+"""Refusal of requests that a site's policy or operator does not allow, before anything is computed for them;
+and the redaction of errors.
 
-A redacted error names no file of the site, whose path tells of users, projects and sometimes patients, and
-says nothing of an error in its data, which would quote them.
+A redacted error contains no path of the site, because paths reveal users, projects and sometimes patients,
+and no details of errors in the data, which would quote them.
 """
 
 from __future__ import annotations
@@ -39,28 +39,27 @@ from unskew.system.disk import is_full
 PATH_PLACEHOLDER = "a file of the site"
 DATA_ERROR_TEXT = "its data cannot be used as they are now; the site's log says more."
 MOST_TEXT = 500
-"""Characters of an error that leave a site at most."""
+"""Characters of an error's text that may leave a site."""
 _REST = r"[^\s'\",;:()]*"
 _ABSOLUTE = re.compile(rf"(?<![\w/.])(?:(?:~|\.{{1,2}})?/|[A-Za-z]:\\)[^\s'\",;:()]{_REST}")
 
 
-def without_paths(text: str, known: Iterable[str], asked: Iterable[str] = ()) -> str:
-    """The text without paths. known: how paths of the site begin that may be relative or hold spaces, such as
-    `site/`.
+def without_paths(text: str, reported: Iterable[str], asked: Iterable[str] = ()) -> str:
+    """The text without paths.
 
-    asked: what the coordinator itself has named, which it may read again.
+    known: beginnings of the site's paths that may be relative or contain spaces, such as `site/`. asked:
+    texts of the coordinator; paths in them are left in place.
     """
-    for path in sorted(known, key=len, reverse=True):
+    for path in sorted(reported, key=len, reverse=True):
         text = re.sub(rf"(?<![\w/.]){re.escape(path)}{_REST}", PATH_PLACEHOLDER, text)
     named = " ".join(asked)
     return _ABSOLUTE.sub(lambda match: match[0] if match[0] in named else PATH_PLACEHOLDER, text)
 
 
 def redact(error: UnskewError | WireError, files: Iterable[str], asked: Mapping[str, Any]) -> str:
-    """A text for the coordinator. What it says of this site's files and data, only this site's operator
-    reads.
+    """The text of an error for the coordinator, without details of this site's files and data.
 
-    files: how paths of the site begin. asked: the header of the request.
+    files: beginnings of the site's paths. asked: the header of the request.
     """
     if isinstance(error, DataError):
         return DATA_ERROR_TEXT
@@ -70,9 +69,10 @@ def redact(error: UnskewError | WireError, files: Iterable[str], asked: Mapping[
 
 
 def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
-    """The error to answer with. What this site's operator has to mend is said to them as well.
+    """The error to answer with. Errors that this site's operator has to fix are also reported to the
+    operator.
 
-    Of an error that nobody expected only its type is answered: its text may quote this site's files or data.
+    Only the type of an unexpected error is answered, because its text may quote this site's files or data.
     """
     if isinstance(error, DataError):
         say(str(error))
@@ -80,9 +80,9 @@ def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
     if isinstance(error, UnskewError) and error.code != "E203":
         return error
     if is_full(error) or isinstance(error, UnskewError):
-        known = failures.explain(error)
-        say(known.text)
-        return known
+        reported = failures.explain(error)
+        say(reported.text)
+        return reported
     say(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT])
     return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")
 
@@ -94,15 +94,15 @@ MOST_MODEL = 200
 """Characters of a model's name that an operator is shown; of one from a file the coordinator writes what it
 likes."""
 ANSWERS_A_ROUND = 3
-"""How often a run may ask for the same in a round: after a crash the server repeats one."""
+"""Requests of one kind that a run may send in a round; after a crash the server repeats some."""
 
 
 @dataclass
 class Guard:
-    """folder: the site's. by: whose requests it answers, in words. approve: whether new studies wait for the
-    operator.
+    """Checks requests and studies against a site's policy, ledger and approvals.
 
-    clock: the local time. say: tells the operator.
+    folder: the site's folder. by: the coordinator, in words. approve: "ask" if new studies wait for the
+    operator. say: shows text to the operator. clock: the local time.
     """
 
     folder: Path
@@ -112,10 +112,10 @@ class Guard:
     clock: Callable[[], time.struct_time] = time.localtime
 
     def __post_init__(self) -> None:
-        self.said = DisclosureLog(self.folder)
+        self.disclosures = DisclosureLog(self.folder)
 
     def check_request(self, number: str, kind: str, t: int) -> None:
-        """Refuse a request that no study of this site allows now. Raises UsageError (E520, E521, E523)."""
+        """Raises UsageError (E520, E521, E523) if no study of this site allows the request now."""
         policy = self._policy()
         if kind in ("hello", "setup"):
             return
@@ -136,18 +136,18 @@ class Guard:
             raise policy_refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
 
     def check_hello(self, settings: Settings) -> None:
-        """Before a study's model is built: what it says of itself. Raises UsageError (E520, E521)."""
+        """Check a study's settings before its model is built. Raises UsageError (E520, E521)."""
         method = registry.parse(settings.method, settings.set)
         summed = secure_aggregation.parse(settings.secure_aggregation) is not None
         check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
 
     def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> RunLedger:
-        """Before a site says anything of its data, and again when a run is set up. Returns what the run would
-        count as.
+        """Check a study before the site describes its data, and again when a run is set up. Returns the run's
+        ledger entry.
 
-        leaves: what would leave, for the operator. name: what the coordinator calls the run. Raises
-        UsageError: E520 if the policy does not allow it, E522 if it waits for the operator's decision, E523
-        if that was no.
+        leaves: what would leave, for the operator. name: the coordinator's name of the run. Raises
+        UsageError: E520 if the policy does not allow the study, E522 if it waits for the operator's
+        decision, E523 if it was refused.
         """
         policy = self._policy()
         check_study(policy, study)
@@ -159,15 +159,15 @@ class Guard:
         if number not in spent.runs and len(spent.runs) >= policy.most_runs:
             raise policy_refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
         self._check_not_refused(digest)
-        asks = replace(self._request(digest, number, study.settings, leaves, name), method=study.title)
+        question = replace(self._request(digest, number, study.settings, leaves, name), method=study.title)
         try:  # these texts depend on the site's samples: they are kept until its operator has decided
             check_samples(policy, study)
             check_budgets(policy, spent, study, number)
         except UsageError as error:
             note = f"{'':<20}the policy as it is now will refuse: {error.text}"
-            self._check_approved(replace(asks, note=note))
+            self._check_approved(replace(question, note=note))
             raise
-        self._check_approved(asks)
+        self._check_approved(question)
         now, settings = time.time(), study.settings
         run = RunLedger(
             digest,
@@ -185,11 +185,13 @@ class Guard:
         return run
 
     @contextlib.contextmanager
-    def untold(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
-        """Inside, what goes wrong with a study on this site's data is told to its operator, and to the
-        coordinator only once they
-        have approved that: from each yes or no it could read a figure of the data. Such a yes is no approval
-        of the study. Raises UsageError (E522, E523)."""
+    def withheld_errors(self, number: str, settings: Settings, name: str = "") -> Iterator[None]:
+        """Report errors of a study on this site's data to the coordinator only after the operator has
+        approved that.
+
+        Otherwise each error or its absence would tell the coordinator something about the data. Such an
+        approval is not an approval of the study. Raises UsageError (E522, E523).
+        """
         try:
             yield
         except Paused:  # this machine's disk is full
@@ -201,27 +203,26 @@ class Guard:
             text = f"the study cannot run here as it is: {answerable(error, lambda _: None).text}"
             yes = "a yes lets the coordinator read this error, and nothing else leaves"
             lines = f"{'':<20}{text}\n{'':<20}{yes}"
-            asks = self._request(digests[-1], number, settings, lines, name)
-            self._check_approved(replace(asks, releases="error"))
+            question = self._request(digests[-1], number, settings, lines, name)
+            self._check_approved(replace(question, releases="error"))
             raise
 
     def begin(self, number: str, run: RunLedger) -> None:
-        """Count a run that this site has agreed to. Raises UsageError (E520) if it began otherwise."""
+        """Count an approved run. Raises UsageError (E520) if the run began with other settings."""
         self._read(SiteLedger.read).begin(number, run)
 
     def check_same(self, number: str, study: str) -> None:
-        """Refuse to compute anything for a run by another study than it began with. Raises UsageError
-        (E520)."""
+        """Raises UsageError (E520) if the run began with another study."""
         self._read(SiteLedger.read).check_same(number, study)
 
     def note(self, number: str, asked: AnsweredRequest, tree: Tree, header: Mapping[str, Any]) -> None:
-        """Count an answer before it goes out. header: what it says beside its tensors.
+        """Count an answer before it is sent. header: its header.
 
-        Raises UsageError (E520) for what the run's study has not declared, or was sent for too many orders of
-        a round, and for what a site cannot write down that it says.
+        Raises UsageError (E520) for undeclared contents, for too many orders in a round, and for statements
+        that cannot be recorded.
         """
         if asked.kind == "hello":
-            if not self.said.note(number, asked.kind, header):
+            if not self.disclosures.note(number, asked.kind, header):
                 raise policy_refusal(
                     f"what the site says of its data could not be written down there, in {SAID_FILE}"
                 )
@@ -233,12 +234,13 @@ class Guard:
 
     @property
     def least_samples(self) -> int:
-        """How many samples must stand behind a number that leaves, as the policy says now. Raises UsageError
-        as a request does."""
+        """The policy's current minimum of samples behind each number that leaves. Raises UsageError as
+        `check_request`.
+        """
         return self._policy().least_samples
 
     def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
-        """Keep for the operator that a request was refused or failed. That must not fail itself."""
+        """Record a refused or failed request for the operator. Never fails."""
         if code != WAITING:
             with contextlib.suppress(OSError, UnskewError):
                 site_ledger.note_trouble(
@@ -246,14 +248,14 @@ class Guard:
                 )
 
     def _policy(self) -> Policy:
-        """The policy as it is now. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
+        """The current policy. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
         policy = self._read(Policy.read)
         if not policy.answers_at(self.clock()):
             raise policy_refusal(f"this site answers from {policy.hours.replace('-', ' to ')} (hours)")
         return policy
 
     def _read(self, read: Callable[[Path], T]) -> T:
-        """What a file of the folder says. The coordinator is not told why it cannot be read."""
+        """The contents of a file of the folder. Details of a failure are reported to the operator only."""
         try:
             return read(self.folder)
         except UsageError as error:
@@ -271,7 +273,7 @@ class Guard:
     def _request(
         self, study: str, number: str, settings: Settings, leaves: str, name: str
     ) -> approvals.Request:
-        """What the operator is asked about a study. leaves: lines of text."""
+        """The question about a study for the operator. leaves: lines of text."""
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
         method, model = str(registry.parse(settings.method, settings.set)), settings.model[:MOST_MODEL]
@@ -281,7 +283,7 @@ class Guard:
         )
 
     def _check_approved(self, request: approvals.Request) -> None:
-        """Raises UsageError (E522) until the operator has approved exactly this."""
+        """Raises UsageError (E522) until the operator has approved exactly this request."""
         if self.approve == "all" or approvals.state_of(self.folder, request) == "approved":
             return
         if approvals.ask(self.folder, request):
@@ -292,12 +294,13 @@ class Guard:
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}
-"""How many requests of a kind one round may hold; one of the others."""
+"""Requests of a kind in one round; one for the other kinds."""
 
 
 def check_budgets(policy: Policy, spent: SiteLedger, study: Study, number: str) -> None:
     """Raises UsageError (E520) if too little of the policy's epsilon or delta is left for a run that begins
-    with this number."""
+    now.
+    """
     epsilon = study.epsilon
     if policy.epsilon is None or not epsilon or number in spent.runs:
         return

@@ -1,7 +1,7 @@
-"""A site's way to the server: whether it can be reached, whether its certificate is the federation's, what
-its clock says.
+"""Checks of a site's way to the server: can it be reached, is its certificate the federation's, is the clock
+right.
 
-Flower refuses a site whose clock is more than 5 s ahead of the server's or more than 305 s behind it.
+Flower refuses a site with a clock more than 5 s ahead of the server's or more than 305 s behind it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from unskew.federation.addresses import connect, proxy_for
 from unskew.federation.site.site_folder import SiteFolder
 
 OUT_OF_TIME = (9, 10)
-"""OpenSSL's codes for a certificate that is not valid yet, or not any more."""
+"""OpenSSL's codes for a certificate that is not yet or no longer valid."""
 MOST_AHEAD_S, MOST_BEHIND_S = 5.0, 305.0
 
 
 def judge_clock(ahead_s: float) -> tuple[bool, str]:
-    """(whether the server lets a site in whose clock is so far ahead of its own, a sentence on it)."""
+    """(True if the server accepts a clock so many seconds ahead of its own, a sentence about it)."""
     way = "ahead of" if ahead_s > 0 else "behind"
     text = (
         f"{abs(ahead_s):.0f} s {way} the server's" if abs(ahead_s) >= 1 else "less than 1 s from the server's"
@@ -40,8 +40,7 @@ def judge_clock(ahead_s: float) -> tuple[bool, str]:
 
 
 def clock_question(verify_code: int) -> str:
-    """A question to add where a certificate seems out of its time, because this machine's clock may be; else
-    ""."""
+    """A hint at this machine's clock if a certificate seems expired or not yet valid; else ""."""
     if verify_code not in OUT_OF_TIME:
         return ""
     return (
@@ -52,14 +51,14 @@ def clock_question(verify_code: int) -> str:
 
 TIMEOUT_S = 5.0
 RENEWAL_DAYS = 7
-"""A certificate that is valid for fewer days is a finding."""
+"""A certificate that is valid for fewer days fails the check."""
 PLAIN_TEXT_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
-"""What ssl calls an answer that is text instead of a handshake."""
+"""Reasons of ssl for plain text instead of a handshake."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: what was checked, whether it passed, and what was seen."""
+    """The result of one check."""
 
     what: str
     ok: bool
@@ -67,31 +66,31 @@ class Finding:
 
 
 def rejection(joined: SiteFolder) -> str:
-    """Why this site can never connect as things are: a certificate, TLS on one side only, a clock. "" if it
-    may connect.
+    """Why this site can never connect in the current state: a certificate, TLS on one side only, a clock. ""
+    if it may.
 
-    A server that is not there yet is no reason, nor a proxy that accepts connections in its place.
+    An absent server, or a proxy that accepts connections in its place, is not a reason.
     """
     findings = {f.what: f for f in network(joined)}
     clock = findings.get("clock")
     if clock and not clock.ok:
         return clock.text
     # a certificate that expires soon fails its check, and still lets sites connect
-    shook_hands = {"clock", "admission"} & findings.keys()
+    handshake_done = {"clock", "admission"} & findings.keys()
     certificate = findings.get("certificate")
-    return certificate.text if certificate and not certificate.ok and not shook_hands else ""
+    return certificate.text if certificate and not certificate.ok and not handshake_done else ""
 
 
 def network(joined: SiteFolder) -> list[Finding]:
-    """Whether the server can be reached, and if so what its certificate and its clock say."""
+    """Check that the server can be reached, then its certificate and its clock."""
     ticket, began = joined.ticket, time.monotonic()
     where = ticket.place
     try:
         with connect(ticket.host, ticket.port, bool(ticket.authority), TIMEOUT_S) as line:
-            took_ms = (time.monotonic() - began) * 1000
+            latency_ms = (time.monotonic() - began) * 1000
             proxy = proxy_for(ticket.host) if ticket.authority else None
             through = f", by the proxy {proxy.hostname}" if proxy else ""
-            reached = Finding("network", True, f"{where} answers in {took_ms:.0f} ms{through}")
+            reached = Finding("network", True, f"{where} answers in {latency_ms:.0f} ms{through}")
             return [reached, *(certificate_of(joined, line) if ticket.authority else [_check_plain(line)])]
     except OSError as error:
         text = f"{where} cannot be reached: {error}. Is the server running, and is its port open?"
@@ -99,7 +98,7 @@ def network(joined: SiteFolder) -> list[Finding]:
 
 
 def certificate_of(joined: SiteFolder, line: socket.socket) -> list[Finding]:
-    """Whether the certificate of the server on this connection is the federation's; if so, its clock too."""
+    """Check the certificate of the server on this connection, then its clock."""
     try:
         context = joined.tls()
     except UnskewError as error:  # the key is missing, or open to others
@@ -131,7 +130,7 @@ def _closed_connection(error: OSError) -> Finding:
 
 
 def _check_plain(line: socket.socket) -> Finding:
-    """Where the ticket says that TLS is disabled: whether it is disabled at the server, too."""
+    """Check that a server speaks plain text if the ticket says that TLS is disabled."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -144,8 +143,9 @@ def _check_plain(line: socket.socket) -> Finding:
 
 
 def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
-    """By the Date header of any HTTP answer, a refusal included. A key that is not admitted gets no
-    answer."""
+    """Check the clock by the Date header of any HTTP response. A key that is not admitted gets no
+    response.
+    """
     asked = dt.datetime.now(dt.UTC)
     answer = HTTPResponse(tls)
     try:
@@ -159,11 +159,11 @@ def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
     except (OSError, HTTPException):
         return Finding("clock", True, "the server does not tell the time")
     try:
-        there = parsedate_to_datetime(str(answer.getheader("Date")))
+        server_time = parsedate_to_datetime(str(answer.getheader("Date")))
     except (ValueError, TypeError, IndexError):
         return Finding("clock", True, "the server does not tell the time")
     answered = dt.datetime.now(
         dt.UTC
     )  # the header gives whole seconds, and was written between these two moments
-    early_s, late_s = (asked - there).total_seconds() - 1, (answered - there).total_seconds()
+    early_s, late_s = (asked - server_time).total_seconds() - 1, (answered - server_time).total_seconds()
     return Finding("clock", *judge_clock(early_s if early_s > 0 else late_s if late_s < 0 else 0.0))

@@ -1,6 +1,7 @@
-"""One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory;
-and the slices of Parts that a request must bring, so that a slice made by other code of a Part is named
-before it is used.
+"""One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory.
+
+It also checks the slices of Parts that a request must contain, so that a slice made by another version of a
+Part is reported before it is used.
 
 Letters: M metrics.
 """
@@ -51,36 +52,39 @@ Reads = Mapping[str, Collection[str] | None]
 
 
 class PartSlices:
-    """What this site's own Parts begin with at the server. first: the weights before round 1."""
+    """The initial slices of this site's own Parts at the server. first: the weights before round 1."""
 
     def __init__(self, method: Method, fed: Fed, first: Weights):
         self.method, self.fed, self.first = method, fed, first
 
     @cached_property
     def _forms(self) -> dict[str, dict[str, TensorForm]]:
-        """By Part, what it broadcasts; not of a Part that makes a slice for each client."""
+        """The form of each broadcast tensor by Part, without Parts that make a slice for each client."""
         with torch.random.fork_rng(devices=[]):
-            return {p.name: self._of(p) for p in self.method.parts if not overrides(p, "dispatch")}
+            return {p.name: self._slice_forms(p) for p in self.method.parts if not overrides(p, "dispatch")}
 
-    def _of(self, part: Part) -> dict[str, TensorForm]:
+    def _slice_forms(self, part: Part) -> dict[str, TensorForm]:
         try:  # without memory for a slice as large as the model
             tree = part.server_init({n: t.to("meta") for n, t in self.first.items()}, self.fed)
         except Exception:  # of a hook that looks at values
             tree = part.server_init(dict(self.first), self.fed)
-        kept = {leaf: t for leaf, t in tree.items() if leaf not in part.keeps_at_server}
-        return {path: (tuple(t.shape), t.dtype) for path, t in flat_tree(kept).items()}
+        sent_leaves = {leaf: t for leaf, t in tree.items() if leaf not in part.keeps_at_server}
+        return {path: (tuple(t.shape), t.dtype) for path, t in flat_tree(sent_leaves).items()}
 
     def _expected(self, part: Part, reads: Reads) -> Iterator[tuple[str, TensorForm]]:
-        """What a request has to bring of this Part's slice."""
+        """The tensors that a request must contain of this Part's slice."""
         only = reads.get(part.name)
         for path, form in self._forms.get(part.name, {}).items():
             if only is None or path.partition("/")[0] in only:
                 yield path, form
 
     def check(self, down: Any, reads: Reads) -> None:
-        """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape
-        than it has here. A first axis may be of another length, as that of samples is which a method
-        collects; of a user's own Part any axis."""
+        """Raises UsageError (E504) for a slice with a missing tensor, or one of another type or shape than at
+        this site.
+
+        The first axis may have another length, such as the number of samples that a method collects; in a
+        user's own Part every axis may.
+        """
         if not isinstance(down, Mapping):
             raise UsageError("E310", "the request's slices are one tensor, expected some for each Part.")
         for part in self.method.parts:
@@ -90,12 +94,14 @@ class PartSlices:
                     raise _mismatch(part, f"without '{path}', which it has at this site")
                 if not is_own(part) and _inner(leaves[path]) != _inner_of(form):
                     raise _mismatch(
-                        part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(*form)}"
+                        part,
+                        f"with '{path}' as {_tensor_form(leaves[path])}; at this site it is {_form(*form)}",
                     )
 
-    def explained(self, error: Exception, down: Any, reads: Reads) -> Exception:
-        """What a request ended with, or (E504) that slices are not those that Parts here read, if that is
-        why: a KeyError or an error of torch's says nothing of it."""
+    def explain(self, error: Exception, down: Any, reads: Reads) -> Exception:
+        """The error, or UsageError (E504) if it was caused by slices that do not fit the Parts at this
+        site.
+        """
         is_known = isinstance(error, UsageError)
         cause = error.__cause__ if is_known else error
         is_lacking = isinstance(cause, KeyError)
@@ -108,15 +114,13 @@ class PartSlices:
                     return _mismatch(part, f"without '{path}', which it has at this site")
                 is_fixed = bool(shape) and shape[0] > 1  # what begins with none or one may grow
                 if not is_lacking and is_fixed and path in leaves and tuple(leaves[path].shape) != shape:
-                    text = (
-                        f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(shape, dtype)}"
-                    )
-                    return _mismatch(part, text)
+                    text = f"with '{path}' as {_tensor_form(leaves[path])}"
+                    return _mismatch(part, f"{text}; at this site it is {_form(shape, dtype)}")
         return error
 
 
 def _leaves(down: Any, part: Part) -> dict[str, Any]:
-    """What a request holds of a Part's slice, by path."""
+    """The tensors of a Part's slice in a request, by path."""
     sent = down.get(part.name, {}) if isinstance(down, Mapping) else {}
     return flat_tree(sent) if isinstance(sent, Mapping) else {}
 
@@ -138,7 +142,7 @@ def _inner_of(form: TensorForm) -> object:
     return len(shape), shape[1:], dtype
 
 
-def _shown(value: Any) -> str:
+def _tensor_form(value: Any) -> str:
     return _form(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else "no tensor"
 
 
@@ -148,10 +152,13 @@ def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
 
 @dataclass
 class SiteRun:
-    """k: this site's client id. first: the weights before round 1, among them those that never leave the
-    server. described: what its samples are and how many, for whoever opens the model later. slices: what
-    Parts begin with. facts: the study's settings, how many clients there are and how many samples the largest
-    has, as the server sent them."""
+    """A run at a site.
+
+    k: this site's client id. first: the weights before round 1, including those that never leave the
+    server. described: form and number of the samples, stored with the model. slices: initial slices of
+    Parts. facts: the study's settings, the number of clients and the largest client's samples, as sent by
+    the server.
+    """
 
     settings: Settings
     k: int
@@ -165,30 +172,31 @@ class SiteRun:
 
     @property
     def secure(self) -> SecureAggregation | None:
-        """How this site's replies are summed so that the coordinator sees the sum alone; None where it sees
-        each."""
+        """The secure aggregation of replies; None if the coordinator sees each reply."""
         return secure_aggregation.parse(self.settings.secure_aggregation)
 
     @cached_property
     def set_up_with(self) -> str:
-        """A digest of all that every site of the run is told alike when it is set up."""
+        """A digest of the setup that all sites of the run have in common."""
         return digest(self.first, json.dumps(self.facts, sort_keys=True))
 
     def withheld(self, least: int) -> list[str]:
-        """The metrics that stay here, because they are means over classes of which one has fewer test
-        samples. least: how many must stand behind a number that leaves."""
+        """The metrics that stay at the site: means over classes, if a class has fewer than `least` test
+        samples.
+        """
         by_class = [metric.key for metric in self.trainer.fed.metrics if metric.key in BY_CLASS]
-        return by_class if by_class and 0 < self._rarest < least else []
+        return by_class if by_class and 0 < self._fewest_samples < least else []
 
     def stays(self, least: int) -> list[str]:
-        """The same as a line for the site's operator; none where nothing is withheld."""
+        """A line for the site's operator about withheld metrics; none if no metric is withheld."""
         why = f"because a class or label has fewer than {least} test samples (least_samples)"
         return [f"{'':<20}stays here: {', '.join(names)}, {why}"] if (names := self.withheld(least)) else []
 
     @cached_property
-    def _rarest(self) -> int:
-        """The fewest test samples that a class has; of several labels a sample, that have a label or lack it.
-        0 without any."""
+    def _fewest_samples(self) -> int:
+        """The fewest test samples of a class that has any; for several labels, the fewest with or without a
+        label. 0 without samples.
+        """
         y = self.scoring.y[self.scoring.test[self.k]]
         counts = (
             np.concatenate([y.sum(0), len(y) - y.sum(0)])
@@ -198,11 +206,11 @@ class SiteRun:
         return int(min(counts[counts > 0], default=0))
 
     def scores(self, start: Broadcast, private: Tree, least: int) -> Tree:
-        """Scores on this site's own test samples, by whose weights: scope -> [M].
+        """Scores on this site's own test samples: scope -> [M].
 
-        "global": with the weights as they came; "kept": with those that stay here; "personal": with what
-        Parts make for this site. "SCOPE.METRIC", [1]: of each metric that the study names, where it is
-        defined and not `withheld`.
+        "global": with the received weights; "kept": with the weights that stay here; "personal": with the
+        weights that Parts make for this site. "SCOPE.METRIC", [1]: each metric that the study names, if it
+        is defined and not withheld.
         """
         if not len(self.scoring.test[self.k]):
             return {}
@@ -216,22 +224,21 @@ class SiteRun:
         def score(scope: str) -> Tree:
             scores = self.scoring.client_scores(self.k, start, states[scope], own=scope == "personal")
             names = score_names(self.trainer.fed)
-            beside = {
+            named_scores = {
                 score_key(scope, m): torch.tensor([v], dtype=torch.float64)
                 for m, v in scores.items()
                 if m not in names and m not in withheld
             }
-            return {scope: torch.tensor([scores[m] for m in names])} | beside
+            return {scope: torch.tensor([scores[m] for m in names])} | named_scores
 
         return {path: t for tree in self.trainer.each(score, list(states)) for path, t in tree.items()}
 
-    def visited(self, start: Broadcast, name: str, place: int, private: Tree) -> list[Reply]:
-        """The client side of trip number `place` of the Part called `name`; empty if this site has no
-        samples.
+    def visit_trip(self, start: Broadcast, name: str, place: int, private: Tree) -> list[Reply]:
+        """The client side of trip number `place` of a Part; empty if this site has no samples.
 
-        private: what this site keeps, which is used if weights are among it. Raises UsageError: E310 for a
-        trip that the method does not have, E520 in a round in which the Part makes no such trip: what was
-        approved is what the method says, and when.
+        private: this site's private state, used if it contains weights. Raises UsageError: E310 for an
+        unknown trip, E520 in a round in which the Part does not make the trip, because the approval covers
+        the method's own schedule.
         """
         part, trip = self._trip(name, place)
         if not trip.when(start.t, self.settings.rounds):
@@ -240,8 +247,7 @@ class SiteRun:
         return self.trainer.visit(trip, part, start, [self.k], states)
 
     def reads(self, header: Mapping[str, Any]) -> Reads:
-        """What a request of this header has to bring of slices. Raises UsageError (E310) as `visited`
-        does."""
+        """The leaves of slices that a request must contain. Raises UsageError (E310) for an unknown trip."""
         if header["kind"] != "visit":
             return {}
         part, trip = self._trip(header["part"], header["trip"])
@@ -254,8 +260,7 @@ class SiteRun:
         return part, part.trips[place]
 
     def start(self, t: int, lr: float, tree: Tree) -> Broadcast:
-        """What round t begins with, from what the server has sent. Weights on the disk stay there, if all
-        were sent."""
+        """The broadcast of round t from the server's tree. Weights in a file stay there if all were sent."""
         sent = tree.get("w", {})
         if isinstance(sent, StoredTensors) and self.first.keys() <= sent.keys():
             return Broadcast(t, lr, sent.in_order(self.first), tree.get("down", {}))
@@ -263,8 +268,8 @@ class SiteRun:
             t, lr, {n: sent[n] if n in sent else self.first[n] for n in self.first}, tree.get("down", {})
         )
 
-    def moved(self, tree: Tree) -> Tree:
-        """The tensors on the device this site trains on; those on the disk may stay there."""
+    def to_device(self, tree: Tree) -> Tree:
+        """The tensors on this site's training device; with a CPU, tensors in a file stay there."""
         return (
             tree if self.trainer.device.type == "cpu" else tree_map(lambda t: t.to(self.trainer.device), tree)
         )
@@ -273,8 +278,8 @@ class SiteRun:
 def build_run(
     site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights
 ) -> SiteRun:
-    """settings: as the site runs them, its device included. facts: k, clients and largest, as the server
-    sends them.
+    """Build a run. settings: as the site runs them, with its device. facts: k, clients and largest, as sent
+    by the server.
 
     Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over a
     network.
@@ -293,15 +298,15 @@ def build_run(
     if trainer.device.type != "cpu":
         first = {n: first[n].to(trainer.device) for n in forms}
     summary = view.summary()
-    own = {
+    own_sizes = {
         **summary["sizes"],
         "train": view.train.sizes[: len(summary["names"])].tolist(),
     }  # others' are bounds
-    described = {"inputs": predictions.input_facts(view), "federation": {**summary, "sizes": own}}
-    slices, of_all = (
+    described = {"inputs": predictions.input_facts(view), "federation": {**summary, "sizes": own_sizes}}
+    slices, run_facts = (
         PartSlices(method, run.fed, first),
         {n: facts[n] for n in ("settings", "clients", "largest")},
     )
     return SiteRun(
-        settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, of_all
+        settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, run_facts
     )

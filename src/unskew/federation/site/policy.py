@@ -1,5 +1,5 @@
-"""A site's policy: what a study may ask of it, in `policy.yaml` of its folder, which only its operator
-writes.
+"""A site's policy: what a study may ask of the site. Only the site's operator writes it, in `policy.yaml` of
+its folder.
 
 A site without a readable policy refuses everything.
 """
@@ -32,7 +32,7 @@ _HOURS = re.compile(r"([01]\d|2[0-3]|24):([0-5]\d)-([01]\d|2[0-3]|24):([0-5]\d)"
 
 @dataclass(frozen=True)
 class Policy:
-    """The limits of a site. Every study is held against them before anything is computed for it."""
+    """The limits of a site. Every study is checked against them before anything is computed for it."""
 
     methods: Annotated[
         tuple[str, ...],
@@ -85,7 +85,7 @@ class Policy:
     ] = "refused"
 
     def __post_init__(self) -> None:
-        """Raises UsageError (E521) for a method that does not exist, or hours that are none."""
+        """Raises UsageError (E521) for an unknown method or malformed hours."""
         known = (ALL, "fedavg", *catalogue.entries(), *registry.installed())
         for name in self.methods:
             if name not in known:
@@ -99,23 +99,23 @@ class Policy:
 
     @property
     def _minutes(self) -> tuple[int, int]:
-        """From and until when the site answers, in minutes after midnight."""
+        """Begin and end of the hours in which the site answers, in minutes after midnight."""
         match = _HOURS.fullmatch(self.hours)
         assert match
         a, b, c, d = map(int, match.groups())
         return a * 60 + b, c * 60 + d
 
     def answers_at(self, clock: time.struct_time) -> bool:
-        """Whether the site answers at this local time. Hours may go over midnight."""
+        """True if the site answers at this local time. Hours may span midnight."""
         now, (begin, end) = clock.tm_hour * 60 + clock.tm_min, self._minutes
         return begin <= now < end if begin < end else now >= begin or now < end
 
     @staticmethod
     def of(values: Mapping[str, object], lines: Mapping[str, int] | None = None) -> Policy:
-        """A policy from keys and values, with defaults for the rest. lines: where each key stands, for
+        """A policy from keys and values, with defaults for the rest. lines: line number of each key, for
         messages.
 
-        Raises UsageError (E521) for a key that does not exist or a value that does not fit.
+        Raises UsageError (E521) for an unknown key or an invalid value.
         """
         for key, value in values.items():
             where = f" at line {lines[key]}" if lines and key in lines else ""
@@ -134,8 +134,8 @@ class Policy:
     def read(folder: Path) -> Policy:
         """The policy of a site's folder.
 
-        Raises UsageError (E521) if it is missing, can be changed by other users, or holds anything that it
-        must not.
+        Raises UsageError (E521) if it is missing, can be changed by other users, or contains anything
+        invalid.
         """
         path = folder / POLICY_FILE
         try:
@@ -156,9 +156,8 @@ class Policy:
         return _parse(text, str(path))
 
     def changed(self, changes: Sequence[str]) -> Policy:
-        """With other values, given as `key=value`; several, separated by commas, where a key takes several.
-
-        Raises UsageError (E521).
+        """A copy with the values of `key=value` texts; a list is separated by commas. Raises UsageError
+        (E521).
         """
         values: dict[str, Any] = asdict(self)
         for change in changes:
@@ -174,8 +173,9 @@ class Policy:
         return Policy.of(values)
 
     def changes(self, new: Policy) -> list[str]:
-        """A line for each key that a new policy changes: what it was and what it is, and whether it lets out
-        more."""
+        """One line for each key that a new policy changes: old and new value, and a warning if studies may
+        then do more.
+        """
         lines: list[str] = []
         for field in fields(self):
             before, after = getattr(self, field.name), getattr(new, field.name)
@@ -185,11 +185,11 @@ class Policy:
         return lines
 
     def write(self, folder: Path) -> None:
-        """Write the policy, with what each key means, so that only this user can read or change it."""
+        """Write the policy with explanations of its keys so that only this user can read or change it."""
         disk.replace_private(folder / POLICY_FILE, self.text())
 
     def text(self) -> str:
-        """The policy as YAML, which `read` reads back."""
+        """The policy as YAML for `read`."""
         lines = [
             "# What studies may ask of this site. `unskew site policy` checks this file; the site reads it at"
             " every"
@@ -209,8 +209,7 @@ class Policy:
 
 @lru_cache(maxsize=16)
 def _parse(text: str, where: str) -> Policy:
-    """The policy of this text, which a site reads at every request and seldom changes. Raises UsageError
-    (E521)."""
+    """The policy in this text, cached because a site reads it at every request. Raises UsageError (E521)."""
     try:
         values = documents.load(text, where, "E521")
         if not isinstance(values, dict):
@@ -221,15 +220,19 @@ def _parse(text: str, where: str) -> Policy:
 
 
 def _widening(key: str, old: Policy, new: Policy) -> str:
-    """What a changed key lets studies do that it did not; "" if it only takes something back."""
+    """What a changed key newly allows studies to do; "" if it allows nothing new."""
     before, after = getattr(old, key), getattr(new, key)
     if key in ("methods", "shares"):
-        gained = [name for name in after if name not in before and ALL not in before]
-        return f"{', '.join(gained)} may {'be used' if key == 'methods' else 'leave'} now" if gained else ""
+        additions = [name for name in after if name not in before and ALL not in before]
+        return (
+            f"{', '.join(additions)} may {'be used' if key == 'methods' else 'leave'} now"
+            if additions
+            else ""
+        )
     if key == "hours":
         day = [time.struct_time((2000, 1, 1, m // 60, m % 60, 0, 0, 1, 0)) for m in range(24 * 60)]
-        gained = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]
-        return f"{len(gained) / 60:.3g} more hours a day" if gained else ""
+        additions = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]
+        return f"{len(additions) / 60:.3g} more hours a day" if additions else ""
     if key == "secure_aggregation":
         return "replies that the coordinator reads may leave now" if after == "optional" else ""
     if key == "handing_on":

@@ -1,7 +1,6 @@
-"""The processes of `unskew site run`: this one holds the connection, and a worker holds the data. The worker
-may hang, be
-killed or take minutes to load its data: the connection stays, and so does the site.
+"""The processes of `unskew site run`: this process has the connection, and a worker has the data.
 
+The worker may hang, be killed or take minutes to load its data without a loss of the connection.
 `SiteMetrics` counts every exchange for Prometheus.
 """
 
@@ -36,14 +35,13 @@ if TYPE_CHECKING:
 
 KINDS = ("hello", "setup", "train", "visit", "score", "share", "mask", "agree", "open")
 OTHER = "other"
-"""Stands for a kind or a code that is none: the coordinator adds no labels to a site's figures."""
+"""Label for an unknown kind or code, so that the coordinator cannot add labels to a site's figures."""
 Answer = Callable[[SignedMessage, float], SignedMessage]
 
 
 @dataclass
 class SiteMetrics:
-    """What a site has done since it started. folder: the site's. last: when its last round ended; 0 for
-    never."""
+    """Counts of a site since its start. folder: the site's. last: end of its last round; 0 for never."""
 
     folder: Path
     last: float = 0.0
@@ -57,11 +55,11 @@ class SiteMetrics:
     answering: AnswerLoop | None = None
     worker: Program | None = None
 
-    def counted(self, answer: Answer) -> Answer:
-        """The same, and everything that goes through it is counted."""
+    def with_counts(self, answer: Answer) -> Answer:
+        """The function `answer`, with a count of every request and reply."""
 
-        def counting(request: SignedMessage, budget_s: float) -> SignedMessage:
-            began = time.monotonic()
+        def count_exchange(request: SignedMessage, budget_s: float) -> SignedMessage:
+            start = time.monotonic()
             self.bytes["in"] += request.size
             try:
                 reply = answer(request, budget_s)
@@ -69,10 +67,10 @@ class SiteMetrics:
                 self.failures += 1
                 raise
             self.bytes["out"] += reply.size
-            self._count(json.loads(reply.text), time.monotonic() - began)
+            self._count(json.loads(reply.text), time.monotonic() - start)
             return reply
 
-        return counting
+        return count_exchange
 
     def metrics(self) -> list[Metric]:
         waiting = sum(request.state == "waiting" for request in approvals.all_requests(self.folder))
@@ -106,25 +104,27 @@ class SiteMetrics:
             counter("message_bytes", "Bytes of requests (in) and answers (out).", self.bytes, "direction"),
             counter("restarts", "Programs that were started again.", {"worker": self._restarts}, "program"),
             gauge("studies_waiting", "Studies that wait for the operator.", waiting),
-            *self._ever(),
+            *self._ledger_metrics(),
         ]
 
-    def _ever(self) -> list[Metric]:
-        """What is on record; nothing where the record cannot be read, which the count of refusals then shows
-        (E521)."""
+    def _ledger_metrics(self) -> list[Metric]:
+        """Figures from the ledger; none if it cannot be read, which the count of refusals then shows
+        (E521).
+        """
         try:
-            spent = SiteLedger.read(self.folder)
+            ledger = SiteLedger.read(self.folder)
         except UnskewError:
             return []
         return [
-            gauge("runs_begun", "Runs that have begun at this site, ever.", len(spent.runs)),
-            gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", spent.epsilon),
-            gauge("delta_spent", "The sum of the deltas at which that holds.", spent.delta),
+            gauge("runs_begun", "Runs that have begun at this site, ever.", len(ledger.runs)),
+            gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", ledger.epsilon),
+            gauge("delta_spent", "The sum of the deltas at which that holds.", ledger.delta),
         ]
 
     def problem(self) -> str:
-        """What does not run; "" if all does. A server that cannot be reached is no problem of this
-        program."""
+        """The program that is not running; "" if all run. An unreachable server is not a problem of this
+        program.
+        """
         return "" if self.worker is None or self.worker.is_running else "not running: the worker"
 
     @property
@@ -132,7 +132,7 @@ class SiteMetrics:
         return self.worker.restarts if self.worker else 0
 
     def _count(self, header: dict[str, object], seconds: float) -> None:
-        """header: of this site's own answer."""
+        """Count a reply by the header of this site's own answer."""
         kind, code = (str(header.get(name, "")) for name in ("kind", "code"))
         if code:
             self.refusals[code if code in PAGES else OTHER] += 1
@@ -145,14 +145,14 @@ class SiteMetrics:
 
 
 HOPELESS = (2, 3)
-"""Exit codes of a worker that a restart cannot help: its arguments or its data are wrong."""
+"""Exit codes of a worker with invalid arguments or data, which a restart cannot fix."""
 GOODBYE_S = 5.0
-"""How long this site takes at most to say goodbye to the server."""
+"""Longest time in seconds to sign off at the server."""
 
 
 @dataclass
 class SiteProcesses:
-    """What `unskew site run` runs."""
+    """The programs of `unskew site run`."""
 
     joined: SiteFolder
     data: str
@@ -170,10 +170,9 @@ class SiteProcesses:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer the server's requests until stopped.
 
-        Raises UsageError (E509) if the server will never accept this site, and the worker's own UnskewError
-        if it
-        rejects its arguments or its data: a restart helps with neither. Raises UnskewError (E507) if the
-        connection's thread has ended, as a site that answers nobody must not look alive.
+        Raises UsageError (E509) if the server will never accept this site, the worker's own UnskewError if
+        it rejects its arguments or its data, which a restart cannot fix, and UnskewError (E507) if the
+        connection's thread has ended.
         """
         configure_malloc()
         ticket = self.joined.ticket
@@ -196,8 +195,8 @@ class SiteProcesses:
 
         site = self.joined.ticket.site
         answer = partial(self._answer, path)
-        counted = self.figures.counted(answer) if self.figures else answer
-        answering = AnswerLoop(Fleet(self.joined), counted, self.say, site)
+        with_counts = self.figures.with_counts(answer) if self.figures else answer
+        answering = AnswerLoop(Fleet(self.joined), with_counts, self.say, site)
         if self.figures:
             self.figures.answering = answering
         thread = threading.Thread(target=answering.run, daemon=True)
@@ -215,7 +214,7 @@ class SiteProcesses:
             thread.join(GOODBYE_S)
 
     def _answer(self, path: Path, request: SignedMessage, within_s: float) -> SignedMessage:
-        """The worker's answer, which the operator is told of. Raises OSError if there is none."""
+        """The worker's answer, which is reported to the operator. Raises OSError if there is none."""
         answer = ask_worker(path, self.joined.folder, request, within_s)
         if text := terminal.terminal_line(self.joined.folder, answer):
             self.say(text)
@@ -229,7 +228,7 @@ class SiteProcesses:
         time.sleep(0.2)
 
     def _worker(self, address: Path) -> Program:
-        """address: of the socket between it and this process."""
+        """The worker's program. address: the socket between it and this process."""
         folder = self.joined.folder
         env = programs.environment(folder / "flower", **{SOCKET: str(address)})
         options = ["--classes", self.classes] if self.classes else []

@@ -1,24 +1,22 @@
-"""What a site keeps of a run in its folder, which files may be read there, and what is removed when a run is
-over.
+"""A site's folder of a run: its files, their owner, and their removal when the run is over.
 
-The folder holds the last request that was answered, what the run was set up with, and the site's private
-state. The private state after round t is in `private-<t>.safetensors`. A request names the round that the
-server has counted as the site's last, so an answer that came too late, or a server that went back to its
-checkpoint, changes nothing.
+The folder contains the number of the last answered request, the run's setup, and the site's private state.
+The private state after round t is in `private-<t>.safetensors`. A request names the last round of this site
+that the server has counted, so a late answer, or a server that returns to its checkpoint, changes nothing.
 
-Owner: files of two sites, or of two runs of one site, have the same names and often the same form. Each file
-therefore names its run, site and method, so that a file that was copied into the wrong folder is neither
-trained on nor predicted with.
+Owner: files of two sites, or of two runs of one site, have equal names and often equal forms. Each file
+therefore names its run, site and method, so that a file in the wrong folder is neither trained on nor
+predicted with.
 
-Noisy replies: a guarantee counts one reply a round and trip, however often the coordinator asks. A site draws
-this noise, and the samples of every step, from its operating system. A second reply to the same request would
-hold other noise, and a reader of both would know more than epsilon says. So the reply is kept before it goes
-out, and sent again where the coordinator was killed and asks again. Scores are no part of it: no noise covers
-them anyway.
+Noisy replies: a guarantee counts one reply per round and trip, for any number of requests. A site draws
+this noise, and the samples of every step, from its operating system. A second reply to a request would
+contain other noise, and a reader of both would learn more than epsilon allows. The reply is therefore
+stored before it is sent, and sent again if the coordinator was killed and asks again. Scores are not
+stored; no noise covers them.
 
-Cleaning removes models that came, private state and noisy replies. What protects the site stays: the number
-of the last request, so that no old request is answered again, the last round of which a noisy reply was sent,
-and the list and ledger of what has left.
+Cleaning removes received models, private state and noisy replies. Files that protect the site remain: the
+number of the last request, so that no old request is answered again, the last round with a noisy reply, and
+the list and ledger of what has left.
 """
 
 from __future__ import annotations
@@ -56,12 +54,12 @@ from unskew.runs.run_folder import fingerprint
 from unskew.system import disk
 
 OWNER = "owner"
-"""Of a file's facts."""
+"""Key of a file's facts."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """run: its number. method: its text."""
+    """The run, site and method that a file belongs to. run: its number; method: its text."""
 
     run: str
     site: str
@@ -69,35 +67,36 @@ class Owner:
 
     @property
     def facts(self) -> dict[str, dict[str, str]]:
-        """What a file of this owner's says beside everything else."""
+        """The owner's entry for a file's facts."""
         return {OWNER: asdict(self)}
 
     def of(self, file: Path) -> Tree:
         """The tensors of this owner's file. Raises StateError: E204 as `check` does, E201 for a damaged
-        file."""
+        file.
+        """
         tree, facts = checkpoints.read(file)
         self.check(file, facts)
         return tree
 
     def check(self, file: Path, facts: Mapping[str, Any]) -> None:
-        """Raises StateError (E204) for a file that says it is another's, or does not say whose it is."""
-        said = owner_facts(facts)
-        wrong = [name for name, value in asdict(self).items() if said.get(name) != value]
+        """Raises StateError (E204) for a file of another owner, or without an owner."""
+        stored = owner_facts(facts)
+        wrong = [name for name, value in asdict(self).items() if stored.get(name) != value]
         if wrong:
-            text = f"is of another {wrong[0]}" if said else "does not say whose it is"
+            text = f"is of another {wrong[0]}" if stored else "does not say whose it is"
             text = f"{file.name} in the folder of run {self.run} at site {self.site} {text}"
             raise StateError("E204", f"{text}; put back the file that this site wrote in this run.")
 
 
 def owner_facts(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a file's facts say of its owner; {} where they do not."""
-    said = facts.get(OWNER)
-    return said if isinstance(said, Mapping) else {}
+    """The owner in a file's facts; {} if there is none."""
+    stored = facts.get(OWNER)
+    return stored if isinstance(stored, Mapping) else {}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`<site>/runs/<run>/`. method: of the run; what is kept of its training is written and read with it."""
+    """`<site>/runs/<run>/`. method: of the run; part of the owner of its private files."""
 
     path: Path
     site: str
@@ -105,19 +104,22 @@ class RunFolder:
 
     @property
     def owner(self) -> Owner:
-        """Whose the files are that are written here, and have to be that are read."""
+        """The owner stamped on written files and required of read ones."""
         return Owner(self.path.name, self.site, self.method)
 
     @staticmethod
     def of(folder: Path, site: str, run: str) -> RunFolder:
-        """Of a run by its number, which is a valid name."""
+        """The folder of a run by its number, which is a valid name. The folder is created if necessary."""
         path = folder / "runs" / run
         path.mkdir(parents=True, exist_ok=True)
         return RunFolder(path, site)
 
     def check_new(self, serial: object) -> None:
-        """Remember a request's serial number. Raises UsageError (E307) unless it is larger than any before,
-        or if the largest is not known any more."""
+        """Store a request's serial number.
+
+        Raises UsageError (E307) unless it is larger than all before, or if the largest one is no longer
+        known.
+        """
         book = self.path / "serial"
         written = book.read_bytes() if book.exists() else b"0"
         if not written.isdigit():
@@ -129,34 +131,37 @@ class RunFolder:
         disk.replace(book, str(serial))
 
     def write_leaves(self, text: str) -> None:
-        """Keep what leaves this site in the run, for its operator."""
+        """Store for the operator what leaves this site in the run."""
         disk.replace(self.path / "leaves.txt", text)
 
     def write_setup(self, tree: Tree, facts: Mapping[str, Any], data: Dataset) -> None:
+        """Store the run's setup, and at the first time also versions and the fingerprint of the samples."""
         if not (self.path / SAMPLES).exists():
             disk.replace(self.path / VERSIONS, json.dumps(_versions(facts)))
             disk.replace(self.path / SAMPLES, _fingerprint(data))
         checkpoints.write(self.path / SETUP, tree, {**facts, **self._set_up_for(facts).facts})
 
     def check_same(self, data: Dataset, facts: Mapping[str, Any]) -> None:
-        """Raises UsageError (E504) if the run began here with other samples, whose number may be the same, or
-        with another version of what decides about its weights. The coordinator asks for neither where it
-        never lost this site.
+        """Raises UsageError (E504) if the run began here with other samples or other versions.
 
-        facts: with which the run is set up.
+        Other samples may be equal in number, and the coordinator compares neither if it never lost this
+        site. facts: the run's setup.
         """
-        if (known := self.path / VERSIONS).exists() and (
-            text := version_change(f"site {self.site}", json.loads(known.read_bytes()), _versions(facts))
+        if (stored_file := self.path / VERSIONS).exists() and (
+            text := version_change(
+                f"site {self.site}", json.loads(stored_file.read_bytes()), _versions(facts)
+            )
         ):
             raise UsageError("E504", f"{text}; bring that version back, or leave the site out.")
-        known = self.path / SAMPLES
-        if known.exists() and known.read_text() != _fingerprint(data):
+        stored_file = self.path / SAMPLES
+        if stored_file.exists() and stored_file.read_text() != _fingerprint(data):
             text = f"site {self.site} holds other samples than when the run began"
             raise UsageError("E504", f"{text}; give it those of then, in their order, or leave the site out.")
 
     def read_setup(self) -> tuple[Tree, dict[str, Any]]:
-        """Raises StateError: E205 if this site was never set up for the run, or has lost that; E204 for what
-        another was set up with."""
+        """The run's setup. Raises StateError: E205 if there is none here or it is lost, E204 if it is another
+        owner's.
+        """
         try:
             tree, facts = checkpoints.read(self.path / SETUP)
             owner = self._set_up_for(facts)
@@ -169,23 +174,27 @@ class RunFolder:
         return replace(self.owner, method=str(facts["settings"]["method"]))
 
     def write_received(self, request: Packet, run: SiteRun, t: int) -> None:
-        """Keep what a request brought, the weights after round t, for the site to have the model after the
-        run (`site_model.py`). Nothing of round 0, before which nobody has trained."""
+        """Store the weights after round t, so that the site has the model after the run (see
+        `site_model.py`).
+
+        Nothing is stored for round 0, before which nothing was trained.
+        """
         if t:
-            came = {
+            facts = {
                 "t": t,
                 "lr": run.settings.lr_in(t),
                 "base": request.header.get("base", 0),
                 "site": self.site,
             }
             checkpoints.write(
-                self.path / RECEIVED, request.tree, {**run.described, **came, **self.owner.facts}
+                self.path / RECEIVED, request.tree, {**run.described, **facts, **self.owner.facts}
             )
 
     def read_private(self, request: Packet) -> Tree:
-        """The state after the round that the server counts as this site's last; {} before that.
+        """The private state after this site's last counted round; {} before that.
 
-        Raises StateError (E204) if it is another's, or missing although there is state of other rounds.
+        Raises StateError (E204) if it is another owner's, or missing although other rounds have private
+        state.
         """
         t = request.header.get("base", 0)
         if t and self._private(t).exists():
@@ -195,12 +204,10 @@ class RunFolder:
         return {}
 
     def keep(self, request: Packet, private: Tree) -> None:
-        """Keep the private state after the round that was asked for, {} if there is none, and remove old
-        state.
+        """Store the private state after the requested round, {} if there is none, and remove old state.
 
-        Raises StateError (E204) if the server has counted a round of this site, and the folder, which may
-        have been lost and
-        set up anew, knows of none: what the site kept after it is gone.
+        Raises StateError (E204) if the server has counted a round of this site but the folder, which may
+        have been lost and set up anew, contains no private state.
         """
         base, stateless = request.header.get("base", 0), self.path / STATELESS
         if private:
@@ -215,10 +222,8 @@ class RunFolder:
         self.sweep(request)
 
     def sweep(self, request: Packet) -> None:
-        """Remove old state. Of the rounds before the one counted last one stays: the server may go back that
-        far.
-
-        So do those after it that the server may still count, and no others: it may never count one.
+        """Remove old state, except one round before the last counted one, to which the server may return, and
+        later rounds that the server may still count.
         """
         rounds = sorted(int(p.stem.partition("-")[2]) for p in self.path.glob("private-*.safetensors"))
         base, over = request.header.get("base", 0), request.header["t"] - KEPT_ROUNDS
@@ -238,24 +243,25 @@ def _fingerprint(data: Dataset) -> str:
 
 
 NOISY_FILES = "noisy-*.safetensors"
-"""The replies that are kept of a run, in its folder."""
+"""Stored noisy replies in a run's folder."""
 NOISY_ROUNDS = 2
-"""Of how many rounds; a coordinator goes back by one or two at most."""
+"""Rounds of stored replies; a coordinator goes back by two rounds at most."""
 
 
 @dataclass(frozen=True)
 class NoisyReplies:
-    """The replies of one run to training, or to one trip. of: the run's folder. trip: which trip, in figures;
-    "": training."""
+    """The stored replies of a run to training, or to one trip. trip: the trip's number as text; "" for
+    training.
+    """
 
     of: RunFolder
     trip: str = ""
 
     def replies(self, request: Packet, answer: Callable[[], list[Reply]]) -> list[Reply]:
-        """What `answer` returns, or what it returned for the same order of this round.
+        """The result of `answer`, or its stored result for an earlier request with an equal order.
 
-        Raises UsageError (E520) for another order of a round that was answered, or one whose reply is not
-        kept any more, and StateError (E204) for a kept reply of another site, run or method.
+        Raises UsageError (E520) for another order in an answered round, or if the reply is no longer
+        stored, and StateError (E204) for a stored reply of another owner.
         """
         t, order = request.header["t"], _order_digest(request)
         if t > self._last():
@@ -286,7 +292,7 @@ class NoisyReplies:
         tree = {name: branch for name, branch in branches.items() if flat_tree(branch)}
         facts = {"order": order, "client": reply.client, "size": reply.size, **self.of.owner.facts}
         checkpoints.write(self._file(t), tree, facts)
-        disk.replace(self._book, str(t))
+        disk.replace(self._round_file, str(t))
         kept = [
             p.stem.removeprefix(f"{self._name}-") for p in self.of.path.glob(f"{self._name}-*.safetensors")
         ]
@@ -299,17 +305,19 @@ class NoisyReplies:
         return f"noisy-trip{self.trip}" if self.trip else "noisy"
 
     @property
-    def _book(self) -> Path:
-        """The last round that was answered. It stays when an operator removes the replies."""
+    def _round_file(self) -> Path:
+        """The file with the last answered round. It stays when an operator removes the replies."""
         return self.of.path / self._name
 
     def _last(self) -> int:
-        """Raises UsageError (E520) if it cannot be read."""
-        if not self._book.exists():
+        """The last answered round. Raises UsageError (E520) if it cannot be read."""
+        if not self._round_file.exists():
             return -1 if self.trip else 0  # a trip may be due before round 1
-        text = self._book.read_bytes()
+        text = self._round_file.read_bytes()
         if not text.isdigit():
-            raise policy_refusal(f"which rounds were answered cannot be read from {self._book}, so none is")
+            raise policy_refusal(
+                f"which rounds were answered cannot be read from {self._round_file}, so none is"
+            )
         return int(text)
 
     def _file(self, t: int) -> Path:
@@ -319,9 +327,11 @@ class NoisyReplies:
 def visit_replies(
     run: SiteRun, folder: RunFolder, request: Packet, start: Broadcast, trip: tuple[str, int], private: Tree
 ) -> list[Reply]:
-    """As `SiteRun.visited`, with the noise of the first time where a guarantee counts it. folder: the run's.
-    trip: the name of its Part, and its place among the Part's."""
-    answer = partial(run.visited, start, *trip, private)
+    """The replies to a trip; with a guarantee, stored replies are repeated with their first noise.
+
+    folder: the run's folder. trip: name of its Part, and its index among the Part's trips.
+    """
+    answer = partial(run.visit_trip, start, *trip, private)
     names = [p.name for p in run.method.parts]
     if not run.method.samples_apart or trip[0] not in names:
         return answer()
@@ -329,21 +339,21 @@ def visit_replies(
 
 
 def _order_digest(request: Packet) -> str:
-    """The digest of all that decides about a reply."""
+    """The digest of everything in a request that determines the reply."""
     return AnsweredRequest.of(
         {name: value for name, value in request.header.items() if name != "score"}
     ).order
 
 
 IN_USE_S = 3600.0
-"""A run that was used within so many seconds may be going on."""
+"""A run that was used within this many seconds may be in progress."""
 DAY_S = 86400.0
 PRIVATE_FILES = "private-*.safetensors"
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a site keeps of one run. used_s: how long ago it was last used."""
+    """The removable files of a run. used_s: seconds since its last use."""
 
     path: Path
     files: tuple[Path, ...]
@@ -358,8 +368,9 @@ class RunFiles:
         return RunFiles(path, files, sum(p.stat().st_size for p in files), time.time() - used)
 
     def remove(self) -> None:
-        """Remove the files. A coordinator that goes on with the run reads that this site has lost its private
-        state."""
+        """Remove the files. A coordinator that continues the run is informed that the private state is
+        lost.
+        """
         if any(p.match(PRIVATE_FILES) for p in self.files):
             disk.replace(self.path / REMOVED, "")
         for path in self.files:
@@ -367,7 +378,7 @@ class RunFiles:
 
 
 def time_ago(seconds: float) -> str:
-    """How long ago, in words."""
+    """An age in words."""
     for unit, length_s in (("day", DAY_S), ("hour", 3600.0), ("minute", 60.0)):
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.0f} {unit}s ago"
@@ -375,21 +386,21 @@ def time_ago(seconds: float) -> str:
 
 
 def active_runs(folder: Path, older_days: float) -> list[RunFiles]:
-    """Runs of which something would be removed for their age, but which may be going on."""
+    """Runs old enough for removal that may still be in progress."""
     kept = [RunFiles.of(path) for path in sorted((folder / "runs").glob("*")) if path.is_dir()]
     return [k for k in kept if k.files and older_days * DAY_S <= k.used_s < IN_USE_S]
 
 
 def removable_runs(folder: Path, runs: Sequence[str], older_days: float) -> list[RunFiles]:
-    """Of these runs, or else of all that were not used for so many days, what can be removed.
+    """The removable files of these runs, or of all runs that were not used for `older_days` days.
 
-    Raises UsageError (E111) for a run that is not there, StateError (E110) for one that may be going on.
+    Raises UsageError (E111) for an unknown run, StateError (E110) for one that may still be in progress.
     """
-    known = {path.name: path for path in sorted((folder / "runs").glob("*")) if path.is_dir()}
+    folders = {path.name: path for path in sorted((folder / "runs").glob("*")) if path.is_dir()}
     for run in runs:
-        if run not in known:
+        if run not in folders:
             raise UsageError("E111", f"{folder} keeps nothing of a run '{run}'.")
-    kept = [RunFiles.of(known[run]) for run in (runs or known)]
+    kept = [RunFiles.of(folders[run]) for run in (runs or folders)]
     if runs and (used := [k for k in kept if k.used_s < IN_USE_S]):
         text = f"run {used[0].path.name} was last used {time_ago(used[0].used_s)} and may be going on"
         raise StateError("E110", f"{text}; try again once it has been quiet for an hour.")

@@ -1,7 +1,7 @@
-"""A site answers signed requests with what the engine computes for its one client.
+"""A site answers signed requests with the results of the engine for its single client.
 
-Data, labels and private state stay in the site's folder. The header of a request is checked before any of it
-is used: the coordinator signs its requests, but its key may have been stolen.
+Data, labels and private state stay in the site's folder. Every header is checked before any of it is used:
+the coordinator signs its requests, but its key may have been stolen.
 """
 
 from __future__ import annotations
@@ -74,17 +74,19 @@ NEEDED = {
     "agree": ("came", "left"),
     "open": ("came", "left"),
 }
-"""By kind of request, what its header must say beside run, serial, site, kind and t."""
+"""Required fields of a header by kind of request, in addition to run, serial, site, kind and t."""
 
 
 def check_values(header: Mapping[str, Any]) -> None:
-    """Raises UsageError (E310), naming the first value that no honest request has. Values that are absent
-    pass."""
+    """Check the values of a request's header that are present.
+
+    Raises UsageError (E310), which names the first value that no honest request has.
+    """
     clients = header.get("clients", MOST_CLIENTS)
     for name, (fits, expected) in _VALUES.items():
         if name in header and not fits(header[name]):
             raise UsageError(
-                "E310", f"the request's '{name}' is {_shown(header[name])}, expected {expected}."
+                "E310", f"the request's '{name}' is {_excerpt(header[name])}, expected {expected}."
             )
     if header.get("k", 0) >= clients:
         raise UsageError(
@@ -93,24 +95,26 @@ def check_values(header: Mapping[str, Any]) -> None:
 
 
 def check_complete(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
-    """Raises UsageError (E310), naming the first thing that a request of this kind lacks."""
-    lacking = [name for name in NEEDED[header["kind"]] if name not in header]
+    """Raises UsageError (E310) for the first field that a request of this kind lacks."""
+    missing = [name for name in NEEDED[header["kind"]] if name not in header]
     if header["kind"] == "setup" and not isinstance(tree.get("w"), Mapping):
-        lacking.append("w")
-    if lacking:
-        raise UsageError("E310", f"the request lacks '{lacking[0]}', which every '{header['kind']}' has.")
+        missing.append("w")
+    if missing:
+        raise UsageError("E310", f"the request lacks '{missing[0]}', which every '{header['kind']}' has.")
 
 
 def check_round(t: int, rounds: int) -> None:
-    """Raises UsageError (E310) for a round that the study does not have."""
+    """Raises UsageError (E310) if round t lies beyond the study's last round."""
     if t > rounds:
         raise UsageError("E310", f"the request's 't' is {t}, expected at most the study's {rounds} rounds.")
 
 
 def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: bool) -> None:
-    """Raises UsageError (E520) for scores of a round that the study does not score: weights of the
-    coordinator's choice would be scored more often than was approved. may_end_early: whether any round may be
-    the last, which is always scored."""
+    """Raises UsageError (E520) if scores are requested for a round in which the study does not score.
+
+    Otherwise the coordinator could have weights of its choice scored more often than was approved. Any
+    round may be the last one, which is always scored, if `may_end_early`.
+    """
     t = header["t"] if header["kind"] == "score" else header["t"] - 1
     asked = header["kind"] == "score" or "score" in header
     if asked and t % settings.eval_every and t != settings.rounds and not may_end_early:
@@ -120,24 +124,28 @@ def check_scored(header: Mapping[str, Any], settings: Settings, may_end_early: b
 
 
 def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
-    """Raises UsageError (E520) for a learning rate that is not the study's, which is the one that was
-    approved."""
+    """Raises UsageError (E520) if a learning rate differs from the approved study's."""
     t = header["t"]
-    for name, at in (("lr", t), ("score", t - 1)):
-        if name in header and not math.isclose(header[name], settings.lr_in(at), rel_tol=1e-6, abs_tol=1e-12):
-            text = f"round {at} is asked for with the learning rate {header[name]:g}"
-            raise policy_refusal(f"{text}, and the study says {settings.lr_in(at):g}")
+    for name, round_number in (("lr", t), ("score", t - 1)):
+        if name in header and not math.isclose(
+            header[name], settings.lr_in(round_number), rel_tol=1e-6, abs_tol=1e-12
+        ):
+            text = f"round {round_number} is asked for with the learning rate {header[name]:g}"
+            raise policy_refusal(f"{text}, and the study says {settings.lr_in(round_number):g}")
 
 
 def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:
-    """Raises UsageError (E310), naming the first of a request's weights that the run's model, set up with
-    `first`, lacks, or has in another shape or type."""
+    """Check a request's weights against the weights that the run was set up with.
+
+    Raises UsageError (E310), which names the first weight with an unknown name, another shape or another
+    type.
+    """
     if not isinstance(weights, Mapping):
         raise UsageError("E310", "the request's weights are one tensor, expected one for each name.")
     for name, tensor in weights.items():
         if name not in first:
             raise UsageError(
-                "E310", f"the request's weights hold {_shown(name)}, which the run's model has not."
+                "E310", f"the request's weights hold {_excerpt(name)}, which the run's model has not."
             )
         if (form := _form(tensor)) != (expected := _form(first[name])):
             raise UsageError(
@@ -146,11 +154,11 @@ def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:
 
 
 def _form(tensor: Any) -> str:
-    """The shape and type of a tensor."""
+    """The shape and type of a tensor, as text."""
     return f"{list(tensor.shape)} of {str(tensor.dtype)[6:]}" if isinstance(tensor, Tensor) else "no tensor"
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
@@ -163,18 +171,18 @@ def _integer_range(least: int, most: int) -> tuple[Callable[[Any], bool], str]:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether it can be the name of a run's folder, or is none."""
+    """True for a valid name of a run's folder, and for the empty name."""
     return isinstance(value, str) and re.fullmatch(r"[\w.-]{0,64}", value) is not None
 
 
 def _is_rate(value: Any) -> bool:
-    """Whether it can be a learning rate."""
+    """True for a valid learning rate."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 <= value <= 1e300
 
 
 def _are_trips(value: Any) -> bool:
-    """Whether it is a list of (name of a Part, number of its trip)."""
+    """True for a list of pairs [name of a Part, number of its trip]."""
     return isinstance(value, list) and all(
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _PLACE[0](pair[1])
         for pair in value
@@ -182,7 +190,7 @@ def _are_trips(value: Any) -> bool:
 
 
 def _are_versions(value: Any) -> bool:
-    """Whether it gives a few versions by package, each in a short text."""
+    """True for a dictionary of at most ten short version texts by package."""
     return (
         isinstance(value, dict)
         and len(value) <= 10
@@ -227,15 +235,16 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 REQUESTS = Limits(4 << 30, 100_000)
-"""The most a site accepts from its coordinator, whose signature it has checked."""
+"""Size limits of a request with a valid signature."""
 PLACE = ("k", "clients", "largest")
-"""Which client a site is in a run, and among how many."""
+"""Fields of a header: a site's client number, the number of clients, and the largest client's samples."""
 
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """Who a site is. folder: the site's; key: its own; coordinator: the key that must have signed every
-    request."""
+    """A site's name, folder and private key, and the coordinator's key, which must have signed every
+    request.
+    """
 
     name: str
     folder: Path
@@ -244,13 +253,12 @@ class SiteIdentity:
 
 
 class Site:
-    """Answers the requests of one coordinator. Every refusal is an answer too, so that the server can name
-    the reason.
+    """Answers the requests of one coordinator. A refusal is an answer too, so that the server can report the
+    reason.
 
-    load: brings the data; called once. model: FILE.py:FUNCTION that builds the model, which the site's
-    operator allows.
-    approve: whether a study of which no run has been approved yet waits for the operator ("ask") or not
-    ("all").
+    load: loads the data; called once. model: FILE.py:FUNCTION that builds the model, as the site's operator
+    allows it. approve: "ask" if a study without an approved run waits for the operator, "all" if every
+    study may begin.
     """
 
     def __init__(
@@ -265,10 +273,10 @@ class Site:
         self.member, self.load, self.model, self.device, self.say = member, load, model, device, say
         by = f"the coordinator with the key {member.coordinator.fingerprint}"
         self.guard = Guard(member.folder, by, approve, lambda text: self.say(text))
-        self._forecast: tuple[Settings, tuple[Study, list[str]]] | None = None
-        """What the study that asked last would take from this site."""
-        self._differing = ""
-        """Which versions differ from the coordinator's, as the operator was told."""
+        self._demands: tuple[Settings, tuple[Study, list[str]]] | None = None
+        """Settings of the latest study, and its demands on this site as a study and as lines of text."""
+        self._reported_versions = ""
+        """The difference from the coordinator's versions that was last reported to the operator."""
         self._data: Dataset | None = None
         self._run: tuple[str, str, SiteRun] | None = None
         """The one run that is kept warm, its number before it, and the digest of the study that was
@@ -290,12 +298,12 @@ class Site:
         return self._data
 
     def answer(self, sealed: SignedMessage) -> SignedMessage:
-        """A sealed reply. Whatever the request holds, this raises nothing."""
+        """The sealed reply to a request. Never raises, for any content of the request."""
         member = self.member
         try:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header)
-        except Exception as problem:  # whatever a request holds concerns that request alone
+        except Exception as problem:  # a bad request must not end the site
             return self.refusal(sealed.digest, problem)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
@@ -304,37 +312,44 @@ class Site:
             check_complete(request.header, request.tree)
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], AnsweredRequest.of(request.header), tree, header)
-        except (
-            Exception
-        ) as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
-            known = guard.answerable(self._of_slices(error, request), self.say)
-            self.guard.trouble(fixed, known.code, known.text)
-            header, tree = self._error(known, request.header), {}
+        except Exception as error:  # errors of Parts and loaders must reach the coordinator as sentences
+            reported = guard.answerable(self._explain(error, request), self.say)
+            self.guard.trouble(fixed, reported.code, reported.text)
+            header, tree = self._error(reported, request.header), {}
         return seal(fixed | header, tree, member.key)
 
-    def _of_slices(self, error: Exception, request: Packet) -> Exception:
+    def _explain(self, error: Exception, request: Packet) -> Exception:
+        """The error, or a clearer one if slices of the model in the request explain it."""
         run = self._run[2] if self._run and self._run[0] == request.header["run"] else None
         with suppress(KeyError, UsageError):  # of a request that names no trip, which is what `error` says
             if run:
-                return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
+                return run.slices.explain(error, request.tree.get("down", {}), run.reads(request.header))
         return error
 
     def refusal(self, digest: str, problem: Exception) -> SignedMessage:
-        """The reply to a request that cannot be taken. digest: of its text."""
+        """The reply to a request that cannot be read or is not for this site. digest: SHA-256 of the
+        request's text.
+        """
         error = problem if isinstance(problem, WireError) else guard.answerable(problem, self.say)
         self.say(f"refused a request: {error.code} {error.text}")
         self.guard.trouble({}, error.code, error.text)
         return seal({"re": digest, "site": self.member.name, **self._error(error, {})}, {}, self.member.key)
 
     def _error(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What the coordinator reads of an error, once that is on record. asked: the request's header."""
+        """The code and redacted text of an error for the coordinator, recorded in the ledger first. asked:
+        the request's header.
+        """
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
         what = {"code": error.code, "text": guard.redact(error, files, asked)}
-        on_record = self.guard.said.note(str(asked.get("run", "?")), str(asked.get("kind", "?")), what)
-        return what if on_record else {"code": error.code, "text": NOT_WRITTEN_TEXT}
+        is_recorded = self.guard.disclosures.note(
+            str(asked.get("run", "?")), str(asked.get("kind", "?")), what
+        )
+        return what if is_recorded else {"code": error.code, "text": NOT_WRITTEN_TEXT}
 
     def _check(self, header: dict[str, Any]) -> None:
-        """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
+        """Raises UsageError for a request that is not for this site (E310) or that repeats an earlier one
+        (E307).
+        """
         addressed = header.get("site") == self.member.name or (header.get("kind"), header.get("site")) == (
             "hello",
             "*",
@@ -344,73 +359,76 @@ class Site:
             raise UsageError("E310", f"the request is not for site {self.member.name}.")
         check_values(header)
         folder, run = self.member.folder, disk.check_name(str(header.get("run")))
-        for forgotten in approvals.make_room(folder, run):
+        for old_run in approvals.make_room(folder, run):
             self.say(
-                f"run {forgotten} is forgotten: it never began, and {approvals.MOST_PENDING} later ones have"
+                f"run {old_run} is forgotten: it never began, and {approvals.MOST_PENDING} later ones have"
                 " asked"
             )
         RunFolder.of(folder, self.member.name, run).check_new(header.get("serial"))
 
     def _hello(self, request: Packet) -> Answer:
-        """How much data this site holds for the study, and of what form, once it may take part in it."""
-        theirs = request.header.get("versions", {})
+        """Describe this site's data for the study, once the operator has approved the study."""
+        coordinator_versions = request.header.get("versions", {})
         if text := version_conflict(
-            self.member.name, versions(), COORDINATOR, theirs
+            self.member.name, versions(), COORDINATOR, coordinator_versions
         ):  # before another version's settings are read
             raise UsageError("E504", f"{text}.")
         settings = config.build(request.header["settings"])
-        runs = versions() | part_versions(site_method(site_settings(settings, self.model).method))
-        self._tell_versions(runs, theirs)
+        site_versions = versions() | part_versions(site_method(site_settings(settings, self.model).method))
+        self._report_versions(site_versions, coordinator_versions)
         study, _ = self._approved(request, settings)
         data = prepare(self.data, settings)
         why = warn_unscaled(data, study, self.say)
-        hello = replace(Hello.of(self.member.name, data, runs), unscaled=why)
+        hello = replace(Hello.of(self.member.name, data, site_versions), unscaled=why)
         return {"hello": hello.as_json()}, {}
 
     def _approved(self, request: Packet, settings: Settings) -> tuple[Study, str]:
-        """What a study would take from this site at least, and as text; both as its operator has approved
-        them.
+        """The study's minimal demands on this site, and their text, both as approved by the operator.
 
-        Raises UsageError: E520 if the policy does not allow it, E522 and E523 as the guard does.
+        Raises UsageError: E520 if the policy does not allow the study, E522 and E523 as in
+        `Guard.check_study`.
         """
         fewest = 2 if settings.secure_aggregation == "off" else LEAST_SITES
         here = site_settings(settings, self.model).replace(device="cpu", clients=fewest)
         self.guard.check_hello(here)
         run, name = request.header["run"], request.header.get("name", "")
-        if self._forecast is None or self._forecast[0] != here:
-            with self.guard.untold(run, settings, name):
-                self._forecast = here, forecast_settings(self.data, here)
-            net = self._forecast[1][0].fed.net
+        if self._demands is None or self._demands[0] != here:
+            with self.guard.withheld_errors(run, settings, name):
+                self._demands = here, forecast_settings(self.data, here)
+            net = self._demands[1][0].fed.net
             net.hold(store_if_large(net.weights(), self.member.folder))
-        study, lines = self._forecast[1]
+        study, lines = self._demands[1]
         study, text = replace(study, settings=settings), "\n".join(lines)
         self.guard.check_study(run, study, text, name)
         return study, text
 
-    def _tell_versions(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-        """Tell the operator, once, which versions differ from the coordinator's."""
-        if (text := version_differences(self.member.name, ours, COORDINATOR, theirs)) != self._differing:
-            self._differing = text
+    def _report_versions(self, ours: Mapping[str, str], coordinator_versions: Mapping[str, str]) -> None:
+        """Report once to the operator the versions that differ from the coordinator's."""
+        if (
+            text := version_differences(self.member.name, ours, COORDINATOR, coordinator_versions)
+        ) != self._reported_versions:
+            self._reported_versions = text
             self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
 
     def _setup(self, request: Packet) -> Answer:
-        """Build the run, keep what it was built from, and tell the operator what leaves this site in it.
+        """Build and store the run, and report to the operator what leaves this site in it.
 
-        Nothing is built before the study is approved as a greeting shows it: nobody need have sent one.
+        The study is approved before anything is built, in the form that a greeting shows, because a
+        coordinator may skip the greeting.
         """
         facts = {n: request.header[n] for n in ("settings", *PLACE)}
         folder, number = self._folder(request), request.header["run"]
         settings = config.build(dict(facts["settings"]))
         check_round(request.header["t"], settings.rounds)
-        _, shown = self._approved(request, settings)
+        _, demands = self._approved(request, settings)
         folder.check_same(self.data, facts)
-        with self._built(facts, request.tree["w"]) as (run, study):
-            agreed = self.guard.check_study(number, study, shown)
+        with self._new_run(facts, request.tree["w"]) as (run, study):
+            approved = self.guard.check_study(number, study, demands)
             text = "\n".join(
                 disclosure_lines(run.method, run.trainer, self.data, run.secure)
                 + run.stays(self.guard.least_samples)
             )
-            self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
+            self.guard.begin(number, replace(approved, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
             folder.write_setup(
                 {"w": request.tree["w"]}, facts, self.data
@@ -420,11 +438,11 @@ class Site:
         return {"ready": True}, {}
 
     def _train(self, request: Packet) -> Answer:
-        """One round's training; with it the scores of the model that came, and what early trips ask for."""
-        run, start = self._opened(request)
+        """Train for one round; answer early trips and score the received model if the request asks for it."""
+        run, start = self._open_run(request)
         folder = self._folder(request, run)
         folder.write_received(request, run, start.t - 1)
-        private, extra = run.moved(folder.read_private(request)), {}
+        private, extra = run.to_device(folder.read_private(request)), {}
         if lr := request.header.get("score"):
             extra["score"] = run.scores(
                 replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples
@@ -452,10 +470,10 @@ class Site:
         ) | without_empty(extra)
 
     def _visit(self, request: Packet) -> Answer:
-        """The client side of a trip."""
-        run, start = self._opened(request)
+        """Answer a trip of a Part."""
+        run, start = self._open_run(request)
         name, place, folder = request.header["part"], request.header["trip"], self._folder(request, run)
-        private = run.moved(folder.read_private(request)) if run.trainer.kept else {}
+        private = run.to_device(folder.read_private(request)) if run.trainer.kept else {}
         replies = visit_replies(run, folder, request, start, (name, place), private)
         if not replies:
             return {"n": 0}, {}
@@ -463,11 +481,11 @@ class Site:
         return {"n": replies[0].size}, tree_of({}, replies[0].shares)
 
     def _score(self, request: Packet) -> Answer:
-        """Scores of the model that came, on this site's test samples."""
-        run, start = self._opened(request)
+        """Score the received model on this site's test samples."""
+        run, start = self._open_run(request)
         folder = self._folder(request, run)
         folder.write_received(request, run, start.t)
-        scores = run.scores(start, run.moved(folder.read_private(request)), self.guard.least_samples)
+        scores = run.scores(start, run.to_device(folder.read_private(request)), self.guard.least_samples)
         if start.t == run.settings.rounds:
             text = f"after round {start.t}: the model is here, too: unskew predict {folder.path} INPUT"
             self.say(f"{text}, unskew export {folder.path} OUT")
@@ -477,9 +495,10 @@ class Site:
         method = run.settings.method if run else ""
         return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name, method)
 
-    def _opened(self, request: Packet) -> tuple[SiteRun, Broadcast]:
-        """The run, from its folder if this process does not hold it, and what the request's round starts
-        from."""
+    def _open_run(self, request: Packet) -> tuple[SiteRun, Broadcast]:
+        """The run, read from its folder if this process does not hold it, and the broadcast that the
+        request's round starts from.
+        """
         number = request.header["run"]
         if self._run and self._run[0] == number:
             _, digest, run = self._run
@@ -487,20 +506,21 @@ class Site:
         else:
             tree, facts = self._folder(request).read_setup()
             self._folder(request).check_same(self.data, facts)
-            with self._built(facts, tree["w"]) as (run, study):
+            with self._new_run(facts, tree["w"]) as (run, study):
                 self.guard.check_same(number, study.digest)
                 self._keep(number, study, run)
         check_weights(request.tree.get("w", {}), run.first)
         check_rates(request.header, run.settings)
         check_scored(request.header, run.settings, run.method.protector is not None)
         run.slices.check(request.tree.get("down", {}), run.reads(request.header))
-        tree = run.moved(request.tree)
+        tree = run.to_device(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 
     @contextmanager
-    def _built(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
-        """A run and the study to judge before anything keeps the run. Where the judgement is no, nothing is
-        left of it."""
+    def _new_run(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
+        """A run and its study, for a check before the run is stored. The run is closed if the check raises an
+        error.
+        """
         settings = config.build(dict(facts["settings"]))
         here = site_settings(settings, self.model).replace(device=self.device)
         run = build_run(self.member.name, here, self.data, facts, first)
@@ -513,7 +533,7 @@ class Site:
             raise
 
     def _keep(self, number: str, study: Study, run: SiteRun) -> None:
-        """Keep a run warm in place of the one before."""
+        """Keep a run in memory in place of the previous one."""
         if self._run:
             self._run[2].trainer.close()
         self._run = number, study.digest, run

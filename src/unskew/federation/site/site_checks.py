@@ -1,5 +1,4 @@
-"""Checks of a site before it takes part in a run: its key, its way to the server, its policy, its data,
-versions."""
+"""Checks of a site before it takes part in a run: key, connection, policy, data, versions."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def check_site(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]
 
 
 def policy_finding(folder: Path, study: Study) -> Finding:
-    """Whether the site's policy allows a study."""
+    """The check of a study against the site's policy."""
     try:
         check_study(Policy.read(folder), study)
     except UnskewError as error:
@@ -45,7 +44,7 @@ def policy_finding(folder: Path, study: Study) -> Finding:
 
 
 def _unwritable(folder: Path) -> list[Finding]:
-    """A finding where nothing can be kept in the site's folder."""
+    """A finding if the site's folder is not writable."""
     if os.access(folder, os.W_OK):
         return []
     text = (
@@ -77,7 +76,7 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
     except UnskewError as error:
         return Finding("data", False, str(error))
     counts = f"{len(dataset.y):,} training samples, {len(dataset.y_test):,} test samples"
-    held = f"each {dataset.layout or list(dataset.shape)}; {_labels(dataset)}"
+    form = f"each {dataset.layout or list(dataset.shape)}; {_labels(dataset)}"
     low, high = value_range(dataset)
     scale = why_standardise(dataset) if dataset.intake else ""
     remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
@@ -87,19 +86,18 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
             " alike"
         )
         remarks.append(f"{scale}: {alike}")
-    return Finding("data", True, "; ".join([f"{counts}, {held}; values {low:.3g} to {high:.3g}", *remarks]))
+    return Finding("data", True, "; ".join([f"{counts}, {form}; values {low:.3g} to {high:.3g}", *remarks]))
 
 
 def _labels(dataset: Dataset) -> str:
-    """What the labels are: how many classes there are samples of, and which are missing; or the target's
-    range."""
+    """The labels in words: how many classes have samples and which have none; or the target's range."""
     if target := dataset.target:
         span = f"{dataset.y.min():.5g} to {dataset.y.max():.5g}"
         return f"target {target.name} from {span}, learnt as (y - {target.center:.5g}) / {target.scale:.5g}"
     if dataset.several:
-        there = dataset.y.sum(0)
-        lacks = ",".join([n for n, count in zip(dataset.classes, there) if not count][:5])
-        return f"{len(dataset.classes)} labels, several a sample{f' (none of {lacks})' * bool(lacks)}"
+        counts = dataset.y.sum(0)
+        lacks = ",".join([n for n, count in zip(dataset.classes, counts) if not count][:5])
+        return f"{len(dataset.classes)} labels, several a sample{f' (none of {lacks})' if lacks else ''}"
     labels = np.unique(dataset.y[dataset.y >= 0])
     missing = [name for i, name in enumerate(dataset.classes) if i not in labels]
     lacks = f" (none of {','.join(missing[:5])})" if missing else ""

@@ -1,11 +1,12 @@
-"""The folder of a site: its ticket, its key, how it joins a federation, and which process uses it.
+"""The folder of a site: its ticket and key, joining a federation, and the lock of the process that uses it.
 
-When a site joins, the fingerprint that the coordinator reads out is compared before anything is made or sent.
+When a site joins, the fingerprint that the coordinator reads out is compared before anything is created or
+sent.
 
 One process runs a site. Two processes with one key would share neither its private state nor its record of
-what has left, and each would answer some of the requests. In one folder a lock keeps the second out. A copied
-folder, or a cloned
-machine, only the server can see: by a number that is the same for every process of one folder on one machine.
+what has left, and each would answer some of the requests. A lock prevents a second process in one folder. A
+copied folder or a cloned machine can only be detected by the server, from a number that is specific to a
+folder on a machine.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class SiteFolder:
 
     @staticmethod
     def make(folder: Path, ticket: Ticket) -> SiteFolder:
-        """Create a site's key and its default policy. Raises UsageError: E502 if the folder already belongs
-        to a site, E503 for a bad ticket."""
+        """Create a site's key and its default policy.
+
+        Raises UsageError: E502 if the folder already belongs to a site, E503 for a bad ticket.
+        """
         ticket.check()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = PrivateKey.make()
@@ -57,7 +60,9 @@ class SiteFolder:
 
     @staticmethod
     def open(folder: Path) -> SiteFolder:
-        """Raises UsageError (E503) if the folder is not a site's, or its ticket is damaged."""
+        """The site in a folder. Raises UsageError (E503) if the folder is not a site's, or its ticket is
+        damaged.
+        """
         if not (folder / "ticket.json").exists():
             raise UsageError(
                 "E503", f"{folder} is not a site's folder; join a federation first: unskew join TICKET"
@@ -69,21 +74,20 @@ class SiteFolder:
         return PrivateKey.load(self.folder / "site.key")
 
     def tls(self) -> ssl.SSLContext | None:
-        """What connections to the server must satisfy, and the proof of this site's key; None where TLS is
-        disabled."""
+        """The context of connections to the server, with the proof of this site's key; None without TLS."""
         if not self.ticket.authority:
             return None
         return client_context(self.ticket.authority, self.ticket.site, self.key, place_of(self.folder))
 
 
 BITS = 150
-"""Of the number, which is a certificate's serial number: at most 159."""
+"""Bits of a folder's number, which is used as a certificate's serial number (at most 159 bits)."""
 _RANDOM = 1 << 40
-"""The bit that says that Python has found no network card and made up its number."""
+"""The bit by which Python marks a random number in place of a network card's."""
 
 
 def place_of(folder: Path) -> int:
-    """The number of this folder here. It tells neither the machine nor the folder, and copies have others."""
+    """The number of this folder on this machine. It reveals neither, and copies have other numbers."""
     stat, card = folder.stat(), uuid.getnode()
     facts = socket.gethostname(), 0 if card & _RANDOM else card, stat.st_dev, stat.st_ino
     secret = (folder / "site.key").read_bytes()
@@ -93,14 +97,10 @@ def place_of(folder: Path) -> int:
 
 @contextmanager
 def site_lock(folder: Path, site: str) -> Iterator[None]:
-    """Within it no other process runs this site: two would share its key, its private state and its record of
-    what left.
-
-    Raises StateError (E110), naming who does.
-    """
-    with ExitStack() as held:
+    """Lock a site's folder. Raises StateError (E110), which names the process that runs the site."""
+    with ExitStack() as locks:
         try:
-            held.enter_context(RunLock(folder))
+            locks.enter_context(RunLock(folder))
         except StateError as error:
             who = error.text.removeprefix(f"run {folder} is in use by ").rstrip(".")
             raise StateError(
@@ -116,25 +116,23 @@ FingerprintSource = Callable[[], str]
 
 
 def join(folder: Path, path: Path, heard: FingerprintSource | None) -> tuple[SiteFolder, bool]:
-    """The site in this folder, and whether it has only now joined with the ticket at `path`.
+    """The site in this folder, and True if it has only now joined with the ticket at `path`.
 
-    A folder that has joined with this ticket before is opened, so that the same command can be given again;
-    the ticket's
-    file may then be gone. heard: the coordinator's fingerprint as a person has heard it, asked for before the
-    key is made; None leaves the comparison to whoever reads what is printed.
-
-    Raises UsageError: E111 without a ticket, E502 if the folder belongs to another ticket, E503 for a bad
-    ticket, or for one of another coordinator than the person has spoken to.
+    A folder that has joined with this ticket before is opened, so that the command can be repeated; the
+    ticket's file may then be missing. heard: asks a person for the coordinator's fingerprint before the key
+    is made; None leaves the comparison to the reader of the output. Raises UsageError: E111 without a
+    ticket, E502 if the folder belongs to another ticket, E503 for a bad ticket or one of another
+    coordinator.
     """
     if (folder / "ticket.json").exists():
-        known = SiteFolder.open(folder)
-        if path.exists() and Ticket.read(path).signature != known.ticket.signature:
-            whose = (
-                f"{folder} belongs to site {known.ticket.site} of {known.ticket.federation}, by another"
+        joined = SiteFolder.open(folder)
+        if path.exists() and Ticket.read(path).signature != joined.ticket.signature:
+            mismatch = (
+                f"{folder} belongs to site {joined.ticket.site} of {joined.ticket.federation}, by another"
                 " ticket"
             )
-            raise UsageError("E502", f"{whose}; join with this one in a new folder: --folder NAME")
-        return known, False
+            raise UsageError("E502", f"{mismatch}; join with this one in a new folder: --folder NAME")
+        return joined, False
     ticket = Ticket.read(path)
     ticket.check()
     if heard is not None:
@@ -147,19 +145,18 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
 
     The signature covers the authority and the address too, so this one comparison is enough.
     """
-    known, given = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
-    if not set(given) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(given) <= len(known):
-        form = (
-            f"a fingerprint is {len(known) // 2} pairs of hexadecimal digits, of which the first 8 are enough"
-        )
+    expected, digits = (_digits(text) for text in (ticket.fingerprints["coordinator"], fingerprint))
+    if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(expected):
+        pairs = len(expected) // 2
+        form = f"a fingerprint is {pairs} pairs of hexadecimal digits, of which the first 8 are enough"
         raise UsageError(
             "E503", f"{form}; got '{fingerprint}'. `unskew federation show` prints it at the coordinator."
         )
-    if not hmac.compare_digest(known[: len(given)], given):
+    if not hmac.compare_digest(expected[: len(digits)], digits):
         what = "this ticket is of another coordinator than the one with the fingerprint that you gave"
         raise UsageError("E503", f"{what}: it was replaced on its way, or you were read another fingerprint.")
 
 
 def _digits(text: str) -> str:
-    """Without what stands between the pairs."""
+    """The digits without separators."""
     return "".join(c for c in text.upper() if c not in ":- \t")

@@ -1,11 +1,12 @@
-"""What has left a site so far, what it has said to its coordinator, and which requests it has refused.
+"""Records of a site: what has left it, what it has stated to its coordinator, and which requests it has
+refused.
 
 `spent.json` in the site's folder, and a ledger in the folder of every run: what has left. Both are written
-before an answer goes out, so that a crash can only make them say too much.
+before an answer is sent, so that a crash can only make them overstate it.
 
-`said.jsonl`: what the site says of its data before a run begins, and every error. A coordinator may ask as
-often as it likes, so each different statement is written down once, with the run that read it first, before
-it goes out; and the number of different statements is bounded.
+`said.jsonl`: the site's statements about its data before a run begins, and every error. A coordinator may
+ask any number of times, so each different statement is written once, before it is sent, with the first run
+that read it. The number of different statements is limited.
 
 `troubles.json`: the last requests that the site refused or could not answer, for its operator.
 """
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def policy_refusal(text: str) -> UsageError:
-    """What both ends read when the policy does not allow something (E520)."""
+    """The error (E520) for both ends if the policy does not allow something."""
     return UsageError("E520", f"the site's policy does not allow it: {text}.")
 
 
@@ -41,7 +42,7 @@ HEADER_SHARE = "said"
 """Stands in the ledger for what an answer says beside its tensors: how many samples, the loss, keys of a
 sum."""
 MOST_HEADER_VALUE = 200
-"""Bytes of one thing said that the ledger repeats."""
+"""Largest value of a header, in bytes, that the ledger repeats."""
 MOST_ORDERS = 3
 """How many different orders may bring the same Share in one round. Only a server that has crashed needs more
 than one."""
@@ -52,8 +53,7 @@ over."""
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A request that a site has answered. order: the digest of everything in it that decides about the
-    answer."""
+    """A request that a site has answered. order: digest of everything in it that determines the answer."""
 
     kind: str
     t: int
@@ -61,7 +61,7 @@ class AnsweredRequest:
 
     @staticmethod
     def of(header: Mapping[str, Any]) -> AnsweredRequest:
-        """From a request's header, which holds the digest of its tensors, too."""
+        """From a request's header, which includes the digest of its tensors."""
         decides = {name: value for name, value in header.items() if name not in ("serial", "site")}
         text = json.dumps(decides, sort_keys=True)
         return AnsweredRequest(header["kind"], header["t"], hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -71,15 +71,13 @@ class AnsweredRequest:
 class RunLedger:
     """What one run has taken.
 
-    study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what
-    was asked for.
-    kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest,
-    as the server
-    set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest
-    samples that stand behind a number that leaves. summed: whether the coordinator sees sums alone. draws:
-    whether something leaves of samples that the study's seed and the client's number draw. orders: by round
-    and Share, the digests of the orders that it was sent for.
-    delta: at which epsilon holds.
+    study: digest of its settings. began, last: time of its begin and of its last request. epsilon, delta:
+    its privacy budget. bytes: bytes sent. t: the last requested round. answers: number of answers by kind
+    of request. kinds: kind of disclosure by name. metrics: names of scores, in order. place: k, clients and
+    largest, as the server set them; with other values a run would draw other samples. batch: training batch
+    size. fewest: the fewest samples behind a number that leaves. summed: the coordinator sees only sums.
+    draws: samples leave that the study's seed and the client's number select. orders: digests of the orders
+    for each Share, by round.
     """
 
     study: str
@@ -102,16 +100,17 @@ class RunLedger:
     delta: float = 0.0
 
     def check_round(self, t: int) -> None:
-        """Refuse a round that is long over: what it was sent for is not known any more. Raises UsageError
-        (E520)."""
+        """Raises UsageError (E520) for a round that is long over, because its orders are no longer
+        recorded.
+        """
         if t <= self.t - KEPT_ROUNDS:
             raise policy_refusal(f"the run has come to round {self.t} here, and round {t} is over")
 
     def order(self, t: int, shares: Iterable[str], order: str) -> None:
-        """Note what an order brings. The same order again brings the same numbers, and is not counted.
+        """Record an order for Shares of round t. A repeated order brings equal numbers and is not counted.
 
-        With other weights it would bring others: from enough of them samples could be computed that no single
-        answer shows. Raises UsageError (E520) for the fourth order of a Share in a round.
+        Orders with other weights bring other numbers; from enough of them samples could be computed that no
+        single answer reveals. Raises UsageError (E520) for the fourth order of a Share in a round.
         """
         self.orders = {
             at: known for at, known in self.orders.items() if int(at) > max(self.t, t) - KEPT_ROUNDS
@@ -135,8 +134,9 @@ class SiteLedger:
 
     @staticmethod
     def read(folder: Path) -> SiteLedger:
-        """Raises UsageError (E521) if it cannot be read: what has left is then unknown, so nothing more
-        may."""
+        """The ledger of a site's folder. Raises UsageError (E521) if it is unreadable, because then nothing
+        more may leave.
+        """
         path = folder / SPENT_FILE
         try:
             facts = json.loads(path.read_text()) if path.exists() else {}
@@ -147,18 +147,18 @@ class SiteLedger:
 
     @property
     def epsilon(self) -> float:
-        """Of all runs together, by plain addition."""
+        """The sum of epsilon over all runs."""
         return sum(run.epsilon for run in self.runs.values())
 
     @property
     def delta(self) -> float:
-        """Of all runs together: what holds at each one's delta holds for all of them at the sum."""
+        """The sum of delta over all runs, at which the sum of epsilon holds."""
         return sum(run.delta for run in self.runs.values())
 
     def begin(self, number: str, run: RunLedger) -> None:
-        """Count a run; the second time it is set up changes nothing.
+        """Count a run; setting it up again changes nothing.
 
-        Raises UsageError (E520) if it was begun with another study, or in another place among the sites.
+        Raises UsageError (E520) if it began with another study or in another place among the sites.
         """
         if number not in self.runs:
             self._check_same_draws(run)
@@ -172,9 +172,9 @@ class SiteLedger:
             )
 
     def _check_same_draws(self, run: RunLedger) -> None:
-        """Refuse another client's place where samples are drawn by it. Raises UsageError (E520)."""
+        """Raises UsageError (E520) if another client's place would select other samples."""
         earlier = [
-            other.place.get("k") for other in self.runs.values() if run.draws and other.study == run.study
+            past.place.get("k") for past in self.runs.values() if run.draws and past.study == run.study
         ]
         if any(k != run.place.get("k") for k in earlier):
             text = (
@@ -186,13 +186,12 @@ class SiteLedger:
             )
 
     def check_same(self, number: str, study: str) -> None:
-        """Refuse a study under the number of a run that began with another one. Raises UsageError (E520)."""
+        """Raises UsageError (E520) if the run with this number began with another study."""
         if number in self.runs and self.runs[number].study != study:
             raise policy_refusal(f"run {number} began with another study; start a new run for this one")
 
     def check_declared(self, number: str, paths: Iterable[str]) -> None:
-        """Refuse an answer with anything that the study of the run has not declared. Raises UsageError
-        (E520)."""
+        """Raises UsageError (E520) for an answer with anything that the run's study has not declared."""
         for path in paths:
             name = share_name(path)
             if path.split("/")[0] not in ("score", SUM) and name not in self.runs[number].kinds:
@@ -201,9 +200,9 @@ class SiteLedger:
     def add(
         self, number: str, request: AnsweredRequest, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
     ) -> None:
-        """Count an answer and what it holds, by path, and what its header says beside that.
+        """Count an answer: its tensors by path, and its header.
 
-        Raises UsageError (E520) if too many orders have brought the same.
+        Raises UsageError (E520) if there were too many orders for one Share.
         """
         run, at = self.runs[number], time.time()
         kind, t = request.kind, request.t
@@ -225,7 +224,7 @@ class SiteLedger:
         ]
         rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
         if header:
-            words = {name: _summary(value) for name, value in header.items()}
+            summary = {name: _summary(value) for name, value in header.items()}
             rows.append(
                 {
                     "at": at,
@@ -233,7 +232,7 @@ class SiteLedger:
                     "asked": kind,
                     "share": HEADER_SHARE,
                     "bytes": _length(header),
-                    "said": words,
+                    "said": summary,
                 }
             )
         ledger = disk.AppendFile(self.folder / "runs" / number / LEDGER_FILE)
@@ -248,13 +247,14 @@ class SiteLedger:
 
 
 def _length(value: Any) -> int:
-    """Bytes of what a header says."""
+    """Bytes of a header's value."""
     return len(json.dumps(value).encode())
 
 
 def _summary(value: Any) -> Any:
-    """What a header says, as the ledger holds it: of keys and sealed shares of secrets only how many
-    bytes."""
+    """A header's value for the ledger; keys and sealed shares of secrets are replaced by their number of
+    bytes.
+    """
     return (
         value
         if isinstance(value, int | float | str) and _length(value) <= MOST_HEADER_VALUE
@@ -272,13 +272,13 @@ def _infinite(run: Mapping[str, Any]) -> dict[str, Any]:
 
 SAID_FILE = "said.jsonl"
 MOST_STATEMENTS = 10_000
-"""How many different things a site says, ever."""
+"""Different statements that a site ever makes."""
 NOT_WRITTEN_TEXT = "the site says no more of it: what it says could not be written down there, in said.jsonl."
 
 
 @dataclass
 class DisclosureLog:
-    """folder: the site's."""
+    """The statements that a site has made to coordinators. folder: the site's folder."""
 
     folder: Path
     _known: set[str] | None = field(default=None, init=False)
@@ -286,8 +286,8 @@ class DisclosureLog:
     """Bytes to which the file is cut before a line is added, where a crash left a piece of one; else None."""
 
     def note(self, run: str, asked: str, what: Mapping[str, Any]) -> bool:
-        """Whether this is on record, so that it may be said: it was said before, or could be written down
-        now.
+        """Record a statement before it is made. False if that is impossible; the statement must then not be
+        made.
 
         asked: the kind of the request.
         """
@@ -309,8 +309,9 @@ class DisclosureLog:
         return True
 
     def _read(self) -> set[str]:
-        """What was said so far. The last line may be half written. Raises ValueError, KeyError or TypeError
-        for a damaged file."""
+        """The recorded statements. The last line may be incomplete. Raises ValueError, KeyError or TypeError
+        for a damaged file.
+        """
         if self._known is None:
             path = self.folder / SAID_FILE
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
@@ -322,7 +323,7 @@ class DisclosureLog:
 
 
 def _statement_key(run: str, asked: str, what: Mapping[str, Any]) -> str:
-    """The same for an error of which every run reads alike."""
+    """The key of a statement; equal for errors that differ only in the run's number."""
     if run and isinstance(what.get("text"), str):
         what = {**what, "text": what["text"].replace(run, "RUN")}
     return json.dumps([asked, what], sort_keys=True)
@@ -333,7 +334,7 @@ MOST_TROUBLES = 50
 
 
 def note_trouble(folder: Path, run: str, kind: str, code: str, text: str) -> None:
-    """Add one, and drop those before the last fifty. The same as the last is counted, not repeated."""
+    """Add a trouble and drop those before the last fifty. A repetition of the last one is counted."""
     rows = latest_troubles(folder)
     row: dict[str, Any] = {"run": run, "kind": kind, "code": code, "text": text[:500]}
     if rows and row.items() <= rows[-1].items():
@@ -344,7 +345,7 @@ def note_trouble(folder: Path, run: str, kind: str, code: str, text: str) -> Non
 
 
 def latest_troubles(folder: Path) -> list[dict[str, Any]]:
-    """The oldest first; none if the file is missing or damaged."""
+    """The recorded troubles, oldest first; none if the file is missing or damaged."""
     try:
         rows = json.loads((folder / TROUBLES_FILE).read_text())
         return [row for row in rows if isinstance(row, dict)]

@@ -1,10 +1,8 @@
-"""The model that a site has of a run, from its own folder: the weights that came last, with what the site
-keeps.
+"""A site's model of a run, from its own folder: the last received weights with the site's private state.
 
-`SITE/runs/NUMBER/` holds what the run was set up with, what came last to be trained or scored, and the site's
-private
-state. Nothing in it is run: a model or a method in a Python file is taken from the file that the caller
-names.
+`SITE/runs/NUMBER/` contains the run's setup, the last weights received for training or scoring, and the
+site's private state. No code is read from it: a model or a method in a Python file is taken from the
+caller's file.
 """
 
 from __future__ import annotations
@@ -36,15 +34,17 @@ from unskew.runs.predictions import TrainedRun
 from unskew.runs.reopen import UserCode, check_weights, rebuild
 
 SCOPE_OF_WEIGHTS = {"global": "global@client", "kept": "personal@client", "personal": "personal@client"}
-"""The scope of a score that the site gave, by whose weights it was of."""
+"""The scope of a score by the kind of weights at the site."""
 
 
 @dataclass(frozen=True)
 class SiteModel:
-    """trained: what predicts. client: the number whose own model it is, None where the method gives sites no
-    other than the
-    global one. site: its name. record: its last scores and what has left it. kept: the round after which its
-    private state was, 0 for none."""
+    """A site's model. trained: makes predictions.
+
+    client: number of the client with this personal model, None if the method has only the global one. site:
+    its name. record: its last scores and what has left it. kept: the round of its private state, 0 for
+    none.
+    """
 
     trained: TrainedRun
     client: int | None
@@ -54,28 +54,27 @@ class SiteModel:
 
 
 def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> SiteModel:
-    """The model in a site's folder of a run. data: the site's own set, with which some methods make its
+    """The model in a site's folder of a run. data: the site's own set, from which some methods make its
     model.
 
-    Raises StateError: E155 before a model came to this site, E156 for one that cannot be built from what is
-    given, E201 for damaged files, E204 for private state that is gone, or for a file of another run, site or
-    method, E111 for a folder that somebody changed. UsageError (E131) for other data than the site trained
-    on, as far as their numbers tell.
+    Raises StateError: E155 before a model was received, E156 if the model cannot be built from the arguments,
+    E201 for damaged files, E204 for missing private state or a file of another owner, E111 for an altered
+    folder. Raises UsageError (E131) if the data differ in number from those that the site trained on.
     """
     first, facts = checkpoints.read(path / SETUP)
     try:
-        tree, came = checkpoints.read(path / RECEIVED)
+        tree, received = checkpoints.read(path / RECEIVED)
     except FileNotFoundError:
         text = f"{path} holds no model that came after training: the first comes as round 2 begins"
         raise StateError("E155", f"{text}; wait for it, or for the run's end.") from None
     try:
-        settings, k, t = config.build(dict(facts["settings"])), int(facts["k"]), int(came["t"])
-        site = printable(str(came["site"]))[:64]
-        owner = _owner(path, came, site, settings.method)
+        settings, k, t = config.build(dict(facts["settings"])), int(facts["k"]), int(received["t"])
+        site = printable(str(received["site"]))[:64]
+        owner = _owner(path, received, site, settings.method)
         owner.check(path / SETUP, facts)
-        federation, largest = _federation(came, k, site), int(facts["largest"])
-        start = Broadcast(t, float(came["lr"]), {**first["w"], **tree.get("w", {})}, tree.get("down", {}))
-        base = int(came["base"])
+        federation, largest = _federation(received, k, site), int(facts["largest"])
+        start = Broadcast(t, float(received["lr"]), {**first["w"], **tree.get("w", {})}, tree.get("down", {}))
+        base = int(received["base"])
     except StateError:
         raise  # which names the file
     except (KeyError, TypeError, ValueError, AttributeError, UnskewError) as error:
@@ -90,13 +89,14 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
     store = MemoryStore()
     private = _private(path, base, owner)
     store.put(t, {k: private})
-    whose = k if _has_personal_model(run) else None
-    return SiteModel(TrainedRun(run, start, store), whose, site, _record(path, k, t), base if private else 0)
+    scope = k if _has_personal_model(run) else None
+    return SiteModel(TrainedRun(run, start, store), scope, site, _record(path, k, t), base if private else 0)
 
 
 def _has_personal_model(run: Run) -> bool:
-    """Whether sites have models of their own: by what they keep, by what a Part makes for them, or by how a
-    Part sees a site's samples or reads its logits."""
+    """True if sites have models of their own, by private state or by a Part that changes the model's use at a
+    site.
+    """
     trainer = trainer_of(run)
     try:
         kept = bool(trainer.kept or not trainer.sent) or any(part.personal for part in run.method.parts)
@@ -105,20 +105,19 @@ def _has_personal_model(run: Run) -> bool:
         trainer.close()
 
 
-def _federation(came: Mapping[str, Any], k: int, site: str) -> RemoteFederation:
-    """The clients of the run, of whom this site knows itself alone."""
-    names = [f"site {i}" for i in range(int(came["federation"]["clients"]))]
+def _federation(received: Mapping[str, Any], k: int, site: str) -> RemoteFederation:
+    """The clients of the run, of which only this site is known."""
+    names = [f"site {i}" for i in range(int(received["federation"]["clients"]))]
     names[k] = site
-    return RemoteFederation.from_facts(came["inputs"], {**came["federation"], "names": names})
+    return RemoteFederation.from_facts(received["inputs"], {**received["federation"], "names": names})
 
 
 def _with_samples(known: RemoteFederation, k: int, data: Dataset, largest: int) -> SiteView:
-    """The same with this site's samples. Raises UsageError (E131) for a set of another form or size than the
-    site's was."""
+    """The federation with this site's samples. Raises UsageError (E131) for a set of another form or size."""
     view = SiteView.of(data, k, known.clients, largest)
-    form, was = ((f.shape, f.classes, f.layout, f.target) for f in (view, known))
+    form, known_form = ((f.shape, f.classes, f.layout, f.target) for f in (view, known))
     counted = view.label_counts[k].tolist(), known.label_counts[k].tolist()
-    if form != was or counted[0] != counted[1]:
+    if form != known_form or counted[0] != counted[1]:
         text = f"{data.name} holds {len(data.y)} training samples"
         text += (
             f" of {list(view.shape)}, by class {counted[0]}; {known.name_of(k)} trained on {known.sizes[k]}"
@@ -128,10 +127,11 @@ def _with_samples(known: RemoteFederation, k: int, data: Dataset, largest: int) 
     return replace(view, names=known.names)
 
 
-def _owner(path: Path, came: Mapping[str, Any], site: str, method: str) -> Owner:
-    """Whose the folder is: where it lies in a site's folder, this site's and of the run that it is called
-    after; a copy elsewhere is what the weights in it say. Raises StateError (E204) if these are another's."""
-    number = str(owner_facts(came).get("run", path.name))
+def _owner(path: Path, received: Mapping[str, Any], site: str, method: str) -> Owner:
+    """The owner: this site and run in a site's folder, else as recorded in the weights. Raises StateError
+    (E204) if they are another owner's.
+    """
+    number = str(owner_facts(received).get("run", path.name))
     ticket = path.parent.parent / "ticket.json"
     if path.parent.name == "runs":
         here = SiteFolder.open(path.parent.parent).ticket.site if ticket.is_file() else site
@@ -139,13 +139,14 @@ def _owner(path: Path, came: Mapping[str, Any], site: str, method: str) -> Owner
             path / RECEIVED, {OWNER: {"run": number, "site": site, "method": method}}
         )
     owner = Owner(number, site, method)
-    owner.check(path / RECEIVED, came)
+    owner.check(path / RECEIVED, received)
     return owner
 
 
 def _private(path: Path, base: int, owner: Owner) -> Tree:
-    """What the site kept after the round `base`. Raises StateError (E204) if it was removed, or is
-    another's."""
+    """The private state after round `base`. Raises StateError (E204) if it was removed or is another
+    owner's.
+    """
     file = private_file(path, base)
     if file.is_file():
         return owner.of(file)
@@ -157,42 +158,44 @@ def _private(path: Path, base: int, owner: Owner) -> Tree:
 
 
 def _record(path: Path, k: int, t: int) -> Record:
-    """The site's last scores on its own test samples, and what has left it, as rows; as far as they can be
-    read."""
+    """The site's last scores on its own test samples, and what has left it, as rows; empty if they cannot be
+    read.
+    """
     record, number = Record(), path.name
     try:
-        spent = SiteLedger.read(path.parent.parent).runs[number]
+        ledger = SiteLedger.read(path.parent.parent).runs[number]
         rows = [
             json.loads(line)
             for line in (path / LEDGER_FILE).read_text().splitlines(keepends=True)
             if line[-1:] == "\n"
         ]
-        record.add("metrics", _scores(rows, spent.metrics, t))
-        record.add("ledger", [_ledger_row(row, spent, k) for row in rows])
+        record.add("metrics", _scores(rows, ledger.metrics, t))
+        record.add("ledger", [_ledger_row(row, ledger, k) for row in rows])
     except (UnskewError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return Record()
     return record
 
 
 def _scores(rows: list[Row], metrics: list[str], t: int) -> list[Row]:
-    """Of the last answer with scores."""
+    """The scores of the last answer with scores."""
     last = {row["share"]: row["values"] for row in rows if "values" in row and row["t"] == t}
     scores: dict[tuple[str, str], float] = {}
     for share, values in sorted(last.items()):
-        whose, _, metric = share.partition("/")[2].partition(".")
+        scope, _, metric = share.partition("/")[2].partition(".")
         for name, value in zip([metric] if metric else metrics, values):
-            scores[SCOPE_OF_WEIGHTS[whose], name] = float(value)
+            scores[SCOPE_OF_WEIGHTS[scope], name] = float(value)
     return [scope_row(t, scope, metric, value) for (scope, metric), value in scores.items()]
 
 
-def _ledger_row(row: Row, spent: RunLedger, k: int) -> Row:
-    """A row of the site's ledger as a run's ledger has it. Who reads it, and with which guarantee, leaves.txt
-    says."""
+def _ledger_row(row: Row, ledger: RunLedger, k: int) -> Row:
+    """A row of the site's ledger in the form of a run's ledger. Readers and guarantees are listed in
+    leaves.txt.
+    """
     share = "w" if row["share"] == "weights" else str(row["share"])
     kind = (
         "statistics"
         if share == HEADER_SHARE or share.startswith("score/")
-        else spent.kinds.get(row["share"], "")
+        else ledger.kinds.get(row["share"], "")
     )
     facts = {
         "t": int(row["t"]),

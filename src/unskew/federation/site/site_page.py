@@ -1,4 +1,4 @@
-"""What a site's operator sees in the browser: what waits, what runs, what has left, scores and refusals."""
+"""The page for a site's operator: waiting studies, runs, what has left, scores and refusals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from unskew.federation.site.site_ledger import HEADER_SHARE, LEDGER_FILE, RunLed
 from unskew.report.analysis.numbers import size
 
 ACTIVE_S = 600.0
-"""A run that has taken nothing for so long is not called running."""
+"""A run without requests for this many seconds is not called running."""
 MOST_RUNS = 20
 
 
 @dataclass(frozen=True)
 class DisclosureRow:
-    """What has left in one run under one name. kind: what its Share says it is."""
+    """What has left in one run under one name. kind: the kind that its Share declares."""
 
     share: str
     kind: str
@@ -34,7 +34,7 @@ class DisclosureRow:
 
 
 def html(joined: SiteFolder) -> str:
-    """The page, from what stands in the site's folder now."""
+    """The page, from the current contents of the site's folder."""
     folder, now = joined.folder, time.time()
     problem, policy, spent = "", None, SiteLedger(folder, {})
     try:
@@ -79,7 +79,7 @@ def disclosure_rows(folder: Path, number: str, run: RunLedger) -> list[Disclosur
 
 
 def _kind(share: str, run: RunLedger) -> str:
-    """What a share discloses, and whether the coordinator sees it in a sum alone."""
+    """The kind of a share, with a remark if the coordinator sees only a sum."""
     kind = run.kinds.get(share, "statistics")
     return (
         f"{kind}, only in a sum"
@@ -89,18 +89,18 @@ def _kind(share: str, run: RunLedger) -> str:
 
 
 def scores(folder: Path, number: str, run: RunLedger) -> list[tuple[str, str]]:
-    """The last scores on the site's own test samples: whose weights, and the values in words."""
+    """The last scores on the site's own test samples: scope of the weights, and the values in words."""
     values = {row["share"]: row["values"] for row in _rows(folder, number) if "values" in row}
     rows: dict[str, list[str]] = {}
     for share, one in values.items():
-        whose, _, metric = share.partition("/")[2].partition(".")
+        scope, _, metric = share.partition("/")[2].partition(".")
         names = [metric] if metric else run.metrics
-        rows.setdefault(whose, []).extend(f"{name} {value:.3f}" for name, value in zip(names, one))
-    return [(whose, ", ".join(texts)) for whose, texts in rows.items()]
+        rows.setdefault(scope, []).extend(f"{name} {value:.3f}" for name, value in zip(names, one))
+    return [(scope, ", ".join(texts)) for scope, texts in rows.items()]
 
 
 def _rows(folder: Path, number: str) -> list[dict[str, Any]]:
-    """The whole lines of a run's ledger; the last one may be half written."""
+    """The complete lines of a run's ledger; the last one may be incomplete."""
     path = folder / "runs" / number / LEDGER_FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,9 +1,10 @@
 """What a study would take from one site, and whether the site's policy allows it, before anything is computed
 for it.
 
-What a study takes: bytes, who reads them, guarantees, epsilon by the site's own samples, and what it
-discloses. The coordinator reads the refusals, so no sentence says more of the site's data than that a bound
-is not kept.
+A review covers bytes, readers, guarantees, epsilon for the site's own samples, and the kinds of disclosure.
+The coordinator reads the refusals, so they reveal no more about the site's data than that a limit is not
+met.
+
 Letters: K sites, C classes.
 """
 
@@ -61,15 +62,15 @@ AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"
     "spent",
     "account",
 }
-"""Hooks that only look at what has left anyway. A Part with no others asks nothing of a site."""
+"""Hooks that only process data already sent. A Part without other hooks needs nothing from a site."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study as one site would take part in it. sent: names of the weights that leave.
+    """A study as one site would take part in it.
 
-    counts_KC: training samples by client and class, of masks pixels; only this site's are known. trains,
-    tests: how many training and test samples it holds.
+    sent: names of the weights that leave. counts_KC: training samples (pixels for masks) by client and
+    class; only this site's row is known. trains, tests: this site's numbers of training and test samples.
     """
 
     method: Method
@@ -81,12 +82,12 @@ class Study:
     tests: int
 
     def shares(self) -> Iterator[tuple[str, Share, int]]:
-        """Everything that leaves, as (what, its declaration, how often in the whole study)."""
-        rounds, beside = self.settings.rounds, encoding.declared_shares(self.method, self.fed)
+        """Everything that leaves, as (name, declaration, number of times in the whole study)."""
+        rounds, declared = self.settings.rounds, encoding.declared_shares(self.method, self.fed)
         if encoding.plain_weights(self.method, self.fed, self.sent):
             yield WEIGHTS, Share((), kind="weights", samples="client"), rounds
         for part in self.method.parts:
-            for leaf, share in beside.get(part.name, {}).items():
+            for leaf, share in declared.get(part.name, {}).items():
                 yield f"{part.name}/{leaf}", share, rounds
             for trip in part.trips:
                 for leaf, share in trip.shares(self.fed).items():
@@ -96,7 +97,7 @@ class Study:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """What leaves, by the name under which it is counted: `weights` or `part/leaf`."""
+        """The kind of each thing that leaves, by the name in the ledger: `weights` or `part/leaf`."""
         return {
             "weights" if what == WEIGHTS else "/".join(what.split("/")[:2]): share.discloses
             for what, share, _ in self.shares()
@@ -105,49 +106,48 @@ class Study:
 
     @property
     def title(self) -> str:
-        """The method by name, with `fedavg` before Parts that only change what the server does."""
+        """The method's name, with `fedavg` in front if all its Parts only change the server."""
         text = str(self.method)
         return text if text == "fedavg" or any(map(_asks_sites, self.method.parts)) else f"fedavg+{text}"
 
     @property
     def draws(self) -> bool:
-        """Whether something leaves of single samples, or of groups of them, which the study's seed draws."""
+        """True if data of single samples or groups leave, selected by the study's seed."""
         return any(isinstance(share.samples, int) for what, share, _ in self.shares() if what != SCORE)
 
     @property
     def summed(self) -> bool:
-        """Whether the coordinator sees sums over sites alone."""
+        """True if the coordinator sees only sums over sites."""
         return secure_aggregation.parse(self.settings.secure_aggregation) is not None
 
     @property
     def digest(self) -> str:
-        """What runs of one study have in common."""
+        """The digest that the runs of one study have in common."""
         return digest_of(self.settings, self.draws)
 
     @property
     def bytes(self) -> int:
-        """What leaves at most in the whole study, scores apart."""
+        """The most bytes that leave in the whole study, without scores."""
         w, summed = self.fed.net.weights(), secure_aggregation.parse(self.settings.secure_aggregation)
         plain = encoding.plain_weights(self.method, self.fed, self.sent)
         weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
         return weights + sum(
-            share.max_bytes * wider * often for _, share, often in self.shares() if share.shape
+            share.max_bytes * wider * times for _, share, times in self.shares() if share.shape
         )
 
     @property
     def epsilon(self) -> float:
-        """The largest finite figure that the method accounts for with this site's samples; 0 without an
-        account.
+        """The largest finite epsilon of the method's accounts for this site's samples; 0 without an account.
 
-        Infinite if the method accounts for nothing finite.
+        Infinite if no epsilon is finite.
         """
         figures = [[epsilon for epsilon, _ in account.epsilons] for account in self._accounts]
         return sum(max((e for e in one if math.isfinite(e)), default=math.inf) for one in figures)
 
     @property
     def delta(self) -> float:
-        """At which that figure holds: (epsilon, delta) of everything that the method accounts for add up."""
+        """The delta of `epsilon`: the (epsilon, delta) of all accounts add up."""
         return sum(account.delta for account in self._accounts)
 
     @property
@@ -156,16 +156,16 @@ class Study:
 
     @property
     def fewest_of_all(self) -> int:
-        """The fewest samples that stand behind any number that leaves; 0 where nothing does."""
+        """The fewest samples behind any number that leaves; 0 if nothing leaves."""
         return min((n for what, share, _ in self.shares() if (n := int(self.fewest(what, share)))), default=0)
 
     def fewest(self, what: str, share: Share) -> int:
-        """The fewest samples that stand behind a number of a Share; 0 where this site sends none."""
+        """The fewest samples behind a number of a Share; 0 if this site sends none."""
         return self.tests if what == SCORE else share.fewest(self.trains, self.counts_KC.sum(0))
 
 
 def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summed: bool) -> None:
-    """Hold what a study says of itself against the policy. summed: whether it aggregates securely.
+    """Check a study's settings against the policy. summed: the study uses secure aggregation.
 
     Raises UsageError (E520).
     """
@@ -190,8 +190,9 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
 
 
 def check_study(policy: Policy, study: Study) -> None:
-    """Hold everything that would leave in a study against the policy, whatever samples there are. Raises
-    UsageError (E520)."""
+    """Check everything that would leave in a study against the policy, for any samples. Raises UsageError
+    (E520).
+    """
     check_settings(policy, study.method, study.settings.batch, study.settings.rounds, study.summed)
     for what, share, _ in study.shares():
         if share.discloses not in policy.shares:
@@ -203,7 +204,9 @@ def check_study(policy: Policy, study: Study) -> None:
 
 
 def check_samples(policy: Policy, study: Study) -> None:
-    """Hold the samples that would stand behind each number against the policy. Raises UsageError (E520)."""
+    """Check the number of samples behind each number that leaves against the policy. Raises UsageError
+    (E520).
+    """
     for what, share, _ in study.shares():
         if 0 < study.fewest(what, share) < policy.least_samples:
             text = f"fewer than {policy.least_samples} samples would stand behind a number of '{what}'"
@@ -211,15 +214,17 @@ def check_samples(policy: Policy, study: Study) -> None:
 
 
 def _names_method(policy: Policy, method: Method) -> bool:
-    """Whether a policy names something of a method: one without Parts, or with the server's alone, is fedavg
-    to a site."""
+    """True if a policy names part of a method; a method without Parts, or with the server's only, counts as
+    fedavg.
+    """
     named = {"fedavg", *(part.name for part in method.parts)} & {*policy.methods}
     return ALL in policy.methods or bool(named) or any(map(_asks_sites, method.parts))
 
 
 def _asks_sites(part: Part) -> bool:
-    own = {hook for hook in HOOKS if overrides(part, hook)}
-    return bool(own - AT_THE_SERVER or part.trips)
+    """True if a Part needs anything from the sites."""
+    hooks = {hook for hook in HOOKS if overrides(part, hook)}
+    return bool(hooks - AT_THE_SERVER or part.trips)
 
 
 def _refusal(key: str, text: str) -> UsageError:
@@ -227,7 +232,7 @@ def _refusal(key: str, text: str) -> UsageError:
 
 
 def check_run(policy: Policy, run: RunLedger) -> None:
-    """Hold a run that goes on against the policy as it is now. Raises UsageError (E520)."""
+    """Check a run in progress against the current policy. Raises UsageError (E520)."""
     check_settings(policy, registry.parse(run.method), run.batch, run.rounds, run.summed)
     for name, kind in run.kinds.items():
         if kind not in policy.shares:
@@ -239,25 +244,25 @@ def check_run(policy: Policy, run: RunLedger) -> None:
 
 
 COPIES = 8
-"""How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the
+"""Approximate copies of a model's weights in training: received, per lane, gradients, optimiser, the
 reply."""
 
 
 def disclosure_lines(
     method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None = None
 ) -> list[str]:
-    """What a study takes from this site, by its own data. What its noise amounts to protects against others
+    """What a study takes from this site, computed from its data. Its noise protects against other readers
     only.
 
-    summed: how replies are summed, if the coordinator sees sums alone.
+    summed: the secure aggregation of replies, if the coordinator sees only sums.
     """
     counts_KC = trainer.samples.counts_KC
     protector = method.protector.name if method.protector else None
     lines = disclosure.payload_lines(method, trainer.fed, trainer.sent, counts_KC, secure=summed)
     protector = method.samples_apart.name if method.samples_apart else protector
     if any(name != protector for name in disclosure.accounts(method, trainer.fed, counts_KC)):
-        reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
-        lines.append(f"{'':<20}  epsilon {epsilon_text(math.inf):>9}  {reading}")
+        warning = "against the coordinator: it knows the study's seed, from which the noise is drawn"
+        lines.append(f"{'':<20}  epsilon {epsilon_text(math.inf):>9}  {warning}")
     lines += [f"{'':<20}{line}" for line in _common_lines(method, trainer, data, summed)]
     if summed:
         text = (
@@ -275,8 +280,9 @@ def disclosure_lines(
 def _common_lines(
     method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None
 ) -> list[str]:
-    """What every study takes, whatever its method; where each sample is protected no training loss is
-    told."""
+    """What every study takes with any method. The training loss stays at the site if each sample is
+    protected.
+    """
     lines = [
         f"number of training samples, a round (read: each{', and by the other sites' if summed else ''})"
     ]
@@ -296,21 +302,20 @@ def _common_lines(
 def forecast(
     study: Path, data: str, classes: Sequence[str], sites: int, model: str | None = None
 ) -> tuple[Study, list[str]]:
-    """What this site would send in a study, by the data and model that its operator names; the same as lines
-    to read.
+    """What this site would send in a study with the operator's data and model, as a study and as lines of
+    text.
 
-    The coordinator's `unskew run --on` adds a rule that reads each site's weights, unless told otherwise; so
-    it is here, too.
-    sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad
-    data.
+    The coordinator's `unskew run --on` adds by default a rule that reads each site's weights; the forecast
+    includes it. sites: number of participants. Raises UsageError for a study that cannot run over a
+    network, DataError for bad data.
     """
-    asked = study_rules.study_settings(config.load(study))
-    settings = study_rules.with_clipping(asked)
+    plain_settings = study_rules.study_settings(config.load(study))
+    settings = study_rules.with_clipping(plain_settings)
     sites = max(sites, LEAST_SITES) if secure_aggregation.parse(settings.secure_aggregation) else sites
-    of_study, lines = forecast_settings(
+    review, lines = forecast_settings(
         load(data, classes), study_rules.site_settings(settings, model).replace(clients=sites)
     )
-    if settings != asked:
+    if settings != plain_settings:
         lines = [
             (
                 f"method {settings.method}: unskew run --on adds {study_rules.CLIP}, unless it is given"
@@ -318,19 +323,20 @@ def forecast(
             ),
             *lines,
         ]
-    return of_study, lines
+    return review, lines
 
 
 def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
-    """What a site that holds these data would send; `settings.clients` sites take part.
+    """What a site with these data would send if `settings.clients` sites take part.
 
-    Raises UsageError, E108 for a model that has no room here, before any memory is taken for it.
+    Raises UsageError; E108 for a model that does not fit into memory, before any of the memory is
+    allocated.
     """
     dataset, sites = study_rules.prepare(data, settings), settings.clients
     check_model(settings, dataset)
-    nobody = np.arange(0)
-    rows = [np.arange(len(dataset.y)), *[nobody] * (sites - 1)]
-    tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
+    no_rows = np.arange(0)
+    rows = [np.arange(len(dataset.y)), *[no_rows] * (sites - 1)]
+    tests = [np.arange(len(dataset.y_test)), *[no_rows] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     dealt = Index.of(rows), Index.of(tests), "site"
     federation = Federation(
@@ -346,47 +352,48 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
     )
 
 
-def check_model(settings: Settings, data: Dataset, has: int | None = None) -> None:
-    """Raises UsageError (E108) for a named model whose training would not fit this machine's memory.
+def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = None) -> None:
+    """Raises UsageError (E108) for a named model with training that would not fit into this machine's memory.
 
-    has: bytes of memory; by default what this process may use.
+    has: bytes of memory; default: the memory that this process may use.
     """
     if hf_folder.is_on_disk(settings.model):
         return  # the site's own file or folder, which its operator named
-    has = has or usable_memory()
+    memory_bytes = memory_bytes or usable_memory()
     shape = tuple(data.x.shape[1:])
     with torch.device("meta"):  # shapes alone
         pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
         module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
     weights = 4 * count.parameters(module)
-    if COPIES * weights > has:
+    if COPIES * weights > memory_bytes:
         raise UsageError(
             "E108",
             f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
-            f" holds about {COPIES} copies, and this site has {bytes_text(has)} of memory.",
+            f" holds about {COPIES} copies, and this site has {bytes_text(memory_bytes)} of memory.",
         )
 
 
 def study_of(settings: Settings, method: Method, trainer: Trainer, data: Dataset) -> Study:
-    """What the site's policy judges. data: the site's own."""
+    """The study for a check against the site's policy. data: the site's data."""
     counts_KC, sent = trainer.samples.counts_KC, tuple(trainer.sent)
     return Study(method, settings, trainer.fed, sent, counts_KC, len(data.y), len(data.y_test))
 
 
 def looks_unscaled(data: Dataset, study: Study) -> str:
-    """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's are taken
-    as they are."""
-    itself, embeds = study.method.normalises, study.fed.net.embeds
+    """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's need
+    none.
+    """
+    normalises, embeds = study.method.normalises, study.fed.net.embeds
     by_images = scales_images(study.method)
-    if data.intake is None or (embeds and not data.layout) or itself == "all":
+    if data.intake is None or (embeds and not data.layout) or normalises == "all":
         return ""
-    if not data.layout and (itself or (by_images and sample_images.image_shapes(study.fed))):
+    if not data.layout and (normalises or (by_images and sample_images.image_shapes(study.fed))):
         return ""
     return why_standardise(data, but_images=by_images)
 
 
 def warn_unscaled(data: Dataset, study: Study, say: Callable[[str], None]) -> bool:
-    """Whether a site's samples need scaling for a study, which its operator is told."""
+    """True if a site's samples need scaling for a study; the operator is then warned."""
     if why := looks_unscaled(data, study):
         say(
             f"E527 this study takes samples as they are: {why};"

@@ -1,11 +1,12 @@
-"""A site's answers in the phases of a sum: it trains, holds its reply back, and gives masked numbers instead.
-Its operator reads in the worker's log with whom each sum was made.
+"""A site's answers in the phases of a sum: it trains, holds its reply back, and sends masked numbers instead.
 
-`opened.json` in the site's folder, and one in the folder of every run, say over which sites its numbers were
-summed. Two sums of the same numbers over different sites differ by what one site sent. So a round of a run is
-opened over one set of sites only, and so are the same numbers in any other run: they are recognised by the
-study, client, round and received weights that they were computed from, and by their values, which another
-setting need not change.
+The operator reads in the worker's log which sites were in each sum.
+
+`opened.json` in the site's folder, and in the folder of every run, records the sites of each sum. Two sums
+with equal numbers of this site over different sets of sites reveal by their difference what one site sent.
+A round is therefore opened over one set of sites only, and so are equal numbers in any other run: they are
+recognised by the study, client, round and received weights that they were computed from, and by their
+values, which another setting may leave unchanged.
 """
 
 from __future__ import annotations
@@ -37,75 +38,81 @@ if TYPE_CHECKING:
 
 SUMS_FILE = "opened.json"
 MOST_ROUNDS, MOST_NUMBERS = 20, 20_000
-"""How many rounds of a run, and how many digests of numbers of all runs, two a round, are remembered."""
+"""Recorded rounds of a run, and recorded digests of numbers of all runs (two per round)."""
 
 
 @dataclass(frozen=True)
 class SumLog:
-    """folder: the site's; run: a run's number."""
+    """The recorded sums of a run. folder: the site's; run: a run's number."""
 
     folder: Path
     run: str
 
     def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t of the run, or the same numbers, were summed over others.
-        numbers: digests."""
-        sites, known = sorted(came), _read_sums(self._of_run).get(str(t))
-        if known not in (None, sites):
+        """Raises UsageError (E525) if round t, or numbers with these digests, were summed over other
+        sites.
+        """
+        sites, earlier = sorted(came), _read_sums(self._run_file).get(str(t))
+        if earlier not in (None, sites):
             raise sum_refusal(
-                f"round {t} was summed over {', '.join(known or [])}, and what differs would be one site's"
+                f"round {t} was summed over {', '.join(earlier or [])}, and what differs would be one site's"
             )
         summed = _read_sums(self.folder / SUMS_FILE)
-        for known in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
+        for earlier in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
             text = (
-                f"these numbers were summed before, over {', '.join(known)}, and what differs would be one"
+                f"these numbers were summed before, over {', '.join(earlier)}, and what differs would be one"
                 " site's"
             )
             raise sum_refusal(f"{text}; a run over other sites needs another seed")
 
     def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
-        """Keep over whom a sum is opened. This comes before the answer goes out."""
+        """Record the sites of a sum, before the answer is sent."""
         for path, keys, most in (
-            (self._of_run, [str(t)], MOST_ROUNDS),
+            (self._run_file, [str(t)], MOST_ROUNDS),
             (self.folder / SUMS_FILE, numbers, MOST_NUMBERS),
         ):
-            known = [(key, sites) for key, sites in _read_sums(path).items() if key not in keys]
-            recent = [*known, *((key, sorted(came)) for key in keys)][-most:]
+            earlier = [(key, sites) for key, sites in _read_sums(path).items() if key not in keys]
+            recent = [*earlier, *((key, sorted(came)) for key in keys)][-most:]
             disk.replace_private(path, json.dumps(dict(recent)))
 
     @property
-    def _of_run(self) -> Path:
+    def _run_file(self) -> Path:
         return self.folder / "runs" / disk.check_name(self.run) / SUMS_FILE
 
 
 def facts_digest(*facts: Any) -> str:
-    """Of all that decides about a site's numbers."""
+    """A digest of everything that determines a site's numbers."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _read_sums(path: Path) -> dict[str, list[str]]:
-    """Raises UsageError (E521) for a file that cannot be read: what was opened is then not known."""
+    """The recorded sums. Raises UsageError (E521) for an unreadable file, because the opened sums are then
+    unknown.
+    """
     try:
-        known = json.loads(path.read_text()) if path.exists() else {}
-        return {str(key): [str(site) for site in sites] for key, sites in known.items()}
+        earlier = json.loads(path.read_text()) if path.exists() else {}
+        return {str(key): [str(site) for site in sites] for key, sites in earlier.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         text = f"over whom sums were opened cannot be read from {path}, so the site takes part in none"
         raise UsageError("E521", f"{text}; put the file back as it was.") from None
 
 
 Answer = tuple[dict[str, Any], Tree]
-"""What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
+"""Fields of a reply's header in addition to run, serial, kind, t, re and site; and its tensors."""
 VARIABLE_SETTINGS = ("model", *SITE_CHOICES)
 """Settings that may differ where a site's numbers are the same: who else takes part, and how the site names
 and computes what it trains."""
 MOST_SUMS = 4
-"""How many runs may be in the middle of a sum at a site."""
+"""Runs that may be in the middle of a sum at a site."""
 
 
 @dataclass
 class PendingSum:
-    """A sum between its phases, in memory only. known_by: digests by which its numbers are recognised in
-    another run, of all that decides about them and of what they are made of."""
+    """A sum between its phases, in memory only.
+
+    known_by: two digests by which its numbers are recognised in another run, of their inputs and of their
+    values.
+    """
 
     t: int
     known_by: tuple[str, str]
@@ -115,17 +122,17 @@ class PendingSum:
 
 @dataclass
 class SiteSums:
-    """The sums that a site takes part in. folder: the site's; say: tells its operator."""
+    """The sums that a site takes part in. folder: the site's; say: shows text to its operator."""
 
     site: str
     folder: Path
     say: Callable[[str], None]
     underway: dict[str, PendingSum] = field(default_factory=dict)
-    """By run; a round that begins anew takes the place of the one before."""
+    """Pending sums by run; a new round replaces the one before."""
 
     @property
     def answers(self) -> dict[str, Callable[[Packet], Answer]]:
-        """By kind of request."""
+        """The functions by kind of request."""
         return {"share": self._share, "mask": self._mask, "agree": self._agree, "open": self._open}
 
     def begin(
@@ -134,9 +141,8 @@ class SiteSums:
         """Hold a reply back for the sum of its round. Returns what the coordinator learns: samples, and keys
         of this sum.
 
-        request: for which it was computed.
-
-        Raises UsageError if the reply must not enter a sum, with the code that the gate would have.
+        request: the request of the reply. Raises UsageError with the gate's code if the reply must not
+        enter a sum.
         """
         numbers = fixed_point_of(run.method, run.trainer.fed, secure, run.trainer.sent)
         if problem := reply_problem(reply, numbers.spec, run.trainer.fed.sizes):

@@ -1,5 +1,5 @@
-"""The terminal of `unskew site run`: one line about each exchange, made from the worker's own answer, and
-questions to the operator about studies that wait, one study at a time.
+"""The terminal of `unskew site run`: one line about each exchange, from the worker's answer, and questions
+about waiting studies.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ SILENT_CODES = ("E522", "E205")
 
 
 def terminal_line(folder: Path, answer: SignedMessage) -> str:
-    """What became of a request, for the site's operator; "" where there is nothing to say. folder: the
-    site's."""
+    """The result of a request for the site's operator; "" if there is nothing to report. folder: the
+    site's.
+    """
     try:
         header = json.loads(answer.text)
         run, t, kind = (header.get(name) for name in ("run", "t", "kind"))
@@ -51,7 +52,7 @@ def terminal_line(folder: Path, answer: SignedMessage) -> str:
             return f"run {run} is over: {rounds} scored, {facts['bytes'] / 1e6:,.1f} MB have left in all"
         return f"run {run}, {rounds}: scored on this site's test samples"
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
-        return ""  # nothing that is only told may stop an answer
+        return ""  # a report must not stop an answer
 
 
 def _refusal_line(header: Mapping[str, Any]) -> str:
@@ -60,24 +61,27 @@ def _refusal_line(header: Mapping[str, Any]) -> str:
 
 
 def _loss(loss: Any) -> str:
-    """Nothing where it is 0, which stands for a loss that is withheld because no noise covers it."""
+    """The mean loss; "" for 0, which replaces a loss that is withheld because no noise covers it."""
     return f", mean loss {loss:.4g}" if isinstance(loss, int | float) and loss else ""
 
 
 def _run_facts(folder: Path, run: str) -> Mapping[str, Any]:
-    """What stands on record of a run: method, rounds and bytes."""
+    """The recorded method, rounds and bytes of a run."""
     return json.loads((folder / SITE_LEDGER).read_text())[run]
 
 
 class Terminal:
-    """Standard input, while this process is in the foreground: reading in the background would stop the
-    site."""
+    """Standard input while this process is in the foreground; reading in the background would stop the
+    site.
+    """
 
     def __init__(self) -> None:
         self._open = True
 
     def line(self, within_s: float) -> str | None:
-        """None also without a terminal in the foreground, and once it is closed."""
+        """The next line; None without one, without a terminal in the foreground, and once the terminal is
+        closed.
+        """
         if not (self._open and _in_foreground()):
             time.sleep(within_s)
             return None
@@ -93,7 +97,7 @@ class Terminal:
 
 
 def has_terminal() -> bool:
-    """Whether somebody can answer at a terminal."""
+    """True if a person can answer at a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -109,22 +113,23 @@ DECISIONS: dict[str, approvals.State] = {"yes": "approved", "no": "refused"}
 
 
 class Operator(Protocol):
-    """Somebody at a keyboard."""
+    """A person at a keyboard."""
 
     def line(self, within_s: float) -> str | None:
         """The next line that is typed within so many seconds."""
         ...
 
     def forget(self) -> None:
-        """Throw away what was typed and not read."""
+        """Discard unread input."""
         ...
 
 
 def decide_at_terminal(
     folder: Path, say: Callable[[str], None], operator: Operator, until: Callable[[], bool] = lambda: False
 ) -> None:
-    """Ask the operator about every study that waits, until told to end. An answer concerns the study last
-    shown alone."""
+    """Ask the operator about each waiting study, until told to end. An answer applies only to the study shown
+    last.
+    """
     asked: approvals.Request | None = None
     while not until():
         waiting = [r for r in reversed(approvals.all_requests(folder)) if r.state == "waiting"]
@@ -139,7 +144,7 @@ def decide_at_terminal(
                 f"approve it? type yes or no, and Enter (later: unskew site approve {asked.run} --folder"
                 f" {shlex.quote(str(folder))})"
             )
-            operator.forget()  # what was typed before the question is no answer to it
+            operator.forget()  # input before the question does not answer it
         typed = operator.line(LOOK_S)
         if asked is None or typed is None:
             continue

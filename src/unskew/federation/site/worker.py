@@ -1,8 +1,7 @@
-"""A site's warm process: it builds data, model and method once, and takes requests through a local socket.
+"""A site's warm process: it builds data, model and method once, and answers requests through a local socket.
 
-`unskew site run` starts it: python -m unskew.federation.site.worker FOLDER DATA [--classes a,b] [--model
-FILE.py:FUNCTION] [--device cuda]
-    [--approve all]
+`unskew site run` starts it: python -m unskew.federation.site.worker FOLDER DATA [--classes a,b]
+    [--model FILE.py:FUNCTION] [--device cuda] [--approve all]
 
 A request that exceeds its time ends the process, and a new one is started, so that a hang cannot block the
 site.
@@ -35,20 +34,21 @@ from unskew.federation.site_data import load
 from unskew.system import python_files
 
 OVERDUE = 70
-"""Exit code of a worker whose request took too long."""
+"""Exit code of a worker after a request that took too long."""
 READING_S = 60.0
-"""How long a request may take to arrive through the socket."""
+"""Seconds in which a request must arrive through the socket."""
 
 
 def serve(site: Site, path: Path) -> None:
-    """Answer requests, one after the other, without end. Only this user can open the socket: its folder has
-    mode 0700."""
+    """Answer requests one by one without end. Only this user can open the socket, because its folder has mode
+    0700.
+    """
     path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(path))
-        door.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
         while True:
-            line, _ = door.accept()
+            line, _ = listener.accept()
             with line:
                 _answer_one(site, line)
 
@@ -94,7 +94,9 @@ def main() -> None:
         with suppress(OSError):  # a full disk under the log must not cost an answer
             print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    with python_files.restrict(options.data, options.model or ""):  # whatever a coordinator or a file names
+    with python_files.restrict(
+        options.data, options.model or ""
+    ):  # even if a coordinator or a file names others
         dataset = load(options.data, classes)
         coordinator = PublicKey.parse(joined.ticket.coordinator)
         member = SiteIdentity(joined.ticket.site, options.folder, joined.key, coordinator)

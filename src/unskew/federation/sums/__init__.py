@@ -1,2 +1,3 @@
-"""Secure aggregation over a network: sites mask what they send, and the coordinator can compute the sum
-alone."""
+"""Secure aggregation over a network: sites mask their replies, and the coordinator can compute only their
+sum.
+"""

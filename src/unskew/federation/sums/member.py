@@ -1,20 +1,20 @@
-"""A site's part of one sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020 with every site a neighbour of
-every other).
+"""A site's part of one sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020, with all sites as neighbours).
 
-keys   -> three new key pairs, whose public halves all sites are told
-dealt  -> of a new seed and of the private masking key a share for every site, sealed for it
-masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
-          s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights,
-          the settings
-agreed -> where a site has left: a signature of who came and who left, of which a site makes one
-opened -> a share of the seed of every site whose y came; of the key of every one whose did not; never of both
+    keys    three new key pairs; all sites receive the public keys
+    deal    for a new seed and a new private masking key one share for every site, encrypted for it
+    mask    y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
+            s_ij: from the key agreement of i and j and the common context: roster, round's weights, settings
+    agree   if a site has left: a signature of the lists of present and departed sites, one per site
+    open    a share of the seed of every site with y received; of the key of every other one; never of both
 
-Whoever knows a site's seed and its key knows its q. Sites that were told different things do not cancel each
-other's masks, so that nobody can have all but one site train on weights that change nothing, or weigh nothing
-(Pasquini et al., CCS 2022), and cannot read each other's shares, so that nobody can be given a list of few
-sites. No key is given away unless as many sites as it takes to open the sum have signed one list of those
-that left: two such lists would have an honest site in common.
-Secrets are in memory only: a site that is restarted is one that left.
+Seed and key of a site together reveal its q. The masks of sites with different contexts do not cancel, so
+nobody can have all but one site train on weights that change nothing or have no weight (Pasquini et al.,
+CCS 2022). Such sites cannot read each other's shares either, so nobody can be given a roster of few sites.
+No key is released unless as many sites as are needed to open the sum have signed one list of departed
+sites: two such lists would have an honest site in common.
+
+Secrets are in memory only: a restarted site counts as departed.
+
 Letters: i, j sites; q, y vectors of N whole numbers.
 """
 
@@ -43,9 +43,12 @@ Stage = Literal["keys", "dealt", "masked", "opened"]
 
 @dataclass
 class Member:
-    """site: its name; samples: how many it trained on. numbers: its q, given its weight in the mean.
-    weighting, cap: how clients are weighed in the study. context: a digest of what every site of the sum must
-    have been told alike; once shares are dealt, of the list as well."""
+    """site: its name; samples: number of its training samples. numbers: computes q from its weight in the
+    mean.
+
+    weighting, cap: the study's weighting of clients. context: a digest of what every site of the sum must
+    have received identically; once shares are dealt, of the roster as well.
+    """
 
     site: str
     samples: float
@@ -62,23 +65,23 @@ class Member:
     _roster: Roster = field(default_factory=lambda: Roster(()))
     _needed: int = 0
     _common: dict[str, bytes] = field(default_factory=dict)
-    """By site, the key of what the two send each other."""
+    """The common encryption key with each site."""
     _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    """By site, what it has dealt to this one: a share of its seed, and one of its key."""
+    """Shares of each site's seed and key, dealt to this site."""
     _signed: bytes = b""
-    """The digest of who came and who left that this site has signed."""
+    """The digest of the lists that this site has signed."""
 
     @property
     def keys(self) -> list[str]:
-        """The public keys of this sum: for masks, for what is sealed, and for what is signed."""
+        """The public keys of this sum: for masks, for encryption and for signatures."""
         return [self._masking.public, self._sealing.public, self._signing.public.text]
 
     def deal(self, rows: object) -> tuple[dict[str, str], str]:
-        """(by other site the shares for it, sealed; a commitment to the seed), given the roster.
+        """(encrypted shares by other site, a commitment to the seed), for a roster.
 
         Raises UsageError (E525) for a roster that no honest coordinator sends.
         """
-        self._at("keys", "deal shares")
+        self._check_stage("keys", "deal shares")
         try:
             roster = Roster.read(rows)
         except ValueError as error:
@@ -95,7 +98,7 @@ class Member:
             if one.site == self.site:
                 self._shares[one.site] = of_seed[place], of_key[place]
                 continue
-            common = self._agreed(self._sealing, one.sealing, one.site)
+            common = self._agree_key(self._sealing, one.sealing, one.site)
             self._common[one.site] = primitives.encryption_key(common, self.context)
             shares = of_seed[place], of_key[place]
             dealt[one.site] = primitives.encrypt_shares(self._common[one.site], here, place, *shares)
@@ -103,11 +106,11 @@ class Member:
         return dealt, primitives.commitment(self._seed)
 
     def masked(self, dealt: Mapping[str, str]) -> Tensor:
-        """y, masked with every site that has dealt shares. dealt: by site, what it has sealed for this one.
+        """y, masked with every site that has dealt shares. dealt: encrypted shares for this site, by sender.
 
         Raises UsageError (E525) for too few sites, or shares that are not from the site that they name.
         """
-        self._at("dealt", "send its numbers")
+        self._check_stage("dealt", "send its numbers")
         here, shares = self._roster.place(self.site), {self.site: self._shares[self.site]}
         for site, text in dealt.items():
             if site not in self._common:
@@ -125,40 +128,38 @@ class Member:
             self._seed, len(q), self.secure.bits
         )
         for site in dealt:
-            common = self._agreed(self._masking, self._roster[site].masking, site)
+            common = self._agree_key(self._masking, self._roster[site].masking, site)
             mask = primitives.mask(primitives.mask_seed(common, self.context), len(q), self.secure.bits)
             add_pairwise(y, self.site, site, mask)
         self._shares, self.stage = shares, "masked"
         return y
 
     def signed(self, came: Sequence[str], left: Sequence[str]) -> str:
-        """A signature of who came and who left. Raises UsageError (E525) as `opened` does."""
-        self._at("masked", "agree on who left")
+        """A signature of the lists of present and departed sites. Raises UsageError (E525) as `opened`."""
+        self._check_stage("masked", "agree on who left")
         self._signed = self._digest_of(came, left)
         return base64.b64encode(self._signing.sign(self._signed)).decode()
 
     def opened(
         self, came: Sequence[str], left: Sequence[str], signatures: Mapping[str, str] | None = None
     ) -> dict[str, bytes]:
-        """By site a share of its seed if its numbers came, of its key if it left. signatures: by site, of the
-        same lists.
+        """A share of the seed of each present site and of the key of each departed one, by site.
 
-        Raises UsageError (E525) for a site that is said to have done both, for too few sites or signatures,
-        for other lists than those that this site has signed, and the second time.
+        signatures: of these lists, by site. Raises UsageError (E525) for a site on both lists, for too few
+        sites or signatures, for other lists than those that this site has signed, and for a second call.
         """
-        self._at("masked", "open the sum")
+        self._check_stage("masked", "open the sum")
         digest = self._digest_of(came, left)
         if left:
-            agreed = [
+            signers = [
                 site for site, text in (signatures or {}).items() if self._has_signed(site, digest, text)
             ]
-            self._enough(len(agreed), "have signed who left")
+            self._enough(len(signers), "have signed who left")
         self.stage = "opened"
         return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
 
     def _digest_of(self, came: Sequence[str], left: Sequence[str]) -> bytes:
-        """A digest of these lists, and of what else all sites of the sum were told. Raises UsageError
-        (E525)."""
+        """A digest of these lists and of the sum's context. Raises UsageError (E525)."""
         if both := set(came) & set(left):
             raise sum_refusal(
                 f"'{min(both)}' is said to have sent its numbers and not: both shares would show what it sent"
@@ -174,7 +175,7 @@ class Member:
         return digest
 
     def _has_signed(self, site: str, digest: bytes, text: str) -> bool:
-        """Whether a site of the sum has signed these lists."""
+        """True if a site of the sum has signed these lists."""
         try:
             return PublicKey.parse(self._roster[site].signing).signed(
                 digest, base64.b64decode(text, validate=True)
@@ -189,8 +190,8 @@ class Member:
     def _check_listed(self, roster: Roster) -> None:
         if self.site not in roster.sites:
             raise sum_refusal("this site is not on the list")
-        own = roster[self.site]
-        if [*own.keys] != self.keys or own.samples != self.samples:
+        entry = roster[self.site]
+        if [*entry.keys] != self.keys or entry.samples != self.samples:
             raise sum_refusal(
                 "the list has other keys or another number of samples of this site than it has sent"
             )
@@ -204,13 +205,13 @@ class Member:
         samples = [one.samples for one in self._roster.listed]
         return shares_of_weight(samples, self.weighting, self.cap)[self._roster.place(self.site)]
 
-    def _agreed(self, own: KeyPair, public: str, site: str) -> bytes:
+    def _agree_key(self, pair: KeyPair, public: str, site: str) -> bytes:
         try:
-            return primitives.agree_key(own.private, public)
+            return primitives.agree_key(pair.private, public)
         except ValueError as error:
             raise sum_refusal(f"'{site}': {error}") from None
 
-    def _at(self, stage: Stage, what: str) -> None:
+    def _check_stage(self, stage: Stage, what: str) -> None:
         if self.stage != stage:
             raise sum_refusal(
                 f"this site is asked to {what}, and it is at '{self.stage}', where that was done or is too"

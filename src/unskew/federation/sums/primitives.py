@@ -1,8 +1,8 @@
-"""The cryptography of secure aggregation, all of it from libraries: Flower's key agreement, encryption and
-secret sharing, and masks from AES in counter mode by `cryptography`.
+"""The cryptography of secure aggregation, all from libraries: Flower's key agreement, encryption and secret
+sharing, and masks from AES in counter mode by `cryptography`.
 
-Flower's own masks are drawn from 32 bits of each key, few enough to try them all, so they are not used. A key
-here makes one mask in its whole life. Keys, seeds and shares come from the operating system's generator.
+Flower's own masks are drawn from 32 bits of each key, few enough for exhaustive search, so they are not
+used. Here each key makes only one mask. Keys, seeds and shares come from the operating system's generator.
 """
 
 # pyright: reportMissingImports=false
@@ -51,7 +51,7 @@ SEED = 32
 
 @dataclass(frozen=True)
 class KeyPair:
-    """private: the scalar, which can be shared out; public: in PEM form, as it travels."""
+    """private: the scalar, which can be split into shares; public: in PEM form, for sending."""
 
     private: bytes
     public: str
@@ -65,24 +65,24 @@ class KeyPair:
 
 
 def new_seed() -> bytes:
-    """A new secret, from the operating system."""
+    """A new secret from the operating system."""
     return os.urandom(SEED)
 
 
 def commitment(secret: bytes) -> str:
-    """By which a secret is recognised once it is put together, and from which nobody can compute it."""
+    """A digest that identifies a reconstructed secret without revealing it."""
     return hashlib.sha256(secret).hexdigest()
 
 
 def public_of(private: bytes) -> str:
-    """The public key of a private one. Raises ValueError for bytes that are none."""
+    """The public key of a private one. Raises ValueError for invalid bytes."""
     return public_key_to_bytes(_private_key(private).public_key()).decode()
 
 
 def agree_key(private: bytes, public: str) -> bytes:
-    """The secret that two sites have in common, each from its own private key and the other's public one.
+    """The common secret of two sites, from one's private and the other's public key.
 
-    Raises ValueError for a public key that is none, or is on another curve.
+    Raises ValueError for an invalid public key, or one on another curve.
     """
     try:
         return generate_shared_key(_private_key(private), bytes_to_public_key(public.encode()))
@@ -91,7 +91,7 @@ def agree_key(private: bytes, public: str) -> bytes:
 
 
 def split_secret(secret: bytes, needed: int, sites: int) -> list[bytes]:
-    """Shares of a secret, any `needed` of which give it back, and fewer tell nothing of it."""
+    """Shares of a secret: any `needed` of them restore it, and fewer reveal nothing about it."""
     return create_shares(secret, needed, sites)
 
 
@@ -104,20 +104,19 @@ def combine_secret(shares: list[bytes]) -> bytes:
 
 
 def encryption_key(common: bytes, context: str) -> bytes:
-    """The key with which two sites seal what they send each other: one that only sites have which were told
-    the same."""
+    """The key for messages between two sites, which only sites with a common context have."""
     return base64.urlsafe_b64encode(mask_seed(common, f"sealing {context}"))
 
 
 def encrypt_shares(common: bytes, giver: int, taker: int, of_seed: bytes, of_key: bytes) -> str:
-    """Two shares from the site at one place of the roster for that at another, readable by these two
-    alone."""
+    """Two shares from the giver for the taker (indices in the roster), readable only by these two sites."""
     return encrypt(common, share_keys_plaintext_concat(giver, taker, of_seed, of_key)).decode()
 
 
 def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
-    """What was packed: (giver, taker, share of the seed, share of the key). Raises ValueError if it was
-    changed."""
+    """The decrypted (giver, taker, share of the seed, share of the key). Raises ValueError if the text was
+    changed.
+    """
     try:
         return share_keys_plaintext_separate(decrypt(common, text.encode()))
     except (InvalidToken, ValueError, TypeError):
@@ -125,17 +124,15 @@ def decrypt_shares(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
 
 
 def mask_seed(common: bytes, context: str) -> bytes:
-    """The seed of the mask that two sites have in common if they were told the same; else two, which do not
-    cancel.
-
-    context: a digest of what they were told.
+    """The seed of the mask that two sites have in common; it differs between sites with different
+    contexts.
     """
     derived = HKDF(algorithm=hashes.SHA256(), length=SEED, salt=None, info=context.encode())
     return derived.derive(base64.urlsafe_b64decode(common))
 
 
 def mask(secret: bytes, numbers: int, bits: int) -> Tensor:
-    """[numbers] uniform on all whole numbers of so many bits, int64 or int32: the key stream of AES-256."""
+    """[numbers] uniform over all whole numbers of so many bits, int64 or int32: the key stream of AES-256."""
     stream = (
         Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(numbers * bits // 8))
     )
@@ -143,7 +140,7 @@ def mask(secret: bytes, numbers: int, bits: int) -> Tensor:
 
 
 def dtype_of(bits: int) -> torch.dtype:
-    """The type whose additions wrap around at so many bits."""
+    """The integer type with additions that wrap around at so many bits."""
     return torch.int64 if bits == 64 else torch.int32
 
 

@@ -1,5 +1,6 @@
-"""The sites of a sum, as the coordinator names them to every site, and the signs with which their masks
-cancel."""
+"""The sites of a sum, as the coordinator lists them for every site, and the signs with which their masks
+cancel.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ MOST_NAME = 64
 MOST_SIGNATURE = 200
 """Characters of a signature."""
 MOST_SEALED = 2000
-"""Characters of two shares that are sealed for a site."""
+"""Characters of two shares that are encrypted for a site."""
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """One site of a sum. samples: by which it is weighed. masking, sealing, signing: its public keys of this
-    sum."""
+    """One site of a sum. samples: determine its weight. masking, sealing, signing: its public keys of this
+    sum.
+    """
 
     site: str
     samples: float
@@ -44,14 +46,13 @@ class RosterEntry:
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites of a sum in the order in which the coordinator names them, from which all derive places and
-    weights."""
+    """The sites of a sum in the coordinator's order, from which all sites derive places and weights."""
 
     listed: tuple[RosterEntry, ...]
 
     @staticmethod
     def read(rows: Any) -> Roster:
-        """Raises ValueError for anything that an honest coordinator does not send."""
+        """Parse a roster. Raises ValueError for anything that an honest coordinator does not send."""
         if not isinstance(rows, list) or not all(map(_is_row, rows)):
             raise ValueError("the list of sites cannot be read")
         roster = Roster(tuple(RosterEntry(site, float(n), *keys) for site, n, *keys in rows))
@@ -60,9 +61,9 @@ class Roster:
             raise ValueError("the list of sites names one twice")
         return roster
 
-    def digest(self, besides: str) -> str:
-        """Of the whole list, and of what else its sites were told."""
-        rows = json.dumps([besides, *(one.as_json() for one in self.listed)])
+    def digest(self, context: str) -> str:
+        """SHA-256 of the roster and of `context`."""
+        rows = json.dumps([context, *(one.as_json() for one in self.listed)])
         return hashlib.sha256(rows.encode()).hexdigest()
 
     @property
@@ -70,7 +71,7 @@ class Roster:
         return tuple(one.site for one in self.listed)
 
     def place(self, site: str) -> int:
-        """Which of the sites it is, from 0."""
+        """The index of a site, from 0."""
         return self.sites.index(site)
 
     def __getitem__(self, site: str) -> RosterEntry:
@@ -81,20 +82,21 @@ class Roster:
 
 
 def add_pairwise(vector: Tensor, site: str, other: str, mask: Tensor) -> None:
-    """Add the mask of a pair to the vector of one of its sites: with the sign that cancels in the sum of
-    both."""
+    """Add the mask of a pair to the vector of one of its sites, with the sign that cancels in the sum of
+    both.
+    """
     vector.add_(mask) if site > other else vector.sub_(mask)
 
 
 def is_texts(value: Any, most: int) -> TypeGuard[Mapping[str, str]]:
-    """Whether it gives a text of at most so many characters for each of some names."""
+    """True for a mapping from names to texts of at most `most` characters."""
     return isinstance(value, Mapping) and all(
         isinstance(text, str) and len(text) <= most for text in value.values()
     )
 
 
 def sum_refusal(text: str) -> UsageError:
-    """What both ends read when a site does not go on with a sum."""
+    """The error for both ends if a site does not continue a sum."""
     return UsageError("E525", f"the sum is not secure: {text}. This site gives nothing.")
 
 
@@ -102,10 +104,10 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, list) or len(row) != 2 + KEYS:
         return False
     site, samples, *keys = row
-    counted = isinstance(samples, int | float) and not isinstance(samples, bool) and 0 < samples < 1e15
+    has_samples = isinstance(samples, int | float) and not isinstance(samples, bool) and 0 < samples < 1e15
     return (
         isinstance(site, str)
         and len(site) <= MOST_NAME
-        and counted
+        and has_samples
         and all(isinstance(key, str) and len(key) <= MOST_KEY for key in keys)
     )

@@ -1,11 +1,11 @@
-"""The coordinator's part of one sum: it adds up the masked vectors and removes the masks that do not cancel.
+"""The coordinator's part of one sum: it adds the masked vectors and removes the masks that do not cancel.
 
-    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)        i: sites that came; d: those
-    that left
-Seeds of sites that came and keys of those that left are reconstructed from shares. Each is compared with what
-its owner has published, so that a false share is noticed. Where the secret fits without one site's share,
-either that site has changed the share or the owner has dealt it so: shares are encrypted between the two, and
-no third party can tell.
+    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)    i: present sites; d: departed ones
+
+Seeds of present sites and keys of departed ones are reconstructed from shares. Each is compared with its
+owner's published value, so that a false share is detected. If the secret fits without one site's share,
+either that site has changed the share or the owner has dealt a false one: shares are encrypted between the
+two, and no third party can tell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unskew.federation.sums.roster import Roster, add_pairwise
 
 
 class SumNotOpened(Exception):
-    """Why a sum cannot be opened or used, as a sentence. code: of the event that tells it."""
+    """The reason why a sum cannot be opened or used, as a sentence. code: of the event that reports it."""
 
     def __init__(self, text: str, code: str = "E321"):
         super().__init__(text)
@@ -29,11 +29,11 @@ class SumNotOpened(Exception):
 
 @dataclass
 class Opening:
-    """needed: how many shares give a secret back. context: a digest of what all sites of the sum were told.
+    """The state of an opening.
 
-    commitments: to the seeds, by site. vectors: by site that came, its y. left: sites that have dealt shares
-    and sent no
-    numbers. false: by giver of false shares, the sites that had dealt them, once it is opened.
+    needed: shares that restore a secret. context: digest of the sum's context. commitments: to the seeds,
+    by site. vectors: y by present site. left: sites that have dealt shares and sent no numbers. false:
+    after the opening, the dealers of false shares by giver.
     """
 
     roster: Roster
@@ -46,9 +46,9 @@ class Opening:
     false: dict[str, set[str]] = field(default_factory=dict)
 
     def total(self, given: Mapping[str, Mapping[str, bytes]]) -> Tensor:
-        """[N] int64, the sum of all q. given: by giver and by the site it is about, a share.
+        """[N] int64, the sum of all q. given: shares by giver and by the site of the secret.
 
-        Raises SumNotOpened if too few shares came, or false ones.
+        Raises SumNotOpened for too few or false shares.
         """
         if len(given) < self.needed:
             text = f"{len(given)} sites gave shares, and {self.needed} are needed to open the sum"
@@ -67,28 +67,29 @@ class Opening:
             key = self._secret(
                 site, given, lambda secret, public=public: primitives.public_of(secret) == public
             )
-            for came in self.vectors:
-                common = primitives.agree_key(key, self.roster[came].masking)
+            for present in self.vectors:
+                common = primitives.agree_key(key, self.roster[present].masking)
                 add_pairwise(
                     total,
                     site,
-                    came,
+                    present,
                     primitives.mask(primitives.mask_seed(common, self.context), len(total), self.bits),
                 )
         return total.long()
 
     def _secret(
-        self, site: str, given: Mapping[str, Mapping[str, bytes]], is_it: Callable[[bytes], bool]
+        self, site: str, given: Mapping[str, Mapping[str, bytes]], is_secret: Callable[[bytes], bool]
     ) -> bytes:
-        """The secret of a site, from enough shares of it, first those of givers of whom no false one is
-        known; or without one that is false."""
+        """The secret of a site from enough shares, first without givers of known false shares, then without
+        each single giver.
+        """
         givers = sorted(given, key=lambda giver: giver in self.false)
-        for out in (None, *givers):
-            some = [giver for giver in givers if giver != out][: self.needed]  # more only take longer
-            if len(some) == self.needed and (
-                secret := _combine([given[giver][site] for giver in some], is_it)
+        for excluded in (None, *givers):
+            chosen = [giver for giver in givers if giver != excluded][: self.needed]  # more only take longer
+            if len(chosen) == self.needed and (
+                secret := _combine([given[giver][site] for giver in chosen], is_secret)
             ):
-                self._note_false(site, given, some, out, is_it)
+                self._note_false(site, given, chosen, excluded, is_secret)
                 return secret
         text = (
             f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
@@ -100,21 +101,22 @@ class Opening:
         self,
         site: str,
         given: Mapping[str, Mapping[str, bytes]],
-        good: list[str],
-        out: str | None,
-        is_it: Callable[[bytes], bool],
+        honest_givers: list[str],
+        excluded: str | None,
+        is_secret: Callable[[bytes], bool],
     ) -> None:
-        """Note whose share of a site's secret is false: `out`, and those of whom another was, if this one is,
-        too."""
-        suspects = [giver for giver in self.false if giver in given and giver not in good]
-        for giver in [*([out] if out else []), *suspects]:
-            tried = [given[giver][site], *(given[other][site] for other in good[1:])]
-            if not _combine(tried, is_it):
+        """Record the givers of false shares of a site's secret: `out`, and suspects with a false share here
+        too.
+        """
+        suspects = [giver for giver in self.false if giver in given and giver not in honest_givers]
+        for giver in [*([excluded] if excluded else []), *suspects]:
+            trial_shares = [given[giver][site], *(given[other][site] for other in honest_givers[1:])]
+            if not _combine(trial_shares, is_secret):
                 self.false.setdefault(giver, set()).add(site)
 
 
 def false_share_text(giver: str, dealers: set[str], t: int) -> str:
-    """The event of false shares that a sum was opened without."""
+    """The event of false shares that were left out of a sum."""
     if dealers == {giver}:
         return f"{giver} round {t}: it gave back a false share of its own secret, which was left out."
     if len(dealers) == 1:
@@ -129,9 +131,9 @@ def false_share_text(giver: str, dealers: set[str], t: int) -> str:
     )
 
 
-def _combine(shares: list[bytes], is_it: Callable[[bytes], bool]) -> bytes | None:
+def _combine(shares: list[bytes], is_secret: Callable[[bytes], bool]) -> bytes | None:
     try:
         secret = primitives.combine_secret(shares)
-        return secret if is_it(secret) else None
+        return secret if is_secret(secret) else None
     except ValueError:
         return None
