@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -32,7 +33,17 @@ def app() -> Any:
     )
     _add_commands(commands)
     _add_version(commands)
+    _fill_help(commands)
     return commands
+
+
+def _fill_help(commands: Any) -> None:
+    """Take the help of every command from its docstring, each paragraph in one line."""
+    for command in commands.registered_commands:
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for group in commands.registered_groups:
+        _fill_help(group.typer_instance)
 
 
 def _add_commands(commands: Any) -> None:
