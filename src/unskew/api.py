@@ -286,7 +286,7 @@ def compare(
     Other options: the fields of Settings.
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
-    comparison_cluster.parse(on)
+    cluster = comparison_cluster.parse(on)
     _check_lists(methods, options)
     named = [*plan.methods_as_text(methods), *(round_run.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
@@ -301,7 +301,7 @@ def compare(
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent)
-    training.train_all(cells, processes, look, on)
+    training.train_all(cells, processes, look, cluster)
     if privacy:
         training.attack_all(cells, lambda _: None)
     return Comparison(parent)

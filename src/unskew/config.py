@@ -11,11 +11,13 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -25,13 +27,17 @@ from unskew.formats import arguments, calls, documents, specs
 from unskew.models import hf_folder
 from unskew.system import python_files
 
+if TYPE_CHECKING:
+    from unskew.data.clients.availability import Availability
+    from unskew.privacy.secure_aggregation import SecureAggregation
+
 TRACKERS = {
     "tensorboard": "tensorboard",
     "mlflow": "mlflow-skinny",
     "wandb": "wandb",
     "codecarbon": "codecarbon",
 }
-"""What has to be installed of each tracker, which is imported by its own name."""
+"""The package that each tracker needs, by the name under which it is imported."""
 
 
 def setting_text(key: str, value: Any) -> Any:
@@ -234,6 +240,41 @@ class Settings:
         """The settings with some of them changed. Raises UsageError as `build` does."""
         return build({**self.as_dict(), **changes})
 
+    @cached_property
+    def attendance(self) -> Availability:
+        """The setting `availability` as a value. Raises UsageError (E111, E124) and DataError (E408) as
+        `Availability.parse` does."""
+        from unskew.data.clients.availability import Availability
+
+        return Availability.parse(self.availability)
+
+    @cached_property
+    def secure(self) -> SecureAggregation | None:
+        """The setting `secure_aggregation` as a value; None where the server sees every reply."""
+        from unskew.privacy import secure_aggregation
+
+        return secure_aggregation.parse(self.secure_aggregation)
+
+    @cached_property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names in the setting `metrics`."""
+        return scores.metric_names(self.metrics)
+
+    @cached_property
+    def trackers(self) -> tuple[str, ...]:
+        """The names in the setting `track`."""
+        return specs.names_in(self.track, list(TRACKERS), "track")
+
+    @cached_property
+    def fixed_lanes(self) -> int | None:
+        """The setting `lanes` as a number; None for `auto`. Raises UsageError (E109) for another text."""
+        if self.lanes == "auto":
+            return None
+        if not re.fullmatch("[1-9][0-9]{0,4}", self.lanes):
+            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(self.lanes)}."
+            raise UsageError("E109", text)
+        return int(self.lanes)
+
     @property
     def seed_of_partition(self) -> int:
         """The seed that the partition is drawn from."""
@@ -258,9 +299,7 @@ class Settings:
     def files(self) -> dict[str, str]:
         """Digests of the user's own files that the settings name, by file: Parts, the model or its folder,
         metrics, a trace; and of the user's own modules that these files import."""
-        digests = python_files.digests_with_imports(
-            self.method, self.model, *scores.metric_names(self.metrics)
-        )
+        digests = python_files.digests_with_imports(self.method, self.model, *self.metric_names)
         availability = specs.parse(self.availability, "availability", "E124")
         if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
             digests[availability.value] = python_files.digest(availability.value)
@@ -270,7 +309,7 @@ class Settings:
         """The Python files that the method, the model and the metrics name, by setting; no setting that names
         none."""
         parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
-        metrics = [name.rpartition(":")[0] for name in scores.metric_names(self.metrics)]
+        metrics = [name.rpartition(":")[0] for name in self.metric_names]
         by_setting = {
             "method": parts,
             "model": [calls.parse(self.model, "model", "E104").file],
@@ -289,7 +328,7 @@ class Settings:
 
     def files_of_metrics(self) -> set[str]:
         """Those of the files that only metrics are taken from, so that a change of them changes no weight."""
-        return {*python_files.digests_with_imports(*scores.metric_names(self.metrics))} - {
+        return {*python_files.digests_with_imports(*self.metric_names)} - {
             *python_files.digests_with_imports(self.method, self.model)
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from annotated_types import Ge, MinLen
 from torch import nn
 
 from unskew import config
-from unskew.comparison.cluster import HERE
+from unskew.comparison import cluster
+from unskew.comparison.cluster import HERE, Cluster
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -109,6 +111,11 @@ class Plan:
     privacy: Annotated[bool, "attack every run when all are finished"] = False
     on: Annotated[str, "where runs train: here, or a Ray cluster"] = HERE
     tune: Annotated[int, Ge(0), "trials of every method that choose its settings first; 0: none"] = 0
+
+    @cached_property
+    def cluster(self) -> Cluster | None:
+        """The cluster that `on` names; None for this machine. Raises UsageError (E170)."""
+        return cluster.parse(self.on)
 
 
 def plan_cells(

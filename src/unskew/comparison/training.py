@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unskew.attacks.perform import quickly
-from unskew.comparison import cluster as comparison_cluster
 from unskew.comparison import workers
+from unskew.comparison.cluster import Cluster
 from unskew.comparison.progress import Cell
 from unskew.comparison.ray_workers import RayPool
 from unskew.comparison.workers import LOST, Losses, RunWorker, WorkerPool
@@ -44,28 +44,29 @@ class LocalPool:
         pass
 
 
-def pool_for(cells: Sequence[Cell], processes: int, on: str) -> WorkerPool:
-    """Who trains these runs. on: the text of `--on`. Raises UsageError (E170 to E173) for a cluster that
-    cannot be used."""
-    cluster = comparison_cluster.parse(on)
+def pool_for(cells: Sequence[Cell], processes: int, cluster: Cluster | None) -> WorkerPool:
+    """The workers that train these runs. Raises UsageError (E171 to E173) for a cluster that cannot be
+    used."""
     if cluster is None:
         return LocalPool(processes or parallel_runs(cells[0].settings.device if cells else "auto"))
     return RayPool(cluster, processes, cells)
 
 
 def train_all(
-    cells: list[Cell], processes: int, look: Callable[[list[Cell]], None], on: str = comparison_cluster.HERE
+    cells: list[Cell],
+    processes: int,
+    look: Callable[[list[Cell]], None],
+    cluster: Cluster | None = None,
 ) -> None:
-    """Train all runs, `processes` at a time (0: as many as there is room for); `look` is called several times
+    """Train all runs, `processes` at a time (0: as many as there is room for), and call `look` several times
     a second.
 
-    on: where, as `--on` says it. An interrupt stops every run after it has been saved. Raises the error of
-    the first run
-    that fails: Paused if it can be resumed, else UsageError with its own code, or StateError (E120) if the
-    error has none. A run that its clients did not train (E316) is finished and fails nobody else's: tables
-    show that it has no score. A run whose node or process died goes on in another from its last checkpoint,
-    to the same bits, and its cell counts that. Raises StateError (E208) before anything trains where the
-    records of a finished run are not as it wrote them.
+    cluster: None for this machine. An interrupt stops every run after it has been saved. A run that its
+    clients did not train (E316) counts as finished; tables show that it has no score. A run that lost its
+    node or process continues in another one from its last checkpoint, to the same bits, and its cell counts
+    the loss. Raises StateError (E208), before anything trains, if the records of a finished run were altered.
+    Raises the error of the first run that fails: Paused if it can be resumed, UsageError with the run's code,
+    or StateError (E120) if the error has no code.
     """
     _check_records(cells)
     waiting = [c for c in cells if not c.ended]
@@ -75,7 +76,7 @@ def train_all(
     if not waiting:
         look(cells)
         return
-    with closing(pool_for(waiting, processes, on)) as crew:
+    with closing(pool_for(waiting, processes, cluster)) as crew:
         _train(cells, waiting, crew, look)
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from unskew.comparison import cluster, training
 from unskew.comparison import progress as kept_runs
+from unskew.comparison import training
 from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
@@ -120,7 +120,7 @@ def reproduce(
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     """Do what `reproduce` was asked for."""
-    cluster.parse(request.on)
+    request.cluster  # noqa: B018 - a text that names no cluster is refused before anything is read
     experiment = with_methods(read_experiment(request.table), request.add)
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
@@ -182,7 +182,7 @@ class _Training:
         if self.request.anew:
             kept_runs.discard(kept_runs.runs_by_other_versions(cell.path for cell in runs))
         announce(self.folder, runs)
-        training.train_all(list(runs), self.request.processes, self.watch, self.request.on)
+        training.train_all(list(runs), self.request.processes, self.watch, self.request.cluster)
 
     def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
         """How many runs there are, how long they take, what shortening changed, and which another version has

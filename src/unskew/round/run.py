@@ -14,7 +14,6 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.data.clients.federation import Federation
-from unskew.privacy import secure_aggregation
 from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.round.callback import Callback
 from unskew.round.trainer import RemoteTraining
@@ -58,7 +57,7 @@ class Run:
     @property
     def secure(self) -> SecureAggregation | None:
         """How replies are summed so that the server sees the sum alone; None where it sees each."""
-        return secure_aggregation.parse(self.settings.secure_aggregation)
+        return self.settings.secure
 
     @property
     def weighting(self) -> str:

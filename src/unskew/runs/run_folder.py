@@ -400,7 +400,7 @@ def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
     """The run with as many lanes as its checkpoint says that it trained with on a GPU, where nobody asked for
     a number: what `auto` predicts here may be another, with other last bits."""
     recorded = checkpoint[1].get("lanes") if checkpoint else None
-    if recorded is None or run.device == "cpu" or run.settings.lanes != "auto":
+    if recorded is None or run.device == "cpu" or run.settings.fixed_lanes is not None:
         return run
     return replace(run, lanes=recorded)
 

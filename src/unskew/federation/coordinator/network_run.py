@@ -56,7 +56,6 @@ from unskew.federation.protocol.study_rules import (
 )
 from unskew.federation.tickets import Coordinator
 from unskew.methods import registry
-from unskew.privacy import secure_aggregation
 from unskew.records.checkpoints import Checkpoint, State, digest
 from unskew.records.private_state import DiskStore
 from unskew.records.record import Record
@@ -379,7 +378,7 @@ def _tell_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
 
 def _tell_unscaled(post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings) -> None:
     """Say whose samples look as if somebody should have scaled them, and what this study can do about it."""
-    summed = secure_aggregation.parse(settings.secure_aggregation) is not None
+    summed = settings.secure is not None
     for hello in hellos:
         if hello.unscaled:
             text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"

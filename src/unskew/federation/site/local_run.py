@@ -31,7 +31,6 @@ from unskew.federation.protocol.study_rules import SiteView, check_noise, prepar
 from unskew.federation.protocol.wire_format import StoredTensors
 from unskew.federation.site.site_ledger import policy_refusal
 from unskew.methods import registry
-from unskew.privacy import secure_aggregation
 from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.records.checkpoints import digest
 from unskew.round.clients import Broadcast
@@ -167,7 +166,7 @@ class SiteRun:
     def secure(self) -> SecureAggregation | None:
         """How this site's replies are summed so that the coordinator sees the sum alone; None where it sees
         each."""
-        return secure_aggregation.parse(self.settings.secure_aggregation)
+        return self.settings.secure
 
     @cached_property
     def set_up_with(self) -> str:

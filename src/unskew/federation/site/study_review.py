@@ -42,7 +42,6 @@ from unskew.federation.site_data import load
 from unskew.methods import registry
 from unskew.methods.shared import sample_images
 from unskew.models import count, hf_folder
-from unskew.privacy import secure_aggregation
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
 from unskew.round.ledger import wire_bytes
 from unskew.round.trainer import Trainer
@@ -117,7 +116,7 @@ class Study:
     @property
     def summed(self) -> bool:
         """Whether the coordinator sees sums over sites alone."""
-        return secure_aggregation.parse(self.settings.secure_aggregation) is not None
+        return self.settings.secure is not None
 
     @property
     def digest(self) -> str:
@@ -127,7 +126,7 @@ class Study:
     @property
     def bytes(self) -> int:
         """What leaves at most in the whole study, scores apart."""
-        w, summed = self.fed.net.weights(), secure_aggregation.parse(self.settings.secure_aggregation)
+        w, summed = self.fed.net.weights(), self.settings.secure
         plain = encoding.plain_weights(self.method, self.fed, self.sent)
         weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
@@ -306,7 +305,7 @@ def forecast(
     """
     asked = study_rules.study_settings(config.load(study))
     settings = study_rules.with_clipping(asked)
-    sites = max(sites, LEAST_SITES) if secure_aggregation.parse(settings.secure_aggregation) else sites
+    sites = max(sites, LEAST_SITES) if settings.secure else sites
     of_study, lines = forecast_settings(
         load(data, classes), study_rules.site_settings(settings, model).replace(clients=sites)
     )
