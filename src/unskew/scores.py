@@ -22,8 +22,9 @@ WRITTEN_OUT = 1e9
 
 
 def significant(value: float, digits: int, signed: bool = False) -> str:
-    """A number with `digits` significant digits, such as `0.0123` or `57.3`. Digits before the point are never
-    rounded away: `57,331`, not `5.73e+04`.
+    """A number with `digits` significant digits, such as `0.0123` or `57.3`.
+
+    Digits before the point are never rounded away: `57,331`, not `5.73e+04`.
 
     signed: write a + before numbers that are not negative, and no minus before one that rounds to 0.
     """
@@ -185,7 +186,7 @@ def metric_names(text: str, where: str = "") -> tuple[str, ...]:
 
 
 def requested_scores(text: str, task: str) -> tuple[str, ...]:
-    """The additional scores of a task: those that are always recorded, then those in the setting `metrics`."""
+    """The additional scores : those that are always recorded, then those of the setting `metrics`."""
     return tuple(dict.fromkeys((*ALWAYS.get(task, ()), *metric_names(text))))
 
 

@@ -4,8 +4,8 @@
 The rule is applied to all trained weights together, and separately to all statistics of batch normalisation
 together. With fewer than three replies the median may be the norm of the outlier itself; the run then prints
 a warning. Shares other than weights (prototypes, control variates) are not clipped.
-Differs from the paper: there is none; this is adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv
-1905.03871).
+Differs from the paper: there is none; this is adaptive clipping without noise (cf. Andrew et al., NeurIPS
+2021, arXiv 1905.03871).
 """
 
 from collections.abc import Iterator, Sequence
