@@ -1,5 +1,5 @@
-"""The results of runs and comparisons, and models that predict: of a run, of a folder for the Hugging Face Hub,
-or of a site's folder."""
+"""Results of runs and comparisons, and models that predict: from a run, from a folder for the Hugging Face
+Hub, or from a site's folder."""
 
 from __future__ import annotations
 

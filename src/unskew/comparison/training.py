@@ -1,8 +1,7 @@
-"""All runs of a plan trained, by the processes of this machine or on the nodes of a cluster, and attacked
-when they are finished.
+"""Training of all runs of a plan, by processes of this machine or on a cluster, and the attacks afterwards.
 
-A run is watched by its files, whichever worker trains it, and one that was interrupted goes on from its last
-round. What an attack has measured already on a run is not measured again.
+Progress is read from the files of a run, on any worker. An interrupted run continues from its last round, and
+an attack that was measured before is not repeated.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from unskew.runs.reopen import UserCode
 
 @dataclass
 class LocalPool:
-    """The processes of this machine, so many at a time."""
+    """A pool of worker processes on this machine. processes: the most at a time."""
 
     processes: int
     pause_s = 0.05
 
-    def room(self, hands: int) -> bool:
-        return hands < self.processes
+    def room(self, count: int) -> bool:
+        return count < self.processes
 
     def hire(self, log: Path) -> RunWorker:
         return workers.WorkerProcess(log)
@@ -76,8 +75,8 @@ def train_all(
     if not waiting:
         look(cells)
         return
-    with closing(pool_for(waiting, processes, cluster)) as crew:
-        _train(cells, waiting, crew, look)
+    with closing(pool_for(waiting, processes, cluster)) as pool:
+        _train(cells, waiting, pool, look)
 
 
 def _check_records(cells: Sequence[Cell]) -> None:
@@ -91,34 +90,34 @@ def _check_records(cells: Sequence[Cell]) -> None:
 
 
 def _train(
-    cells: list[Cell], waiting: list[Cell], crew: WorkerPool, look: Callable[[list[Cell]], None]
+    cells: list[Cell], waiting: list[Cell], pool: WorkerPool, look: Callable[[list[Cell]], None]
 ) -> None:
-    hands: list[RunWorker] = []
+    active: list[RunWorker] = []
     losses = Losses()
     try:
-        while waiting or any(hand.cell for hand in hands):
-            if waiting and all(hand.cell for hand in hands) and crew.room(len(hands)):
-                hands.append(crew.hire(waiting[0].path.parent / "log.txt"))
-            for hand in list(hands):
-                if hand.cell is None and waiting:
-                    hand.begin(waiting.pop(0))
-                if hand.cell:
-                    hand.cell.look()
-                    if lost := _settle(hand):
+        while waiting or any(worker.cell for worker in active):
+            if waiting and all(worker.cell for worker in active) and pool.room(len(active)):
+                active.append(pool.hire(waiting[0].path.parent / "log.txt"))
+            for worker in list(active):
+                if worker.cell is None and waiting:
+                    worker.begin(waiting.pop(0))
+                if worker.cell:
+                    worker.cell.look()
+                    if lost := _settle(worker):
                         lost.losses += 1
                         losses.count(lost)
                         waiting.insert(0, lost)
-                        hands.remove(hand)
-                        hand.stop()
+                        active.remove(worker)
+                        worker.stop()
             look(cells)
-            time.sleep(crew.pause_s)
+            time.sleep(pool.pause_s)
     finally:
-        for hand in hands:
-            hand.stop()
+        for worker in active:
+            worker.stop()
 
 
 def lost_in(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each run whose process died on the way to its end."""
+    """A sentence for each run that lost a process."""
     went_on = "and it went on from its last checkpoint, to the bits it would have had; log.txt says more"
     times = {1: "once", 2: "twice"}
     return [
@@ -129,12 +128,12 @@ def lost_in(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _settle(hand: RunWorker) -> Cell | None:
-    """Take note of a run that has ended. Returns it if it was lost and must go on elsewhere."""
-    cell, code = hand.cell, hand.ended()
+def _settle(worker: RunWorker) -> Cell | None:
+    """Record the end of a worker's run. Returns the run if it was lost and has to continue."""
+    cell, code = worker.cell, worker.ended()
     if cell is None or code is None:
         return None
-    hand.cell = None
+    worker.cell = None
     cell.look()
     if code == LOST:
         return cell
@@ -147,23 +146,21 @@ def _settle(hand: RunWorker) -> Cell | None:
 def _failure(cell: Cell) -> Exception:
     log = cell.path.parent / "log.txt"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = lines[-1] if lines else f"it ended with code {cell.code} and said nothing"
-    if match := re.match(r"(E\d{3}) (.*)", said):
+    last = lines[-1] if lines else f"it ended with code {cell.code} and said nothing"
+    if match := re.match(r"(E\d{3}) (.*)", last):
         kind = Paused if cell.code == Paused.exit_code else UsageError
         return kind(match[1], f"{cell.method}, seed {cell.seed}: {match[2]}")
-    return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {said} (all of it: {log})")
+    return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {last} (all of it: {log})")
 
 
 def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
-    """Attack every run that has a score and is no reference. say: told of each run, and of what hindered an
-    attack."""
+    """Attack every run that has a score and is not a reference. say: receives a line for each run, and the
+    reason if an attack is not possible."""
     for cell in cells:
         if is_reference(cell.settings.method) or cell.code:
             continue
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
             quickly(cell.path, say, UserCode.of(cell.settings))
-        except (
-            StateError
-        ) as reason:  # nothing is wrong with the comparison: it has a run that cannot be attacked
+        except StateError as reason:  # the comparison is fine, but this run cannot be attacked
             say(f"not measured: {reason}")

@@ -4,7 +4,7 @@ A dataclass field or a function's parameter is written once, with its range and 
 
     mu: Annotated[float, Ge(0), "strength of the pull towards the global weights"] = 0.001
 
-`of` lists the arguments of a class or function for help and documentation; `check` converts and checks values.
+`of` lists the arguments of a class or function for help and docs; `check` converts and checks values.
 Ranges come from the package annotated_types: Ge, Gt, Le, Lt, MultipleOf, MinLen, MaxLen. `Literal`
 gives choices.
 """
