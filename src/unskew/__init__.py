@@ -1,6 +1,7 @@
-"""unskew: federated learning for the data real clients have.
+"""unskew: federated learning for skewed and scarce data.
 
 import unskew
+
 result = unskew.run("flea+scaffold", data="digits", clients=20)
 print(result.table())
 """
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unskew.version import __version__ as __version__
 
-if TYPE_CHECKING:  # what editors and type checkers see; a method's class is known to them in its own module
+if TYPE_CHECKING:  # for editors and type checkers; they find the class of a method in its own module
     from unskew import data as data
     from unskew import methods as methods
     from unskew import models as models

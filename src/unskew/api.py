@@ -1,7 +1,6 @@
-"""What a program calls: `run`, `compare`, `resume` and `load`.
+"""The functions for programs and notebooks: `run`, `compare`, `resume` and `load`.
 
-In a notebook, where nothing else shows that a long cell is alive, a progress bar is shown. `load` reads the
-model of a run from the folder that the run left behind.
+In a notebook they show a progress bar. `load` reads a run and its model from the run's folder.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.tasks.metrics import MetricsSetting, as_text
 
 BAR_PAUSE_S = 0.25
-"""Time between two updates at least; a notebook would queue up more."""
+"""The least time between two updates, because a notebook queues them."""
 
 
 class ProgressBar:
-    """A bar with a line of text below the running cell. total: how many steps there are."""
+    """A progress bar with a line of text below a notebook's running cell. total: the number of steps."""
 
     def __init__(self, total: int):
         self._total, self._display = total, _display()
@@ -67,8 +66,7 @@ class ProgressBar:
         self._last = 0.0
 
     def show(self, done: int, text: str) -> None:
-        """So many steps are done. The last one is always shown; others no oftener than a notebook can
-        take."""
+        """Show that `done` steps are finished, at most every BAR_PAUSE_S seconds; the last step always."""
         now = time.monotonic()
         if self._display is None or (done < self._total and now < self._last + BAR_PAUSE_S):
             return
@@ -82,7 +80,7 @@ class ProgressBar:
 
 
 def _display() -> Callable[..., Any] | None:
-    """IPython's `display` where this code runs in a notebook's kernel; else None."""
+    """IPython's `display` in a notebook's kernel; None elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return ipython.display.display if ipython and getattr(shell, "kernel", None) else None
@@ -119,25 +117,26 @@ def run(
     on: str = HERE,
     **options: Any,
 ) -> Result:
-    """Train one method on one federation, in this process or on a cluster.
+    """Train one method on one federation, in this process or on a cluster, and return the result.
 
-    method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or
-    path, (x, y), a Dataset of any library, a DataFrame, the sets of several clients, or a Federation that is
-    already dealt out; see
-    `unskew.data.take`. label, site: columns of a table; with `site`, each of its values is a client unless a
-    skew is given.
-    target: instead of classes, the number to predict, a column of a table or what y is called; or several
+    method: a text (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part.
+    data: the name or path of a data set, (x, y), a Dataset of any library, a DataFrame, a list of the
+    clients' data sets, or a Federation; see `unskew.data.take`.
+    model: a name, `file.py:function`, or any nn.Module.
+    metrics: additional scores, as names or functions; see docs/metrics.md.
+    label, site: columns of a table. With `site` each of its values is a client, unless there is a skew.
+    target: the number to predict instead of classes (a column of a table, or a name for y), or several
     labels, "a,b,c".
-    model: a name, `file.py:function`, or any nn.Module. metrics: scores beside the main one, by name, or
-    functions of your own; see docs/metrics.md. name: keep the run in `folder/name`, with checkpoints; without
-    it the run stays in memory.
-    say: receives what was understood of the data and should be known of the run, before anything trains, and
-    other messages.
-    shown: is called after every round. callbacks: are told how the run goes, and may end it; see
-    docs/callbacks.md. progress:
-    show a bar in a notebook. on: "here", or a Ray cluster, as `--on` takes it. Other options: the fields of
-    Settings. Raises UsageError for settings that cannot work, DataError for unfit data, NothingUsed for a run
-    that nobody trained.
+    name: keep the run in `folder/name`, with checkpoints. Without a name the run stays in memory.
+    say: a function that receives messages, such as the overview of the data before training.
+    shown: a function that is called after every round.
+    callbacks: objects that follow the run and may end it; see docs/callbacks.md.
+    progress: show a progress bar in a notebook.
+    on: "here", or a Ray cluster in the syntax of `--on`.
+    options: fields of Settings.
+
+    Raises UsageError for settings that cannot work, DataError for unsuitable data, and NothingUsed for a run
+    in which too few replies were used.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
@@ -163,15 +162,14 @@ def run(
 
 
 def _on_cluster(run: Run, on: str) -> Run:
-    """The run, to be trained where `--on` would train it. Raises UsageError (E170) for a text that names no
-    place."""
+    """The run, with its clients on the cluster that `on` names. Raises UsageError (E170) for another text."""
     cluster = comparison_cluster.parse(on)
     return train_clients_on(run, cluster) if cluster else run
 
 
 def _with_callbacks(run: Run, callbacks: Sequence[Callback]) -> Run:
-    """The run with its callbacks. One that may end it before a second stage of its method is remarked on as
-    the setting `patience` is (E139)."""
+    """The run with its callbacks. As for the setting `patience`, remark E139 is added for a callback that may
+    end the run before the second stage of its method."""
     patience = min((c.patience for c in callbacks if isinstance(c, EarlyStopping)), default=0)
     earlier = run.settings.patience and run.settings.patience <= patience
     more = () if earlier or not patience else stage_remarks(run.method, run.settings.rounds, patience)
@@ -179,7 +177,7 @@ def _with_callbacks(run: Run, callbacks: Sequence[Callback]) -> Run:
 
 
 class _RunView:
-    """What is shown of a run: the caller's own functions, and a bar in a notebook."""
+    """Shows a run: calls the caller's functions, and draws a progress bar in a notebook."""
 
     def __init__(self, shown: Callable[[State, RoundSummary], None] | None, progress: bool, say: Say):
         self._shown, self._progress, self._say = shown, progress, say
@@ -187,13 +185,13 @@ class _RunView:
         self._bar: ProgressBar | None = None
 
     def ready(self, loop: Loop) -> None:
-        """Nothing has been trained yet."""
+        """Called before the first round of training."""
         self._loop, self._bar = loop, ProgressBar(loop.run.settings.rounds) if self._progress else None
         for remark in remark_lines(loop):
             self._say(remark)
 
     def round(self, state: State, summary: RoundSummary) -> None:
-        """A round is over."""
+        """Called after every round."""
         if self._bar and self._loop:
             main = self._loop.run.task.main_score
             score = self._loop.record.latest("global", main)
@@ -239,11 +237,11 @@ def resume(
     model: str | Path = "",
     metrics: str = "",
 ) -> Result:
-    """Continue a run in its folder to the bits it would have had. say, shown, callbacks, progress, on: as for
-    `run`.
+    """Continue the run in a folder, with the same bits as without the interruption.
 
-    method, model, metrics: of a run with Python files, these as its settings name them; a folder alone has
-    none imported. Raises StateError where it cannot, UsageError (E506) for a file that is not named.
+    say, shown, callbacks, progress, on: as for `run`. method, model, metrics: if the run's settings name
+    Python files, the same texts again, because a file is only imported if the caller names it. Raises
+    StateError for a run that cannot continue, UsageError (E506) for a Python file without the caller's name.
     """
     with python_files.restrict(str(method), str(model), *metrics.split(",")):
         view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path))
@@ -272,21 +270,26 @@ def compare(
     progress: bool = True,
     **options: Any,
 ) -> Comparison:
-    """Train every method with every seed on the same partitions and the same absences, one process a core.
+    """Train every method with every seed on the same partitions and absences, one process per core.
 
-    methods, data, label, site, target: as for `run`; data that are no text are written to `data.npz` in the
-    comparison's folder, from which the processes read them. model: a name or `file.py:function`. seeds: how
-    many (0, 1, ...), or which.
-    references: add the rows local-only and centralised. privacy: then attack every run; the result's
-    `leakages` and its report set scores against what was found and against epsilon. tune: first try so many
-    settings of every method, at least 2, on held-out training samples; see docs/guides/tune.md. on: "here",
-    or a Ray cluster as `--on` takes it.
-    watch: called a few times a second with the state of all cells.
-    progress: show a bar where this runs in a notebook.
-    Other options: the fields of Settings.
-    Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
+    methods: a list of methods, each as for `run`.
+    data, label, site, target: as for `run`. Data other than a text are written to `data.npz` in the
+    comparison's folder, from which the processes read them.
+    model: a name or `file.py:function`.
+    seeds: the number of seeds (0, 1, ...), or a list of them.
+    references: add the rows local-only and centralised.
+    privacy: attack every run after training; the result's `leakages` and report then compare scores with
+    leakage and epsilon.
+    tune: the number of settings to try first for every method, at least 2, on held-out training samples; see
+    docs/guides/tune.md.
+    on: "here", or a Ray cluster in the syntax of `--on`.
+    watch: a function that is called a few times a second with the state of all runs.
+    progress: show a progress bar in a notebook.
+    options: fields of Settings.
+
+    Raises UnskewError before any training for methods or settings that cannot work.
     """
-    comparison_cluster.parse(on)
+    cluster = comparison_cluster.parse(on)
     _check_lists(methods, options)
     named = [*plan.methods_as_text(methods), *(round_run.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
@@ -301,15 +304,14 @@ def compare(
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent)
-    training.train_all(cells, processes, look, on)
+    training.train_all(cells, processes, look, cluster)
     if privacy:
         training.attack_all(cells, lambda _: None)
     return Comparison(parent)
 
 
 def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Raises UsageError (E109) for a comparison without methods, and for what names one where it takes
-    several."""
+    """Raises UsageError (E109) without methods, and for the options `seed` and `method` of `run`."""
     if not methods:
         raise UsageError("E109", "a comparison needs at least one method; got none.")
     for taken, instead in (("seed", "seeds"), ("method", "methods")):
@@ -320,8 +322,8 @@ def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
 
 
 class _ComparisonView:
-    """What is called with the state of all cells: the caller's own function, and a bar in a notebook for each
-    set of runs."""
+    """Shows a comparison: calls the caller's function, and draws a progress bar for each set of runs in a
+    notebook."""
 
     def __init__(self, watch: Callable[[list[Cell]], None] | None, progress: bool):
         self._watch, self._progress = watch, progress
@@ -352,20 +354,23 @@ def load(
     data: Any = None,
     classes: Sequence[str] = (),
 ) -> Result | PublishedModel | SitePredictor:
-    """The result of a finished run from its folder, ready to predict; the samples it was trained on are not
-    needed. A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of
-    the run; the folder of a run at a site (SITE/runs/NUMBER) an AtSite, with the model that the site has.
+    """Load a finished run from its folder, ready to predict; the training samples are not needed.
 
-    model, method: needed only where they are code, because nothing in the folder is run: a module that was
-    given in Python, `file.py:function`, or a method with a Part in a file, each the same as in training.
-    unfinished: also take the model of a run that has not come to its end. best: the global model of the best
-    round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
-    data, classes: of the folder of a run at a site, the site's own data as it took part with them: some
-    methods make a site's model with its samples (FedBABU's fine-tuning, IFCA, kNN-Per), which no folder
-    holds. Raises UsageError (E109) where they are given for a folder of the hub; StateError: E111 for such a
-    folder that somebody changed, E117 for no run, E155 for an unfinished one, E156 where model or method
-    cannot be built, E112 for a file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for
-    a run that its clients did not train.
+    Returns a Result for the folder of a run, a PublishedModel for a folder that was exported for the hub, and
+    a SitePredictor for the folder of a run at a site (SITE/runs/NUMBER). Everything is computed on the CPU;
+    `result.model` can be moved.
+
+    model, method: the model or method of a run that has one in Python, as in training: a module or Part, or a
+    text that names a file. Code is never loaded from the folder.
+    unfinished: also load a run that has not reached its last round.
+    best: load the global model of the best round, for a run with `keep_best`.
+    data, classes: for the folder of a run at a site, the site's data as in the run. Some methods derive a
+    site's model from its samples (FedBABU's fine-tuning, IFCA, kNN-Per).
+
+    Raises UsageError (E109) for arguments that do not go with the folder; StateError: E111 for an exported
+    folder with changes, E112 for a file that has changed, E117 for no run, E155 for an unfinished run, E156
+    for a model or method that cannot be built, E201 and E208 for damaged files; NothingUsed (E316) for a run
+    in which too few replies were used.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
@@ -399,10 +404,10 @@ def load(
 
 
 def _load_site_model(path: Path, code: UserCode, data: Any, classes: Sequence[str]) -> SitePredictor:
-    """The model in a site's folder of a run. data, classes: as `load` takes them."""
-    try:
+    """The model in a site's folder of a run. data, classes: as for `load`."""
+    try:  # these imports need the packages of a site
         from unskew.federation import site_data
-        from unskew.federation.site import site_model  # which need what a site has installed
+        from unskew.federation.site import site_model
     except ModuleNotFoundError as error:
         raise explain(error) from error
     own = site_model.open_site_model(

@@ -1,8 +1,7 @@
-"""Settings of a run. The dataclass is the configuration: a field has the same name in Python, YAML and on the
-command line.
+"""The settings of a run. A field of the dataclass has one name in Python, in YAML and on the command line.
 
-The settings metrics, measure, track and secure_aggregation are texts with a grammar of their own, which are
-checked here, too.
+Some settings are texts with a grammar, such as availability, metrics and secure_aggregation. Properties of
+Settings have their values, so that each text is parsed once.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -25,17 +26,21 @@ from unskew.formats import arguments, calls, documents, specs
 from unskew.models import hf_folder
 from unskew.system import python_files
 
+if TYPE_CHECKING:
+    from unskew.data.clients.availability import Availability
+    from unskew.privacy.secure_aggregation import SecureAggregation
+
 TRACKERS = {
     "tensorboard": "tensorboard",
     "mlflow": "mlflow-skinny",
     "wandb": "wandb",
     "codecarbon": "codecarbon",
 }
-"""What has to be installed of each tracker, which is imported by its own name."""
+"""The package that each tracker needs, by the name under which it is imported."""
 
 
 def setting_text(key: str, value: Any) -> Any:
-    """The text that a YAML file or a program means: it reads a bare on or off as true or false, and names may
+    """The text of a setting from YAML or Python: YAML reads a bare on or off as true or false, and names may
     be a list."""
     if key == "secure_aggregation" and isinstance(value, bool):
         return "on" if value else "off"
@@ -45,10 +50,9 @@ def setting_text(key: str, value: Any) -> Any:
 
 
 def canonical_value(key: str, value: Any, where: str) -> Any:
-    """The value, in one spelling where its text has several. where: of the key, for messages: " at line 3".
+    """The value in its canonical spelling. where: the place of the key for messages, such as " at line 3".
 
-    Raises UsageError: E109 for a text that cannot be read, E130 for an unknown measure, E135 for an unknown
-    metric.
+    Raises UsageError: E109 for an invalid text, E130 for an unknown measure, E135 for an unknown metric.
     """
     if key == "track":
         specs.names_in(str(value), list(TRACKERS), f"track{where}")
@@ -62,7 +66,7 @@ def canonical_value(key: str, value: Any, where: str) -> Any:
 
 
 def _check_secure(text: str, where: str) -> None:
-    """Raises UsageError for a text of the setting `secure_aggregation` that cannot be read."""
+    """Raises UsageError (E109) for an invalid text of the setting `secure_aggregation`."""
     from unskew.privacy import secure_aggregation
 
     try:
@@ -74,7 +78,7 @@ def _check_secure(text: str, where: str) -> None:
 
 
 def _canonical_measures(text: str, where: str) -> str:
-    """The names of measures in one spelling."""
+    """The names of measures in canonical spelling."""
     try:
         return measures.measures_text(measures.names_in(text))
     except KeyError as unknown:
@@ -227,50 +231,82 @@ class Settings:
     )
 
     def as_dict(self) -> dict[str, Any]:
-        """Every setting by name, in plain values, as they are written to YAML."""
+        """Every setting by name, as plain values for YAML."""
         return dataclasses.asdict(self)
 
     def replace(self, **changes: Any) -> Settings:
-        """The settings with some of them changed. Raises UsageError as `build` does."""
+        """A copy with changes. Raises UsageError as `build` does."""
         return build({**self.as_dict(), **changes})
+
+    @cached_property
+    def attendance(self) -> Availability:
+        """The setting `availability` as a value. Raises UsageError (E111, E124) and DataError (E408) as
+        `Availability.parse` does."""
+        from unskew.data.clients.availability import Availability
+
+        return Availability.parse(self.availability)
+
+    @cached_property
+    def secure(self) -> SecureAggregation | None:
+        """The setting `secure_aggregation` as a value; None where the server sees every reply."""
+        from unskew.privacy import secure_aggregation
+
+        return secure_aggregation.parse(self.secure_aggregation)
+
+    @cached_property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names in the setting `metrics`."""
+        return scores.metric_names(self.metrics)
+
+    @cached_property
+    def trackers(self) -> tuple[str, ...]:
+        """The names in the setting `track`."""
+        return specs.names_in(self.track, list(TRACKERS), "track")
+
+    @cached_property
+    def fixed_lanes(self) -> int | None:
+        """The setting `lanes` as a number; None for `auto`. Raises UsageError (E109) for another text."""
+        if self.lanes == "auto":
+            return None
+        if not re.fullmatch("[1-9][0-9]{0,4}", self.lanes):
+            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(self.lanes)}."
+            raise UsageError("E109", text)
+        return int(self.lanes)
 
     @property
     def seed_of_partition(self) -> int:
-        """The seed that the partition is drawn from."""
+        """The seed of the partition."""
         return self.seed if self.partition_seed is None else self.partition_seed
 
     def epochs_in(self, t: int) -> int:
         """The local epochs of round t."""
-        return self.first_epochs or self.epochs if t == 1 else self.epochs
+        return self.first_epochs if t == 1 and self.first_epochs else self.epochs
 
     @property
     def passes(self) -> int:
-        """How often a client that answers in every round goes through its samples, in all rounds together."""
+        """The local epochs of all rounds together, for a client that answers in every round."""
         return self.epochs_in(1) + self.epochs * (self.rounds - 1)
 
     def lr_in(self, t: int) -> float:
-        """The learning rate of round t; of round 1 before it."""
+        """The learning rate of round t; before round 1 that of round 1."""
         later = max(t, 1) - 1
         if self.lr_rounds:
             return max(self.lr - (self.lr - self.lr_min) * min(1.0, later / self.lr_rounds), self.lr_min)
         return max(self.lr * self.lr_decay**later, self.lr_min)
 
     def files(self) -> dict[str, str]:
-        """Digests of the user's own files that the settings name, by file: Parts, the model or its folder,
-        metrics, a trace; and of the user's own modules that these files import."""
-        digests = python_files.digests_with_imports(
-            self.method, self.model, *scores.metric_names(self.metrics)
-        )
+        """Digests of the user's files that the settings name (Parts, model or its folder, metrics, trace) and
+        of the user's modules that they import, by file."""
+        digests = python_files.digests_with_imports(self.method, self.model, *self.metric_names)
         availability = specs.parse(self.availability, "availability", "E124")
         if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
             digests[availability.value] = python_files.digest(availability.value)
         return digests | hf_folder.digests(self.model)
 
     def code(self) -> dict[str, list[str]]:
-        """The Python files that the method, the model and the metrics name, by setting; no setting that names
-        none."""
+        """The Python files in the settings method, model and metrics, by setting, without other settings."""
         parts = [call.file for call in calls.parse_sum(self.method, "method", "E102")]
-        metrics = [name.rpartition(":")[0] for name in scores.metric_names(self.metrics)]
+        metrics = [name.rpartition(":")[0] for name in self.metric_names]
         by_setting = {
             "method": parts,
             "model": [calls.parse(self.model, "model", "E104").file],
@@ -281,24 +317,23 @@ class Settings:
         }
 
     def check_code(self) -> None:
-        """Before another process imports these files. Raises UsageError (E506) for one that only a document
-        names."""
+        """Check the Python files before another process imports them. Raises UsageError (E506) for a file
+        that only a document names."""
         for files in self.code().values():
             for file in files:
                 python_files.check_named(file)
 
     def files_of_metrics(self) -> set[str]:
-        """Those of the files that only metrics are taken from, so that a change of them changes no weight."""
-        return {*python_files.digests_with_imports(*scores.metric_names(self.metrics))} - {
+        """The files that only the metrics need, which cannot change any weight."""
+        return {*python_files.digests_with_imports(*self.metric_names)} - {
             *python_files.digests_with_imports(self.method, self.model)
         }
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits that are equal for runs that must give equal bits.
 
-        Where and how fast a run computes does not count. Settings of LATER count only where they are used, so
-        that runs from before these settings existed keep their names. The content of a user's own files
-        counts, too.
+        Settings that change no bit are ignored. Settings of LATER count only with a value other than the
+        default, so that older runs keep their fingerprints. The content of the user's files counts.
         """
         left_out = {*NO_EFFECT, *(name for name in LATER if getattr(self, name) == FIELDS[name].default)}
         counted: dict[str, Any] = {
@@ -324,7 +359,7 @@ LATER = (
     "lr_course",
     "lr_warmup",
 )
-"""Settings that were added after the first runs; at their defaults they change nothing."""
+"""Settings that were added later; their defaults change nothing."""
 SYNONYMS = {
     "learning_rate": "lr",
     "optimizer": "optimiser",
@@ -342,11 +377,11 @@ SYNONYMS = {
     "random_seed": "seed",
     "net": "model",
 }
-"""What other libraries call a setting, and its name here."""
+"""The names of settings in other libraries, and here."""
 
 
 def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> Settings:
-    """Settings from keys and values, with defaults for the rest. lines: where each key stands in a file, for
+    """Settings from keys and values, with defaults for the rest. lines: the line of each key in a file, for
     messages.
 
     Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for
@@ -379,8 +414,7 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
 
 
 def _skew_of_data(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The skew that the data's own text asks for where none is given: `column:bank` for
-    `credit.csv(site=bank)`."""
+    """The default skew of data with a site column: `column:bank` for `credit.csv(site=bank)`."""
     data = values.get("data")
     if "skew" in values or not isinstance(data, str) or "site" not in data:
         return {}
@@ -409,19 +443,19 @@ _ARGUMENTS = {argument.name: argument for argument in arguments.of(Settings)}
 
 
 def _nearest(key: str) -> str:
-    """' Did you mean 'lr'?' for a key that is misspelt or that other libraries use; else ''."""
+    """' Did you mean 'lr'?' for a misspelt key or the name in another library; otherwise ''."""
     near = difflib.get_close_matches(key, [*FIELDS, *SYNONYMS], n=1, cutoff=0.6)
     return f" Did you mean '{SYNONYMS.get(near[0], near[0])}'?" if near else ""
 
 
 def load(path: Path) -> Settings:
-    """Settings from a YAML file. Raises UsageError as `build` does, naming the line, and E111 for an
-    unreadable file."""
+    """Settings from a YAML file. Raises UsageError as `build` does, with the line, and E111 for an unreadable
+    file."""
     return _read(path)[0]
 
 
 def load_partial(path: Path) -> dict[str, Any]:
-    """Only the settings that a YAML file holds, without defaults; checked and raising as `load` does."""
+    """The settings in a YAML file without defaults. Raises UsageError as `load` does."""
     return _read(path)[1]
 
 
@@ -434,13 +468,13 @@ def _read(path: Path) -> tuple[Settings, dict[str, Any]]:
 
 
 def dump(settings: Settings) -> str:
-    """The settings as YAML, which `load` reads back."""
+    """The settings as YAML, for `load`."""
     return documents.dump(settings.as_dict())
 
 
 def resume_command(path: Path, *runs: Settings) -> str:
-    """The command that resumes what is in this folder. runs: of which settings; their Python files are named,
-    too."""
+    """The command that resumes the run or comparison in a folder. runs: its settings, because the command
+    must name their Python files."""
     named = dict.fromkeys((name, str(getattr(run, name))) for run in runs for name in run.code())
     return shlex.join(
         ["unskew", "resume", str(path), *(word for name, text in named for word in (f"--{name}", text))]
@@ -448,9 +482,9 @@ def resume_command(path: Path, *runs: Settings) -> str:
 
 
 def check_same(before: Settings, now: Settings, folder: Path) -> None:
-    """Check that a folder's run has the settings that are asked for now, apart from those that change no bit.
+    """Check that a folder's run has the requested settings, except for those that change no bit.
 
-    Raises StateError (E112), naming every setting that differs.
+    Raises StateError (E112) with every setting that differs.
     """
     if before.fingerprint() == now.fingerprint():
         return

@@ -1,7 +1,7 @@
-"""The names of the measures of a run in addition to its scores. docs/measures.md explains them.
+"""The names of the measures that a run can record in addition to its scores; docs/measures.md explains them.
 
 A measure is one file in `runs/measures/`: pure functions of tensors, and a probe that applies them to a
-round. Names are read from the source of the probes, so that they are known before torch is loaded.
+round. The names are read from the source of the probes, because that does not load torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Entry:
-    """A measure. module, kind: where the class of its probe is. summary: one line for `--help` and the
-    pages."""
+    """A measure. module, kind: the module and name of its probe's class. summary: one line for `--help` and
+    the documentation."""
 
     module: str
     kind: str
@@ -26,10 +26,10 @@ class Entry:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """`diversity, separation` -> ("diversity", "separation"), each once. Raises KeyError with the first
-    unknown name."""
-    spelt = (name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip())
-    names = tuple(name for name in dict.fromkeys(spelt) if name != NONE)
+    """The names in a text, without repetition: `diversity, separation` -> ("diversity", "separation").
+    Raises KeyError with the first unknown name."""
+    normal = (name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip())
+    names = tuple(name for name in dict.fromkeys(normal) if name != NONE)
     for name in names:
         if name not in NAMES:
             raise KeyError(name)
@@ -42,10 +42,8 @@ def measures_text(names: Sequence[str]) -> str:
 
 
 def entries(folder: Path) -> dict[str, Entry]:
-    """The measures by name, read from the probes' files in this folder without importing them.
-
-    A probe is a class with the attributes `name` and `summary`, both written as plain strings.
-    """
+    """The measures in a folder by name. A probe is a class with the string attributes `name` and `summary`;
+    its file is parsed, not imported."""
     known = {}
     for path in sorted(folder.glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -58,15 +56,13 @@ def entries(folder: Path) -> dict[str, Entry]:
 def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """The class attributes that are strings."""
     for line in node.body:
-        value = line.value if isinstance(line, ast.AnnAssign) else None
-        if (
-            isinstance(line, ast.AnnAssign)
-            and isinstance(value, ast.Constant)
-            and isinstance(value.value, str)
-        ):
+        if not isinstance(line, ast.AnnAssign):
+            continue
+        value = line.value
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield ast.unparse(line.target), value.value
 
 
 ENTRIES = entries(PROBES)
 NAMES = {name: entry.summary for name, entry in ENTRIES.items()}
-"""The summary of every measure by name."""
+"""The summary of every measure, by name."""

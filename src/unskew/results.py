@@ -1,5 +1,5 @@
-"""What a run and a comparison return, and models that predict: of a run, of a folder for the Hugging Face
-Hub, or of a site's folder."""
+"""Results of runs and comparisons, and models that predict: from a run, from a folder for the Hugging Face
+Hub, or from a site's folder."""
 
 from __future__ import annotations
 
@@ -36,59 +36,57 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """Samples in, classes or numbers out. run, trained: what predicts, and what it was trained as."""
+    """Predicts classes or numbers of samples. run: settings and model. trained: the weights in use."""
 
     run: Run
     trained: TrainedRun
 
     @property
     def federation(self) -> Federation:
-        """What samples and classes are; without samples unless the run is of this process."""
+        """The federation of the run; after loading it has no samples."""
         return self.run.federation
 
     def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or
-        classes of tokens [N, T]; or its numbers [N], or which labels a sample has, bool [N, L].
+        """Predict samples: classes [N], masks [N, H, W], classes of tokens [N, T], numbers [N], or several
+        labels, bool [N, L].
 
-        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as
-        uint8); after training on a table also a DataFrame, whose columns are found by name; of samples
-        with several inputs, a dictionary or tuple of them, or an archive of `numpy.load` that holds them as
-        for training.
-        client: by name or number, whose own model answers, where the method gives clients such: with the
-        weights it keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global
-        model. The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold
-        places in it. Raises UsageError (E131) where that model is not here, DataError (E403, E405) for
-        samples that do not fit.
+        x: samples before any scaling, [N, *shape], an array or tensor of the training samples' type (uint8 if
+        those were uint8). After training on a table also a DataFrame, with columns found by name. Samples
+        with several inputs are a dictionary or tuple of arrays, or an archive from `numpy.load`.
+        client: the name or number of a client, to use its own model, with the weights, statistics or label
+        shares that the method keeps for it (FedBN, FedRDN, unskew). Default: the global model.
+        Classes have the names of `federation.classes`, as integers where these are whole numbers; masks hold
+        indices into it. Raises UsageError (E131) if the client's model is not available, and DataError (E403,
+        E405) for unsuitable samples.
         """
         z = self._outputs(x, client)
         guess = self.run.task.predictions(z).numpy()
         return predictions.class_names(self.federation, guess)
 
     def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W]
-        of pixels, [N, T, C] of tokens; of several labels a sample each one's own, [N, L].
+        """Class probabilities, float32: [N, C], [N, C, H, W] for pixels, [N, T, C] for tokens; for several
+        labels the probability of each, [N, L].
 
-        Raises UsageError (E109) where the model predicts a number.
+        Raises UsageError (E109) for a model that predicts a number.
         """
         if self.federation.target:
             raise UsageError("E109", "this model predicts a number, which has no probability; call predict.")
         z = self._outputs(x, client)
-        return (
-            z.sigmoid() if self.federation.several else z.softmax(-1 if self.federation.tokens else 1)
-        ).numpy()
+        if self.federation.several:
+            return z.sigmoid().numpy()
+        return z.softmax(-1 if self.federation.tokens else 1).numpy()
 
     def _outputs(self, x: Any, client: int | str | None) -> Tensor:
-        """What predictions are read from; arguments as of `predict`."""
+        """The model's outputs, such as logits. Arguments as for `predict`."""
         return self.trained.outputs(x, client)
 
 
 @dataclass(repr=False, eq=False)
 class PublishedModel(Predictor):
-    """A model from a folder of the format hub. Neither its run nor any client is known; README.md there holds
-    its scores.
+    """A model from a folder that was exported in the format "hub". It has no record and no clients; its
+    scores are in the folder's README.md.
 
-    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them
-    as they were given.
+    `model` is in evaluation mode and expects scaled samples; `predict` takes samples before scaling.
     """
 
     run: Run
@@ -110,10 +108,8 @@ class PublishedModel(Predictor):
 
 @dataclass(repr=False, eq=False)
 class SitePredictor(Predictor):
-    """The model that a site has of a run over a network, from the site's own folder: its own one, where the
-    method gives sites
-    such, and otherwise the global one. `t`: the round after which its weights were; `own.kept`: that of its
-    private state.
+    """A site's model of a run over a network, from the site's folder: its own model if the method has one for
+    each site, otherwise the global model. `own.kept`: the round of the site's private state.
     """
 
     run: Run
@@ -124,7 +120,7 @@ class SitePredictor(Predictor):
 
     @property
     def t(self) -> int:
-        """The round after which the weights that the site was sent were."""
+        """The round of the weights that the site received last."""
         return self.trained.end.t
 
     def _outputs(self, x: Any, client: int | str | None) -> Tensor:
@@ -144,18 +140,17 @@ class SitePredictor(Predictor):
         client: int | str | None = None,
         license: str = "",
     ) -> list[Path]:
-        """Write the model into a new folder, as `Result.export` does; client: no other than this site."""
+        """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
         return write_export(self.trained, self.own.record, Path(folder), format, self.own.client, license)
 
     def __repr__(self) -> str:
-        whose = (
-            f"{self.own.site}'s own model"
-            if self.own.client is not None
-            else f"the model that {self.own.site} was sent"
-        )
+        if self.own.client is not None:
+            model = f"{self.own.site}'s own model"
+        else:
+            model = f"the model that {self.own.site} was sent"
         kept = f", with what it kept after round {self.own.kept}" if self.own.kept else ""
-        return f"<{whose} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"
+        return f"<{model} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"
 
 
 SCOPES = ("global", "global@client", "personal@client")
@@ -163,12 +158,10 @@ SCOPES = ("global", "global@client", "personal@client")
 
 @dataclass(repr=False, eq=False)
 class Result(Predictor):
-    """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept
-    in memory.
+    """A finished run with its settings, record, weights and model. path: its folder; None for a run in
+    memory.
 
-    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them
-    as they were
-    given. trained: what predicts.
+    `model` is in evaluation mode and expects scaled samples; `predict` takes samples before scaling.
     """
 
     run: Run
@@ -193,8 +186,7 @@ class Result(Predictor):
 
     @property
     def metrics(self) -> list[str]:
-        """The names in the record of the scores that were asked for beside the main one, those that are
-        defined anywhere."""
+        """The names of the additional scores that were requested and recorded."""
         return of_setting(self.settings.metrics, self.run.task.name, coverage.recorded_metrics(self.record))
 
     def __repr__(self) -> str:
@@ -210,8 +202,8 @@ class Result(Predictor):
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
-        """last, best and mean of the last ten rounds (of those evaluated), shares in [0, 1]; the untrained
-        model does not count.
+        """The scores `last`, `best` and `mean10`, the mean over evaluated rounds among the last ten. Shares
+        lie in [0, 1]. The untrained model does not count.
 
         {} for a scope that this run does not have. Raises UsageError (E109) for an unknown scope or metric.
         """
@@ -229,8 +221,8 @@ class Result(Predictor):
         return {"last": values[-1], "best": which.best(values), "mean10": float(np.mean(tail))}
 
     def bytes(self, way: str = "up") -> int:
-        """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for
-        another way."""
+        """The bytes that all clients sent ("up") or received ("down") in the whole run. Raises UsageError
+        (E109) for another word."""
         _check_word(way, ("up", "down"), "way")
         return sum(
             client_lists.total_bytes(row, self.federation.clients)
@@ -239,9 +231,10 @@ class Result(Predictor):
         )
 
     def clients(self) -> list[dict[str, Any]]:
-        """Each client's number, name, training and test samples, and its last score, None if it has none.
+        """A row for each client: number, name, numbers of training and test samples, and last score or None.
 
-        The score is the main one of `personal@client`, or of `global@client` where the run has no other.
+        The score is the main one of `personal@client`, or of `global@client` if the run has no personal
+        models.
         """
         federation, main = self.federation, self.run.task.main_score
         last: dict[str, dict[int, float]] = {}
@@ -262,30 +255,27 @@ class Result(Predictor):
         client: int | str | None = None,
         license: str = "",
     ) -> list[Path]:
-        """Write the model into a new folder, for use without unskew; returns its files.
+        """Write the model into a new folder, for use without unskew, and return the new files.
 
         format: "safetensors" (weights), "torch-export" (a graph for PyTorch), "onnx", or "hub" (a folder for
-        the Hugging Face Hub, which `unskew.load` opens). client: whose own model; see `predict`. license:
-        SPDX's name, for the hub's card.
-        Raises UsageError: E131 where that model is not here, E160 for one that cannot be written so, E161 for
-        a folder that exists, E162 where the extra [export] is missing.
+        the Hugging Face Hub, which `unskew.load` can read). client: as for `predict`. license: an SPDX
+        identifier for the hub's model card.
+        Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
+        the model, E161 for an existing folder, E162 without the extra [export].
         """
         return write_export(self.trained, self.record, Path(folder), format, client, license)
 
     @property
     def understood(self) -> str:
-        """What was understood of the samples, as `run(say=print)` shows it before it trains: values, classes,
-        remarks.
-
-        Of a run that was loaded, whose samples are not here, the remarks.
-        """
+        """The overview of the samples that `run(say=print)` prints before training: values, classes, remarks.
+        A loaded run has no samples, so it has only the remarks."""
         if isinstance(self.federation, RemoteFederation):
             return "\n".join(f"{topic:<9}{text}" for topic, text in self.federation.notes)
         return data_overview.table(self.federation)
 
     @property
     def replies(self) -> UsedReplies:
-        """How many replies came, how many were used, and why the others were dropped."""
+        """The numbers of replies that arrived and that were used, and why others were dropped."""
         return UsedReplies.of(self.record.rows["events"], self.federation.clients)
 
     @property
@@ -294,8 +284,8 @@ class Result(Predictor):
         return digest(self.weights)
 
     def table(self) -> str:
-        """The three scopes: last, best and mean of the last ten rounds, shares in percent; and what makes
-        them doubtful."""
+        """A text table with last, best and mean of the last ten rounds for the three scopes, shares in
+        percent, and warnings about doubtful scores."""
         from unskew.report.analysis.numbers import size
 
         lines = [
@@ -325,8 +315,7 @@ class Result(Predictor):
         return "\n".join(lines)
 
     def _terms(self) -> list[str]:
-        """On which samples it was scored if not on the test set, and why it ended before its last round if it
-        did."""
+        """Lines about scores on held-out training samples and about a run that ended early."""
         held_out, rounds_ = self.settings.validation, self.settings.rounds
         lines = (
             [f"scored on {held_out:.0%} of the training samples, held out, not on the test set"]
@@ -341,7 +330,7 @@ class Result(Predictor):
         return [*lines, *(f"ended after {self.t} of {rounds_} rounds: {text}" for text in why)]
 
     def _scored(self) -> list[str]:
-        """At how many clients the scores were taken, if not at all that have test samples."""
+        """A line with the number of scored clients, unless all clients with test samples were scored."""
         scored = incomplete_coverage(
             coverage.clients_with_scores(self.record), int((self.federation.test_sizes > 0).sum())
         )
@@ -351,11 +340,10 @@ class Result(Predictor):
         return [f"{what} of {scored.there:,} of {scored.of:,} clients with test samples: {MISSING_REASON}"]
 
     def to_frame(self, kind: str = "metrics") -> Any:
-        """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them,
-        or "ledger", a row for every payload with how many clients sent or received it and its bytes of all of
-        them together.
+        """Return a pandas DataFrame of one kind: "metrics" or "events" (the record's rows), "clients" (the
+        rows of `clients`), or "ledger" (a row for every payload, with its clients and their total bytes).
 
-        Raises UsageError: E109 for another kind, E115 where pandas is not installed.
+        Raises UsageError: E109 for another kind, E115 without pandas.
         """
         _check_word(kind, ("metrics", "clients", "ledger", "events"), "kind of frame")
         try:
@@ -383,7 +371,7 @@ class Result(Predictor):
         ]
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the run's page; needs a run with a folder."""
+        """Write the run's HTML report and return its path. Raises UsageError (E116) for a run in memory."""
         from unskew.report import page
 
         if self.path is None:
@@ -395,7 +383,7 @@ class Result(Predictor):
 
 @dataclass(repr=False)
 class Comparison:
-    """Finished runs of several methods and seeds, in one folder."""
+    """The finished runs of several methods and seeds, in one folder."""
 
     path: Path
 
@@ -412,22 +400,23 @@ class Comparison:
         return summary.summary_table(runs.read_comparison(self.path), runs.requested_target([self.path]))
 
     def tuned(self) -> dict[str, dict[str, Any]]:
-        """The best settings of each method, as `compare(tune=...)` found them, `{"flea": {"lr": 0.02,
-        "flea.a": 1.5}}`; {} without."""
+        """The best settings of each method from `compare(tune=...)`, such as `{"flea": {"lr": 0.02,
+        "flea.a": 1.5}}`; {} without tuning."""
         from unskew.comparison.tuning import best_settings
 
         return best_settings(self.path)
 
     def leakages(self) -> list[Leakage]:
-        """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody
-        attacked, and epsilon."""
+        """The leakage of each method that attacks measured (`compare(..., privacy=True)`), its payloads
+        without an attack, and its epsilon."""
         from unskew.report.analysis import leakage, runs, summary
 
         finished = runs.read_comparison(self.path)
         return leakage.leakages(runs.by_method(finished), summary.summary_table(finished))
 
     def table(self) -> str:
-        """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""
+        """A text table with mean and standard deviation over seeds, and paired tests against the best method
+        with Holm's correction."""
         from unskew.report.analysis import tables
 
         return tables.plain(self.rows())
@@ -440,30 +429,25 @@ class Comparison:
     def figures(
         self, folder: str | Path | None = None, format: Literal["svg", "pdf"] = "svg", columns: int = 2
     ) -> list[Path]:
-        """Write the report's pictures, and its table as LaTeX and CSV, for a paper; folder: `figures` in its
-        own.
+        """Write the report's figures, and its table as LaTeX and CSV, for a paper; return the new files.
 
-        columns: of a journal's page that a picture is as wide as. Raises UsageError (E157) for PDF without
-        CairoSVG.
+        folder: default `figures` in the comparison's folder. columns: the width of a figure in columns of a
+        journal's page. Raises UsageError (E157) for PDF without CairoSVG.
         """
         from unskew.report import paper_figures
 
-        return [
-            path
-            for path, _ in paper_figures.write_figures(
-                [self.path], folder or self.path / "figures", format, columns
-            )
-        ]
+        folder = folder or self.path / "figures"
+        return [path for path, _ in paper_figures.write_figures([self.path], folder, format, columns)]
 
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:
-    """Whether an event is a remark that was made before round 1. How far a budget reaches, and whether a
-    first stage was the only one, is known now and said elsewhere."""
+    """Whether an event is a remark from before round 1 that is still of interest: other lines tell how far a
+    budget reached, and whether only a first stage ran."""
     return event["t"] == 0 and "text" in event and "last" not in event and event["code"] != FIRST_STAGE
 
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
-    """The result of a loop that has come to its end. path: the run's folder, if it has one."""
+    """The result of a loop that has ended. path: the run's folder, if it has one."""
     model = loop.run.fed.net.module_with(state.weights)
     trained = TrainedRun(loop.run, loop.down(state, state.t), loop.store)
     return Result(loop.run, loop.record, state.weights, model, trained, path)

@@ -1,11 +1,12 @@
 """The scores by name: whether higher or lower is better, and how a value is written.
 
-    shares     accuracy, dice and all scores that are not named here: in [0, 1], in percent, higher is better
+    shares     accuracy, dice and every score without an entry here: in [0, 1], shown in percent, higher is
+               better
     numbers    rmse, mae (in the target's unit) and loss: lower is better; r2, at most 1: higher is better
-    own        own:NAME and own-lower:NAME, a user's function: a number, of which higher or lower is better
+    own        own:NAME and own-lower:NAME, a user's function: a number; higher or lower is better
 
-The rows `mean`, `worst` and `std` over clients have the unit of the task's main score; a lower `std` is
-better for every score.
+The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score. For `std` lower is
+always better.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from unskew.errors import UsageError, excerpt, suggestion
 from unskew.system.python_files import GIVEN_OBJECT
 
 WRITTEN_OUT = 1e9
-"""Numbers from here on are written with an exponent."""
+"""Numbers of this size or more are written with an exponent."""
 
 
 def significant(value: float, digits: int, signed: bool = False) -> str:
-    """A number with this many significant digits, `0.0123`, `57.3`, and all digits before the point: `57,331`
-    instead of `5.73e+04`. signed: with a + unless it is negative; a number that rounds to 0 has no minus."""
-    whole = 10**digits - 0.5 <= abs(value) < WRITTEN_OUT
-    return f"{value:{'+z' if signed else ''}{',.0f' if whole else f'.{digits}g'}}"
+    """A number with `digits` significant digits, such as `0.0123` or `57.3`.
+
+    Digits before the point are never rounded away: `57,331`, not `5.73e+04`.
+
+    signed: write a + before numbers that are not negative, and no minus before one that rounds to 0.
+    """
+    sign = "+z" if signed else ""
+    if 10**digits - 0.5 <= abs(value) < WRITTEN_OUT:
+        return f"{value:{sign},.0f}"
+    return f"{value:{sign}.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -37,35 +44,35 @@ class Kind:
     share: bool = True
 
     def better(self, value: float, than: float) -> bool:
-        """Whether one value is strictly better than another; never with NaN."""
+        """Whether one value is strictly better than another; False if either is NaN."""
         return value < than if self.lower else value > than
 
     def ahead(self, value: float, of: float) -> float:
-        """The amount by which a value is better than another; negative if it is worse."""
+        """The difference by which a value is better than another; negative if it is worse."""
         return of - value if self.lower else value - of
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of at least one value, without NaN unless all are NaN."""
+        """The best of one or more values. NaN is ignored unless all values are NaN."""
         known = _known(values)
         return min(known) if self.lower else max(known)
 
     def worst(self, values: Iterable[float]) -> float:
-        """The worst of at least one value, without NaN unless all are NaN."""
+        """The worst of one or more values. NaN is ignored unless all values are NaN."""
         known = _known(values)
         return max(known) if self.lower else min(known)
 
     @property
     def nothing(self) -> float:
-        """The infinite value that is worse than every finite one."""
+        """An infinite value that is worse than every finite one."""
         return float("inf") if self.lower else float("-inf")
 
     @property
     def unit(self) -> str:
-        """The unit after a value written by `digits`: " %", or "" for scores with their own unit."""
+        """The unit of a value that `digits` has written: " %" for shares, "" for numbers."""
         return " %" if self.share else ""
 
     def digits(self, value: float) -> str:
-        """A value without its unit: `61.4` of a share, `57.3` of a number."""
+        """A value without its unit: `61.4` for a share, `57.3` for a number."""
         return f"{100 * value:.1f}" if self.share else significant(value, 4)
 
     def written(self, value: float) -> str:
@@ -73,12 +80,12 @@ class Kind:
         return f"{value:.1%}" if self.share else significant(value, 4)
 
     def of(self, word: str) -> str:
-        """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name in it."""
+        """The heading of an axis or column, such as `accuracy, %` or `RMSE`. word: the score's title."""
         return f"{word}, %" if self.share else word
 
 
 def _known(values: Iterable[float]) -> list[float]:
-    """The values without NaN, which `min` and `max` cannot order; all values if all are NaN."""
+    """The values that are not NaN; all values if each is NaN."""
     listed = list(values)
     return [v for v in listed if v == v] or listed
 
@@ -121,7 +128,7 @@ ALWAYS = {"multilabel": ("auroc", "map", "micro_f1", "macro_f1"), "tokens": ("pe
 """The scores that are always recorded, by task."""
 NONE = "none"
 OWN, OWN_LOWER = "own", "own-lower"
-"""The prefix of a user's own score, for higher and for lower is better."""
+"""The prefixes of a user's own scores, of which higher or lower is better."""
 MAIN = {
     "classification": "accuracy", "segmentation": "dice", "regression": "rmse", "multilabel": "sample_f1",
     "tokens": "token_accuracy",
@@ -134,34 +141,36 @@ OVER_CLIENTS = {("global@client", "mean"): "clients", ("global@client", "worst")
 
 
 def latest(of: Callable[[str, str], tuple[int, float] | None], main: str, t: int) -> list[str]:
-    """The last recorded scores, each as a column of a line on round t. A score of an earlier round, which
-    `eval_every` and sites cause, has the round's number in front.
+    """The latest scores, each as a column of a line about round t.
 
-    of: from a scope and metric to the last (round, value), or None. main: the task's main score.
+    Scores of an earlier round are preceded by that round's number: sites score a model when they receive it,
+    and `eval_every` skips rounds. of: returns (round, value) for a scope and metric, or None. main: the
+    task's main score.
     """
     columns, round_ = list[str](), t
     for which, name in {("global", main): "global", **OVER_CLIENTS}.items():
         if last := of(*which):
-            when = "" if last[0] == round_ else f"after round {last[0]}: " if last[0] else "before round 1: "
+            when = f"after round {last[0]}: " if last[0] else "before round 1: "
+            when = "" if last[0] == round_ else when
             columns.append(f"{when}{name} {kind(main).written(last[1]):>6}")
             round_ = last[0]
     return columns
 
 
 def kind(metric: str) -> Kind:
-    """The kind of a score by its name in metrics.jsonl."""
-    whose, _, name = metric.rpartition(":")
-    if whose in (OWN, OWN_LOWER):
-        return Kind(name, lower=whose == OWN_LOWER, share=False)
+    """The kind of a score, by its name in metrics.jsonl."""
+    prefix, _, name = metric.rpartition(":")
+    if prefix in (OWN, OWN_LOWER):
+        return Kind(name, lower=prefix == OWN_LOWER, share=False)
     return KINDS.get(metric) or Kind(metric)
 
 
 def metric_names(text: str, where: str = "") -> tuple[str, ...]:
-    """The names in the setting `metrics`, each once: `auroc, cost.py:cost` -> ("auroc", "cost.py:cost"); ()
-    for "none".
+    """The names in the text of the setting `metrics`, without repetition: `auroc, cost.py:cost` ->
+    ("auroc", "cost.py:cost"), `none` -> ().
 
-    where: the setting stands, for messages. Raises UsageError (E135) for one that is neither a score nor
-    written like a function in a file.
+    where: the place of the setting, for messages. Raises UsageError (E135) for a name that is neither a score
+    nor of the form file.py:function.
     """
     names = tuple(name for name in dict.fromkeys(map(str.strip, text.split(","))) if name not in ("", NONE))
     for name in names:
@@ -177,14 +186,13 @@ def metric_names(text: str, where: str = "") -> tuple[str, ...]:
 
 
 def requested_scores(text: str, task: str) -> tuple[str, ...]:
-    """The scores in addition to a task's own: those that are always recorded, and those of the setting
-    `metrics`."""
+    """The additional scores : those that are always recorded, then those of the setting `metrics`."""
     return tuple(dict.fromkeys((*ALWAYS.get(task, ()), *metric_names(text))))
 
 
 def of_setting(text: str, task: str, recorded: Iterable[str]) -> list[str]:
-    """The requested scores among the recorded ones, in the order of the request. A user's own score is found
-    by its function's name."""
+    """The recorded scores that the setting requests, in its order. A user's own scores have the name of
+    their function."""
     known = {metric.rpartition(":")[2]: metric for metric in recorded}
     return [
         known[name] for name in (n.rpartition(":")[2] for n in requested_scores(text, task)) if name in known

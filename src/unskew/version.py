@@ -1,7 +1,4 @@
-"""The version of unskew, and the revision that a run and a published result record as their maker.
-
-`pyproject.toml` has the same version, which a test checks.
-"""
+"""The version of unskew, as in `pyproject.toml`, and the revision that runs and published results record."""
 
 from __future__ import annotations
 
@@ -14,12 +11,10 @@ __version__ = "0.1.0"
 
 @cache
 def revision(root: Path = Path(__file__).parents[2]) -> str:
-    """The version, such as `0.1.0`; from a checkout of unskew with the commit, `0.1.0+a27cd8a`.
+    """The version, such as `0.1.0`; in a checkout of unskew also the commit, `0.1.0+a27cd8a`.
 
-    `.changed` follows if files under `src` have uncommitted changes; two such states of one commit look the
-    same.
-    root: the folder above `src`. An installed unskew has no checkout of its own, even inside a user's
-    repository.
+    The suffix `.changed` means that files under `src` have uncommitted changes. root: the folder above `src`.
+    An installed unskew has no checkout, even inside a user's repository.
     """
     if not (root / ".git").exists():
         return __version__
@@ -31,7 +26,7 @@ def revision(root: Path = Path(__file__).parents[2]) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    """What git prints; "" if it fails or is not installed."""
+    """The output of a git command; "" if it fails or git is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=20

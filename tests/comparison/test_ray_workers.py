@@ -10,6 +10,7 @@ import pytest
 
 from tests.comparison.fakes import Ray, RayError, RayTaskError, trained
 from unskew.comparison import plan, ray_cluster, ray_workers, training, workers
+from unskew.comparison.cluster import Cluster
 from unskew.comparison.workers import MOST_LOSSES
 from unskew.errors import Paused, StateError, UsageError
 
@@ -52,7 +53,7 @@ def died(*words):
 def test_runs_of_a_cluster_have_the_bits_of_this_machine(tmp_path, cluster):
     there, here = cells(tmp_path / "there"), cells(tmp_path / "here")
     cluster()
-    training.train_all(there, 0, lambda cells: None, "ray")
+    training.train_all(there, 0, lambda cells: None, Cluster())
     for cell in here:
         cell.path.mkdir()
         workers.write_order(cell, 1)
@@ -65,7 +66,7 @@ def test_runs_of_a_cluster_have_the_bits_of_this_machine(tmp_path, cluster):
 @pytest.mark.parametrize("loss", [lost, died])
 def test_a_run_whose_worker_died_is_done_again(tmp_path, cluster, loss):
     ray, run = cluster(loss, loss, trained), cells(tmp_path)
-    training.train_all(run, 0, lambda cells: None, "ray")
+    training.train_all(run, 0, lambda cells: None, Cluster())
     assert run[0].done
     assert ray.begun == 3
     assert ray.killed == 3  # both lost actors are let go, and the last one at the end
@@ -75,7 +76,7 @@ def test_a_run_whose_worker_died_is_done_again(tmp_path, cluster, loss):
 def test_a_run_that_kills_its_workers_is_not_tried_for_ever(tmp_path, cluster):
     ray = cluster(died)
     with pytest.raises(StateError, match=r"E174 fedavg, seed 0: its process died 3 times after round 0"):
-        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
+        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
     assert ray.begun == MOST_LOSSES
     assert ray.shut
 
@@ -83,7 +84,7 @@ def test_a_run_that_kills_its_workers_is_not_tried_for_ever(tmp_path, cluster):
 def test_a_node_that_cannot_train_is_named(tmp_path, cluster):
     cluster(lambda *words: {"node": "n7", "unfit": "has unskew 0.0.1 with torch 2, and the driver another"})
     with pytest.raises(UsageError, match=r"E173 fedavg, seed 0: node n7 has unskew 0\.0\.1"):
-        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
+        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
 
 
 def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
@@ -94,7 +95,7 @@ def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
         " data/ours.npz."
     )
     with pytest.raises(UsageError) as refused:
-        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
+        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
     assert str(refused.value) == words
     assert "E402" in (tmp_path / "log.txt").read_text()
 
@@ -102,7 +103,7 @@ def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
 def test_a_node_that_keeps_its_files_to_itself_is_named(tmp_path, cluster):
     cluster(lambda *words: {"node": "n7", "code": 0, "said": ""})
     with pytest.raises(UsageError, match=r"E173 .*node n7 finished it, and nothing of it is in"):
-        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
+        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
 
 
 def test_other_data_on_a_node_are_noticed_before_anything_trains(tmp_path, cluster):
@@ -133,7 +134,7 @@ def _with_log(run, folder):
             return {**answer, "said": said[-1] if said else ""}
 
         patch.setattr(Ray, "get", get)
-        training.train_all(run, 0, lambda cells: None, "ray")
+        training.train_all(run, 0, lambda cells: None, Cluster())
 
 
 def test_an_error_of_the_actor_itself_is_one_sentence(tmp_path, cluster):
@@ -142,14 +143,14 @@ def test_an_error_of_the_actor_itself_is_one_sentence(tmp_path, cluster):
 
     cluster(broken)
     with pytest.raises(StateError, match="E120 fedavg, seed 0 failed on the cluster; the details are in"):
-        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
+        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster())
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
 
 def test_what_no_node_has_is_refused(tmp_path, cluster):
     cluster(nodes=({"CPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}))
     with pytest.raises(UsageError, match=r"E173 a run takes 4 CPU and 2 GPU, .*at most 8 CPU, 1 GPU"):
-        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray,cpus=4,gpus=2")
+        training.train_all(cells(tmp_path), 0, lambda cells: None, Cluster(cpus=4, gpus=2))
 
 
 def test_there_are_as_many_runs_at_a_time_as_the_nodes_have_room_for(tmp_path, cluster):
@@ -157,7 +158,7 @@ def test_there_are_as_many_runs_at_a_time_as_the_nodes_have_room_for(tmp_path, c
     assert ray_cluster.actor_places([{"CPU": 5.0}, {"CPU": 8.0, "GPU": 1.0}], {"CPU": 1.0, "GPU": 0.1}) == 8
     ray = cluster(ended, nodes=({"CPU": 2.0}, {"CPU": 1.0}))
     ray.busy = 9
-    training.train_all(cells(tmp_path, 4), 0, lambda cells: None, "ray")
+    training.train_all(cells(tmp_path, 4), 0, lambda cells: None, Cluster())
     assert len(ray.orders) == 3
     assert ray.share == {"num_cpus": 1.0, "num_gpus": 0.0}
     assert ray.orders[0]["env"]["CUDA_VISIBLE_DEVICES"] == ""
@@ -168,7 +169,7 @@ def test_a_finished_comparison_needs_no_cluster(tmp_path, monkeypatch):
     run = cells(tmp_path)
     run[0].path.mkdir()
     (run[0].path / "model.safetensors").write_bytes(b"")
-    training.train_all(run, 0, lambda cells: None, "ray")
+    training.train_all(run, 0, lambda cells: None, Cluster())
     assert run[0].code == 0
 
 
@@ -186,5 +187,5 @@ def test_a_lost_connection_pauses_and_nothing_more_is_asked(tmp_path, cluster, h
     with pytest.raises(
         Paused, match=r"E175 the connection to the Ray cluster was lost; .* `unskew resume` goes on"
     ):
-        training.train_all(run, 0, lambda cells: None, "ray")
+        training.train_all(run, 0, lambda cells: None, Cluster())
     assert ray.killed == 0

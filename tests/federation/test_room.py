@@ -38,7 +38,9 @@ def test_n1_a_model_without_room_is_refused_before_its_weights_are_made(monkeypa
         study_review.forecast_settings(own_data(), asked)
     assert not made
     with pytest.raises(UsageError, match=r"and this site has 1 KB of memory"):
-        study_review.check_model(study_settings(config.build({"model": "mlp"})), own_data(), memory_bytes=1000)
+        study_review.check_model(
+            study_settings(config.build({"model": "mlp"})), own_data(), memory_bytes=1000
+        )
 
 
 def test_only_its_user_reads_what_a_run_over_a_network_leaves(tmp_path, monkeypatch):

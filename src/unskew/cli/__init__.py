@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -32,7 +33,17 @@ def app() -> Any:
     )
     _add_commands(commands)
     _add_version(commands)
+    _fill_help(commands)
     return commands
+
+
+def _fill_help(commands: Any) -> None:
+    """Take the help of every command from its docstring, each paragraph in one line."""
+    for command in commands.registered_commands:
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for group in commands.registered_groups:
+        _fill_help(group.typer_instance)
 
 
 def _add_commands(commands: Any) -> None:
@@ -87,7 +98,7 @@ def _add_commands(commands: Any) -> None:
 
 
 def _normalise(name: str) -> str:
-    """The name of an option or a command as it is listed, also if it is written `--LR` or `--lr_decay`."""
+    """The listed name of an option or command, which may be written `--LR` or `--lr_decay`."""
     return name.lower().replace("_", "-")
 
 
@@ -142,42 +153,35 @@ def main() -> None:
 
 
 def _texts(arguments: list[str]) -> Iterator[str]:
-    """What the arguments of a command say, each whole and in its pieces: `--metrics=auroc,cost.py:cost` names
-    cost.py."""
+    """The arguments of a command and their parts, because `--metrics=auroc,cost.py:cost` names cost.py."""
     for argument in arguments:
         yield argument
         yield from re.split("[=,]", argument)
 
 
 def _open_streams() -> None:
-    """Whoever starts a process may close its streams, as some schedulers do: what is printed then goes
-    nowhere."""
-    for name, mode in (
-        ("stdin", "r"),
-        ("stdout", "w"),
-        ("stderr", "w"),
-    ):  # each takes the lowest number, its own
+    """Replace streams that are closed at the start, as under some schedulers, by the null device."""
+    # in this order, because each takes the lowest free number
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
 
 
 def _say(text: str) -> None:
-    """Print why the command ends, if anything can be printed: the exit code counts where its output is on a
-    full disk."""
+    """Print why the command ends, if possible; with output to a full disk only the exit code remains."""
     with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _print_anything() -> None:
-    """Where the terminal's or the pipe's encoding lacks a letter, print its number: a ± must not end a
-    finished run."""
+    """Print the code of characters that the output's encoding lacks, so that a ± does not end a run."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def _exit(code: int) -> None:
-    """End the process at once: worker threads may be in the middle of a round that nobody needs any more."""
+    """End the process at once, without waiting for worker threads in the middle of a round."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -140,7 +140,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     try:
         with Progress(quiet=as_json) as progress:
             cells = cells_of(path, plan, progress.look, progress.say)
-            train_all(cells, plan.processes, progress.look, plan.on)
+            train_all(cells, plan.processes, progress.look, plan.cluster)
             if plan.privacy:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):

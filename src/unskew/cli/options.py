@@ -1,8 +1,8 @@
-"""Command-line options made from annotated dataclasses, so that every option is described in one place.
+"""Command-line options from annotated dataclasses, so that every option is described in one place.
 
 A field `test_data: Annotated[str | None, "meaning"] = None` becomes `--test-data`, with its meaning, range,
-choices and default in `--help`. Fields without a default are positional arguments. Some mistakes are
-explained before the parser sees them, such as a column that is written as an option.
+choices and default in `--help`. Fields without a default are positional arguments. Some mistakes, such as a
+column that is written as an option, are detected before parsing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from unskew.results import PublishedModel, Result, SitePredictor
 
 COLUMN_ARGUMENTS = {"run": ("site", "label", "target"), "compare": ("site", "label")}
-"""By command, the arguments of a table that are none of its options: they stand in the brackets behind the
-table's path."""
+"""The arguments of tables, by command, that are written in brackets after its path, not as options."""
 
 
 class Commands(TyperGroup):
-    """The commands, which look at what a user wrote first."""
+    """The group of commands, with a check of the words before parsing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         check_words(args)
@@ -70,12 +69,12 @@ def _column_problem(command: str, names: Sequence[str], options: dict[str, str])
 
 
 def _option_name(text: str) -> str:
-    """Of `--tune=8`, tune."""
+    """The name of an option: `tune` for `--tune=8`."""
     return text[2:].partition("=")[0].lower().replace("_", "-")
 
 
 def _option_value(given: Sequence[str], place: int) -> str:
-    """What stands behind the option at this place; "" where another option does, or nothing."""
+    """The value of the option at this place; "" if it has none."""
     _, equals, value = given[place].partition("=")
     if equals:
         return value
@@ -85,27 +84,26 @@ def _option_value(given: Sequence[str], place: int) -> str:
 
 T = TypeVar("T")
 SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("method", "set"))
-"""The settings that are options of their own; `method` is an argument, and `set` is written --set
-part.argument=value."""
+"""The settings with an option each. `method` is an argument; `set` is written --set part.argument=value."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Stands in an annotation: the heading under which `--help` shows the option."""
+    """In an annotation: the heading of the option in `--help`."""
 
     title: str
 
 
 @dataclass(frozen=True)
 class Positional:
-    """Stands in an annotation: the value is written without an option's name, although it has a default."""
+    """In an annotation: the value is positional although it has a default."""
 
 
 Command = Callable[..., None]
 
 
 def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Command]:
-    """Make a command out of a function that takes one `own`: an option for each field of this dataclass."""
+    """A decorator that makes a command from a function of one `own`, with an option for each field."""
 
     def decorate(function: Callable[[T], None]) -> Command:
         def called(**values: Any) -> None:
@@ -119,9 +117,9 @@ def with_options(own: type[T]) -> Callable[[Callable[[T], None]], Command]:
 def with_settings(
     own: type[T], settings: Sequence[str] = SETTINGS
 ) -> Callable[[Callable[[T, dict[str, Any]], None]], Command]:
-    """Make a command out of a function that takes one `own` and the settings that the user gave.
+    """A decorator that makes a command from a function of one `own` and the settings in the command line.
 
-    It has an option for each field of the dataclass `own`, and one for each of these settings.
+    The command has an option for each field of the dataclass `own` and for each of these settings.
     """
 
     def decorate(function: Callable[[T, dict[str, Any]], None]) -> Command:
@@ -139,8 +137,7 @@ def with_settings(
 
 
 def _build(kind: type[T], values: dict[str, Any]) -> T:
-    """The dataclass with the values that the user gave; raises UsageError (E109) for one that does not
-    fit."""
+    """The dataclass with the user's values. Raises UsageError (E109) for a value that does not fit."""
     given = {name: value for name, value in values.items() if value is not None}
     return kind(**arguments.check(kind, given, "the command", "E109"))
 
@@ -148,8 +145,7 @@ def _build(kind: type[T], values: dict[str, Any]) -> T:
 def _as_command(
     called: Command, function: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Command:
-    """`called`, which looks to typer as if it had these parameters, with the name and docstring of
-    `function`."""
+    """`called` with these parameters for typer, and the name and docstring of `function`."""
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__doc__, called.__name__ = function.__doc__, function.__name__
     called.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -157,8 +153,7 @@ def _as_command(
 
 
 def _parameter(argument: Argument, panel: Panel | None = None) -> inspect.Parameter:
-    """How typer is told of an option. The default is None, so that what the user gave can be told from what
-    they left out."""
+    """The parameter of an option for typer. Its default is None, which marks options that were left out."""
     beside = get_args(argument.hint)[1:] if get_origin(argument.hint) is Annotated else ()
     panel = next((item for item in beside if isinstance(item, Panel)), panel)
     shown = {
@@ -179,14 +174,13 @@ def _parameter(argument: Argument, panel: Panel | None = None) -> inspect.Parame
 
 
 def _flag(argument: Argument) -> str:
-    """`--drop-last`; `--clip/--no-clip` where it is on unless switched off."""
+    """The flag: `--drop-last`, or `--clip/--no-clip` for an option that is on by default."""
     name = argument.name.replace("_", "-")
     return f"--{name}/--no-{name}" if argument.default is True else f"--{name}"
 
 
 def help_text(argument: Argument) -> str:
-    """The meaning, then choices or range, and default in brackets, escaped so that rich does not read them as
-    markup."""
+    """The meaning, and in brackets choices or range and default. Brackets are escaped for rich."""
     facts = ["|".join(map(str, argument.choices)) or argument.range]
     if argument.default is True:
         facts.append("default: on")
@@ -197,8 +191,7 @@ def help_text(argument: Argument) -> str:
 
 
 def _plain(hint: Any) -> Any:
-    """The type that typer reads: without Annotated and None; one value of a tuple each time an option is
-    given."""
+    """The type for typer: without Annotated and None; a tuple becomes a repeatable option."""
     if get_origin(hint) is Annotated:
         return _plain(get_args(hint)[0])
     if get_origin(hint) in (typing.Union, types.UnionType):
@@ -227,8 +220,7 @@ def parts_arguments(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def set_over(before: Mapping[str, Mapping[str, Any]], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The arguments of Parts as a file gives them, with those of `--set` over them, one by one. Raises
-    UsageError (E102)."""
+    """The arguments of Parts from a file, overridden by those of `--set`. Raises UsageError (E102)."""
     by_part = {part: dict(values) for part, values in before.items()}
     for part, values in parts_arguments(pairs).items():
         by_part[part] = {**by_part.get(part, {}), **values}
@@ -237,7 +229,7 @@ def set_over(before: Mapping[str, Mapping[str, Any]], pairs: Sequence[str]) -> d
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Which run's model a command takes, and whose."""
+    """The options that select a model."""
 
     run: Annotated[
         Path,
@@ -273,5 +265,5 @@ class ModelOptions:
 
     @property
     def whose(self) -> int | str | None:
-        """The client by its number if it is one, else by its name; None for the global model."""
+        """The client's number or name; None for the global model."""
         return int(self.client) if self.client and self.client.isdecimal() else self.client

@@ -1,5 +1,4 @@
-"""What commands print: a live table on a terminal, plain lines when the output is piped, nothing but JSON
-with --json."""
+"""Output of commands: a live table on a terminal, plain lines in a pipe, only JSON with --json."""
 
 from __future__ import annotations
 
@@ -24,12 +23,11 @@ from unskew.round.run import is_reference
 from unskew.scores import Kind, kind
 
 MOST_LOSS = 1e5
-"""A loss from here on, of training that diverges, is written with an exponent, for it would push the rest off
-the line."""
+"""Losses of this size or more, from diverging training, are written with an exponent to save space."""
 
 
 class Screen:
-    """Shows the progress of one run. rounds: how many it has; quiet: print nothing."""
+    """Shows the progress of one run. rounds: their number. quiet: print nothing."""
 
     def __init__(self, rounds: int, quiet: bool = False):
         self.rounds, self.quiet = rounds, quiet
@@ -38,26 +36,25 @@ class Screen:
         self._before_first = 0
         self._last_line = -1.0
         self._open = False
-        """Whether the cursor stands behind a line that the next round rewrites."""
+        """Whether the cursor is at the end of a line that the next round overwrites."""
 
     def say(self, text: str) -> None:
-        """Print a text; one that comes while rounds rewrite their line leaves that line as it stands and
-        begins below it."""
+        """Print a text, on a new line if rounds are overwriting the current one."""
         if not self.quiet:
-            print("\n" * self._open + text.removeprefix("\n" * self._open), flush=True)
+            print("\n" + text.removeprefix("\n") if self._open else text, flush=True)
             self._open = False
 
     def leave_line(self) -> None:
-        """Begin a new line if the cursor stands behind one that the next round would rewrite."""
+        """Begin a new line if the next round would overwrite the current one."""
         if self._open:
             print(flush=True)
             self._open = False
 
     def round(self, summary: Any, scores: list[str]) -> None:
-        """Show a finished round: a line rewritten in place on a terminal, a line for each tenth of the run
-        when piped.
+        """Show a finished round: one line that is overwritten on a terminal, a line for each tenth of the run
+        in a pipe.
 
-        summary: the loop's account of the round; scores: columns, as `scores.latest` writes them.
+        summary: the loop's summary of the round. scores: the columns of `scores.latest`.
         """
         if self._began is None:
             self._began, self._before_first = time.monotonic() - summary.seconds, summary.t - 1
@@ -71,8 +68,7 @@ class Screen:
             self.say("  ".join(columns))
 
     def _fitting(self, columns: list[str]) -> str:
-        """The line without the columns for which the terminal is too narrow; a wrapped one could not be
-        rewritten."""
+        """The columns that fit into a line of the terminal; a wrapped line could not be overwritten."""
         width, shown = shutil.get_terminal_size().columns - 1, len(columns)
         while shown > 1 and len("  ".join(columns[:shown])) > width:
             shown -= 1
@@ -93,8 +89,8 @@ class Screen:
 
 
 def json_of(value: Any) -> str:
-    """A value as JSON that every program reads: null for a number that is not finite, as the loss of training
-    that diverged."""
+    """A value as standard JSON, with null for numbers that are not finite, such as the loss of diverged
+    training."""
     return json.dumps(_finite(value), allow_nan=False)
 
 
@@ -107,7 +103,7 @@ def _finite(value: Any) -> Any:
 
 
 def next_steps(path: Path) -> str:
-    """Where the report of a run is, and the command that repeats the run."""
+    """Lines with the report of a run and the command that repeats the run."""
     return f"report  {path / 'report.html'}\nagain   unskew run {shlex.quote(str(path / 'config.yaml'))}"
 
 
@@ -115,7 +111,7 @@ COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+dow
 
 
 class Progress:
-    """Shows runs from the first `look` until `close`, or the end of its `with`. quiet: show nothing."""
+    """Shows several runs from the first `look` until `close` or the end of `with`. quiet: show nothing."""
 
     def __init__(self, runs: Sequence[Cell] = (), quiet: bool = False):
         self.runs, self.quiet = list(runs), quiet
@@ -143,8 +139,7 @@ class Progress:
             self._live = None
 
     def look(self, runs: Sequence[Cell]) -> None:
-        """Show the present state of the runs. Other runs than those shown before begin a table of their
-        own."""
+        """Show the current state of the runs. Other runs than before begin a new table."""
         if [cell.path for cell in runs] != [cell.path for cell in self.runs]:
             self.close()
             self.runs, self._reported, self._began = list(runs), set(), None
@@ -160,7 +155,7 @@ class Progress:
             self._report_finished()
 
     def _report_finished(self) -> None:
-        """One line for each run that has finished since the last look."""
+        """Print a line for each run that has finished since the last look."""
         for cell in self.runs:
             if cell.done and cell.path not in self._reported:
                 self._reported.add(cell.path)
@@ -172,8 +167,7 @@ class Progress:
                 )
 
     def table(self) -> Table:
-        """One line for each method, over its seeds; below it how much is done and how long the rest will
-        take."""
+        """A table with a line for each method, over its seeds, and the share done and time left below it."""
         table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
         for title in COLUMNS:
             table.add_column(title, justify="left" if title == "method" else "right")
@@ -194,34 +188,32 @@ class Progress:
         return table
 
     def _caption(self) -> str:
-        """`40% done, 2:30 left`, at the pace since the first look; rounds from an earlier sitting do not
-        count for it."""
+        """`40% done, 2:30 left`, at the pace since the first look."""
         done, (began, before) = self._share_done(), self._began or (0.0, 1.0)
         gained = done - before
         left = f", {clock((time.monotonic() - began) * (1 - done) / gained)} left" if gained > 0.01 else ""
         return f"{done:.0%} done{left}"
 
     def _share_done(self) -> float:
-        """Of all rounds of all runs."""
+        """The share of all rounds of all runs that is done."""
         return sum(cell.t for cell in self.runs) / max(1, sum(cell.settings.rounds for cell in self.runs))
 
 
 def _outcome(cell: Cell) -> str:
-    """What a run that is done has come to: its last score, unless its clients did not train it or it has no
-    global model."""
+    """The outcome of a finished run: its last score, or why it has none."""
     if cell.code == NothingUsed.exit_code:
         return "not trained"
     return "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
 
 
 def _megabytes(runs: list[Cell]) -> str:
-    """Sent and received in one run, on average; a dash for references, which share nothing."""
+    """The mean traffic of a run; a dash for references, which share nothing."""
     if is_reference(runs[0].method):
         return "–"
     return megabytes(1e6 * sum(cell.megabytes for cell in runs) / len(runs))
 
 
 def _mean(main: Kind, values: list[float]) -> str:
-    """The mean of the known values, as the main score is written; a hyphen if there are none."""
+    """The mean of the known values as text; a hyphen if there are none."""
     known = [value for value in values if value == value]
     return main.written(sum(known) / len(known)) if known else "-"

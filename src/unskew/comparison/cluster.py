@@ -1,10 +1,10 @@
-"""Where runs are trained: on this machine, or on the nodes of a Ray cluster. The text of `--on`, taken apart.
+"""The option `--on` of simulations: train on this machine, or on the nodes of a Ray cluster.
 
-here                           this machine, one process a core
-ray                            the cluster that this machine belongs to or that RAY_ADDRESS names; else Ray,
-started here ray:HOST:PORT                  the cluster with this head, from one of its nodes (`ray start
---head` names the port, 6379) ray://HOST:PORT                the same through Ray's client server, port 10001,
-from a machine outside the cluster ray...,cpus=4,gpus=0.25        the share of a node that each run takes
+here                       this machine, one process for each core
+ray                        the cluster of this machine or of RAY_ADDRESS, otherwise a Ray started here
+ray:HOST:PORT              the cluster with this head, from one of its nodes (default port of Ray: 6379)
+ray://HOST:PORT            the cluster with this client server (port 10001), from outside the cluster
+ray...,cpus=4,gpus=0.25    the share of a node that each run takes
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"(//)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray cluster, and what each run takes of it."""
+    """A Ray cluster, and the resources that each run takes."""
 
     name: ClassVar[str] = "ray"
     value: ClassVar[tuple[str, ...]] = ("address",)
@@ -40,7 +40,7 @@ class Cluster:
 
     @property
     def host_and_port(self) -> tuple[str, int] | None:
-        """Where to knock; None where Ray itself finds the cluster."""
+        """Host and port of the cluster; None where Ray itself finds the cluster."""
         match = _ADDRESS.fullmatch(self.address)
         return (match[2].strip("[]"), int(match[3])) if match else None
 
@@ -50,15 +50,14 @@ class Cluster:
         return f"ray:{self.address}" if self.address.startswith("//") else self.address
 
     def share_of_gpus(self, device: str, cluster_has: float) -> float:
-        """How many GPUs a run takes. device: the setting. cluster_has: how many there are."""
+        """The number of GPUs that a run takes. device: the setting. cluster_has: the cluster's GPUs."""
         if self.gpus is not None:
             return self.gpus
         return 1.0 if device.startswith("cuda") or (device == "auto" and cluster_has > 0) else 0.0
 
 
 def _federation_hint(text: str) -> str:
-    """What to do instead with the name of a federation, whose sites train one method at a time; "" where it
-    is none."""
+    """Advice for the name of a federation, which cannot run comparisons; "" for other texts."""
     if not re.fullmatch(r"\w[\w.-]*", text) or not (Path("federations") / text).is_dir():
         return ""
     each = f"unskew run METHOD --config study.yaml --on {text} --name NAME"
@@ -69,7 +68,7 @@ def _federation_hint(text: str) -> str:
 
 
 def parse(text: str) -> Cluster | None:
-    """The cluster that a text names, None for this machine. Raises UsageError (E170) for a text that names
+    """The cluster that a text names; None for this machine. Raises UsageError (E170) for a text that names
     neither."""
     if text in ("", HERE):
         return None

@@ -1,7 +1,6 @@
-"""A dry run of a plan: every run is assembled once and released again, so that what cannot run is reported
-before any trains.
+"""A dry run of a plan: assemble every run once, to report what cannot run before any training.
 
-Runs that have begun were assembled before; of these it is checked whether their data are still the same.
+Runs that have begun were assembled before; for these only the data are compared with those of the run.
 """
 
 from __future__ import annotations
@@ -25,42 +24,40 @@ from unskew.runs.run_folder import fingerprint
 
 
 def dry_run(cells: Iterable[Cell]) -> str:
-    """Look at one seed of every run that has not begun, and at the data of those that have.
+    """Check one seed of every run that has not begun, and the data of runs that have.
 
-    Returns the main score of what it looked at; "" where all have begun.
-    Raises what the first of them that cannot run would raise itself, its name in front; StateError (E112) for
-    a run that has begun with other data than lie there now.
+    Returns the name of the main score; "" if all runs have begun. Raises the error of the first run that
+    cannot work, with its method in the text, and StateError (E112) if the data of a run have changed.
     """
     cells, seen, score = list(cells), set[str](), ""
-    stage = _DataCache()
-    check_data(cells, stage)
+    cache = _DataCache()
+    check_data(cells, cache)
     for cell in cells:
         same = cell.settings.replace(seed=0).fingerprint()
         if same in seen or (cell.path / "config.yaml").exists():
             continue
         seen.add(same)
         try:
-            score = stage.play(cell.settings.replace(normalise="none", workers=1))
+            score = cache.assemble(cell.settings.replace(normalise="none", workers=1))
         except UnskewError as error:
             raise type(error)(error.code, f"{cell.method}: {error.text}") from None
     return score
 
 
-def check_data(cells: Sequence[Cell], stage: _DataCache | None = None) -> None:
-    """Raises StateError (E112) where data have changed since a run began, whose scores would stand beside
-    others of new data.
+def check_data(cells: Sequence[Cell], cache: _DataCache | None = None) -> None:
+    """Raises StateError (E112) if data have changed since a run began, because its scores would be compared
+    with scores on other data.
 
-    One run is asked for each set: data that changed did so for all. Where all runs are finished, they can be
-    shown without data, too.
+    Each data set is checked once. If all runs are finished, missing data are no error.
     """
-    asked, stage = set[str](), stage or _DataCache()
+    asked, cache = set[str](), cache or _DataCache()
     for cell in cells:
         known = latest_facts(cell.path).get("data")
         if known is None or cell.settings.data in asked:
             continue
         asked.add(cell.settings.data)
         try:
-            now = fingerprint(stage.federation(cell.settings))
+            now = fingerprint(cache.federation(cell.settings))
         except DataError:
             if all(one.ended for one in cells):
                 continue
@@ -73,14 +70,14 @@ def check_data(cells: Sequence[Cell], stage: _DataCache | None = None) -> None:
 
 
 class _DataCache:
-    """Holds the last data set and the last federation, which runs that follow each other mostly share."""
+    """Keeps the last data set and the last federation, which successive runs often share."""
 
     def __init__(self) -> None:
         self._dataset: tuple[str, Dataset] | None = None
         self._federation: tuple[Any, Federation] | None = None
 
-    def play(self, settings: Settings) -> str:
-        """Put a run together. Returns its main score."""
+    def assemble(self, settings: Settings) -> str:
+        """Assemble a run, and return the name of its main score."""
         method = resolve.method_of(settings)
         check_spelling(settings)
         run = resolve.run_on(self._dealt_out(settings, method), settings, method)
@@ -90,7 +87,7 @@ class _DataCache:
         return run.task.main_score
 
     def federation(self, settings: Settings) -> Federation:
-        """The federation of a run, with its samples scaled as it trains on them."""
+        """The federation of a run with scaled samples."""
         return resolve.federation_of(settings, resolve.method_of(settings), self._read(settings))
 
     def _dealt_out(self, settings: Settings, method: Method) -> Federation:

@@ -1,7 +1,7 @@
 """The plan of a comparison: every method with every seed, written to compare.yaml so that it can be resumed.
 
-Each run is trained in a process of its own, which reads everything from files. So methods and models are
-written as texts, and data that are no text are written to a file in the comparison's folder.
+A separate process trains each run and reads everything from files. So methods and models must be texts, and
+data in memory are written to a file in the comparison's folder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from annotated_types import Ge, MinLen
 from torch import nn
 
 from unskew import config
-from unskew.comparison.cluster import HERE
+from unskew.comparison import cluster
+from unskew.comparison.cluster import HERE, Cluster
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -36,8 +38,7 @@ DATA_FILE = "data.npz"
 
 
 def methods_as_text(methods: Iterable[Method | Part | str | os.PathLike[str]]) -> list[str]:
-    """The texts of methods. Raises UsageError (E109) for a Part that no other process can find by its
-    name."""
+    """The texts of methods. Raises UsageError (E109) for a Part that other processes cannot find by name."""
     if isinstance(methods, str | os.PathLike | Method | Part):
         raise UsageError(
             "E109", f"compare takes a list of methods, such as ['fedavg', 'fedprox']; got {excerpt(methods)}."
@@ -65,7 +66,7 @@ def _method_text(method: Method | Part | str | os.PathLike[str]) -> str:
 
 
 def model_as_text(model: Any) -> str:
-    """The text of a model. Raises UsageError (E109) for a module, which only this process has."""
+    """The text of a model. Raises UsageError (E109) for a module, which exists in this process only."""
     if isinstance(model, nn.Module):
         raise UsageError(
             "E109",
@@ -76,9 +77,9 @@ def model_as_text(model: Any) -> str:
 
 
 def data_as_text(data: Any, parent: Path, label: str, site: str, target: str = "") -> dict[str, str]:
-    """The settings that stand for data: their text and, where they came divided, the skew.
+    """The settings `data` and, for divided data, `skew`.
 
-    What is no text is written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a
+    Data in memory are written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a
     Federation, and as `take` does.
     """
     if isinstance(data, str | os.PathLike):
@@ -99,7 +100,7 @@ FILE = "compare.yaml"
 
 @dataclass(frozen=True)
 class Plan:
-    """What compare.yaml holds."""
+    """The content of compare.yaml."""
 
     methods: Annotated[tuple[str, ...], MinLen(1), "texts of methods"]
     seeds: Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1), "of every method"]
@@ -110,6 +111,11 @@ class Plan:
     on: Annotated[str, "where runs train: here, or a Ray cluster"] = HERE
     tune: Annotated[int, Ge(0), "trials of every method that choose its settings first; 0: none"] = 0
 
+    @cached_property
+    def cluster(self) -> Cluster | None:
+        """The cluster that `on` names; None for this machine. Raises UsageError (E170)."""
+        return cluster.parse(self.on)
+
 
 def plan_cells(
     parent: Path,
@@ -118,11 +124,11 @@ def plan_cells(
     options: dict[str, Any],
     tuned: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Cell]:
-    """The runs of a comparison, each in a folder of its own under `parent`; nothing is written.
+    """The runs of a comparison, each with a folder under `parent`. Nothing is written.
 
-    options: settings that all methods share. tuned: by method, settings of its own, as `with_point` takes
-    them. Raises UsageError for a method or a setting that cannot be read, for arguments that no method has
-    (E102) and for equal methods (E119), StateError (E112) for a folder with another run.
+    options: settings that all methods share. tuned: further settings for each method, as for `with_point`.
+    Raises UsageError for an invalid method or setting, for arguments that no method has (E102) and for equal
+    methods (E119), and StateError (E112) for a folder with another run.
     """
     cells, unused, known = [], dict(options.get("set") or {}), dict[str, str]()
     if not methods or not seeds:
@@ -154,8 +160,7 @@ def plan_cells(
 
 
 def planned_cells(parent: Path, plan: Plan) -> list[Cell]:
-    """The runs of a comparison, for whoever only follows them: no method is read, so that its file may be out
-    of reach."""
+    """The runs of a comparison for display. Methods are not parsed, because their files may be missing."""
     shared = _shared_settings(plan.settings)
     return [
         Cell(printable(m), seed, parent / f"{slug(m)}--s{seed}", shared)
@@ -165,9 +170,9 @@ def planned_cells(parent: Path, plan: Plan) -> list[Cell]:
 
 
 def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
-    """The settings of a run with other values: a setting by its name, a Part's argument as `part.argument`.
+    """The settings with the values of a point: settings by name, arguments of Parts as `part.argument`.
 
-    Raises UsageError (E102, E109) for values that do not go together.
+    Raises UsageError (E102, E109) for values that contradict each other.
     """
     arguments: dict[str, dict[str, Any]] = {}
     for name, value in point.items():
@@ -183,8 +188,7 @@ def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
 def write_plan(parent: Path, plan: Plan) -> None:
     """Write compare.yaml, from which a comparison is resumed.
 
-    Raises StateError (E112) where runs of other methods or seeds have begun there with other settings than
-    these have: they would stand in one table.
+    Raises StateError (E112) if the folder has runs with other shared settings, which would be in one table.
     """
     if (parent / FILE).is_file() and any(parent.glob("*--s*/metrics.jsonl")):
         before, now = (_shared_settings(settings) for settings in (read_plan(parent).settings, plan.settings))
@@ -197,13 +201,13 @@ def write_plan(parent: Path, plan: Plan) -> None:
 
 
 def _shared_settings(settings: Mapping[str, Any]) -> Settings:
-    """What all methods share; further arguments of Parts are each method's own."""
+    """The settings that all methods share, without the arguments of Parts."""
     return config.build({**settings, "method": "fedavg", "set": {}})
 
 
 def read_plan(parent: Path) -> Plan:
-    """The comparison that has begun in this folder. Raises StateError (E117) where there is none, UsageError
-    (E111) for a damaged file."""
+    """The plan of the comparison in a folder. Raises StateError (E117) if there is none, UsageError (E111)
+    for a damaged file."""
     file = parent / FILE
     if not file.is_file():
         raise StateError("E117", f"{parent} is no comparison: it has no compare.yaml.")

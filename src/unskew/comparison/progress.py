@@ -1,5 +1,5 @@
-"""The runs of a comparison: their progress, read from the files that other processes write, their makers, and
-their removal."""
+"""The runs of a comparison: their progress from the files that workers write, their versions, and their
+removal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CURRENT_TABLE = "now.json"
 
 @dataclass
 class Cell:
-    """One run of a comparison: a method with one seed, its folder, and how far it has come.
+    """One run of a comparison: a method with one seed, its folder and its progress.
 
     t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same
     model on the clients' test rows; metric: the name of that score. megabytes: sent and received so far.
@@ -48,17 +48,16 @@ class Cell:
 
     @property
     def done(self) -> bool:
-        """Whether it came to its end, with a score or (E316) without one."""
+        """Whether the run ended normally, with a score or (E316) without one."""
         return self.code in (0, NothingUsed.exit_code)
 
     @property
     def ended(self) -> bool:
-        """Whether its result is there, whichever process trained it."""
+        """Whether the run has a final model."""
         return (self.path / "model.safetensors").exists()
 
     def look(self) -> None:
-        """Read what the run has written since the last look, or all of it if the run went back to an earlier
-        round."""
+        """Read the run's new rows, or all of them if the run went back to an earlier round."""
         files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
         sizes = [f.stat().st_size if f.exists() else 0 for f in files]
         if any(size < begin for size, begin in zip(sizes, self._read)):
@@ -97,8 +96,7 @@ class Cell:
 
 
 def announce(parent: Path, cells: Iterable[Cell]) -> None:
-    """Write now.json, which names the runs of the table that has just begun, for whoever watches this
-    folder."""
+    """Write now.json with the runs of the table that has just begun, for `unskew watch`."""
     parent.mkdir(parents=True, exist_ok=True)
     runs = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in cells]
     disk.replace(parent / CURRENT_TABLE, json.dumps(runs))
@@ -117,14 +115,14 @@ def announced_cells(parent: Path) -> list[Cell]:
 
 
 def makers(paths: Iterable[Path]) -> dict[str, int]:
-    """How many of these runs each version of unskew began; runs that have not begun do not count."""
+    """The number of runs that each version of unskew began."""
     return dict(
         sorted(Counter(version for path in set(paths) if (version := recorded_revision(path))).items())
     )
 
 
 def runs_by_other_versions(paths: Iterable[Path]) -> list[Path]:
-    """Those of the runs that another version of unskew than this one began."""
+    """The runs that another version of unskew began."""
     return [path for path in paths if recorded_revision(path) not in ("", revision())]
 
 

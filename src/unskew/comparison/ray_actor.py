@@ -19,22 +19,21 @@ import time
 from typing import Any
 
 IN_USE_S = 60.0
-"""How long to wait for a run that somebody else trains: the process of a driver that was killed takes a while
-to end."""
+"""How long to wait for a run that is locked: the worker of a killed driver takes a while to end."""
 SHARED_FILE_S = 10.0
-"""How long a shared file may take to be seen on another node."""
+"""The longest time until a shared file is visible on another node."""
 MOST_MESSAGES = 20_000
-"""Characters of a run's messages that are handed back."""
+"""The most characters of a run's messages that are returned."""
 VERSIONS = (
     "import json; from importlib.metadata import version; from unskew.version import revision;"
     "print(json.dumps([revision(), version('torch')]))"
 )
-"""What a node's Python prints of the versions there."""
+"""A program that prints the versions of a node."""
 
 
 class RunActor:
-    """Trains one run after another. order: `folder`, the driver's; `env`, more of the environment;
-    `versions`, the driver's."""
+    """Trains one run after another. order: `folder` and `versions` of the driver, and additional environment
+    variables, `env`."""
 
     def __init__(self, order: dict[str, Any]):
         self.order, self.node = order, platform.node()
@@ -46,7 +45,7 @@ class RunActor:
     def train(self, path: str, settings: str, data: str) -> dict[str, Any]:
         """Train the run in this folder to its end.
 
-        settings: what its wanted.yaml must hold; data: the fingerprint of its data, or "". Returns `node`,
+        settings: the required content of wanted.yaml. data: its data fingerprint, or "". Returns `node`,
         and either `unfit`, a sentence, or `code`, the run's exit code (None if its process died), and `said`,
         its messages.
         """
@@ -88,7 +87,7 @@ class RunActor:
         return self.process
 
     def _unfit(self, path: str, settings: str) -> str:
-        """Why this run cannot be trained on this node; "" if it can."""
+        """The reason why this node cannot train the run; "" if it can."""
         if unfit := self._unfit_node():
             return unfit
         file, began = os.path.join(path, "wanted.yaml"), time.monotonic()
@@ -102,7 +101,7 @@ class RunActor:
         return ""
 
     def _unfit_node(self) -> str:
-        """Why nothing can be trained on this node; "" if it can."""
+        """The reason why this node cannot train at all; "" if it can."""
         folder = self.order["folder"]
         try:
             os.chdir(folder)
@@ -133,18 +132,18 @@ class RunActor:
 
 
 class ClientActor(RunActor):
-    """Trains chunks of the clients of a single run, in this process, which reads the run's data once."""
+    """Trains chunks of the clients of one run in this process, which reads the run's data once."""
 
     def open(self, settings: str, data: str) -> None:
-        """Build the run that these settings describe. data: the fingerprint that its data must have."""
+        """Build the run of these settings. data: the required fingerprint of its data."""
         self.unfit = self._unfit_node() or self._built(settings, data)
 
-    def chunk(self, *given: Any) -> dict[str, Any]:
-        """Train a chunk of clients; `Bench.replies` says what is given. Returns `replies`, or `unfit`, a
-        sentence, and `node`."""
+    def chunk(self, *arguments: Any) -> dict[str, Any]:
+        """Train a chunk of clients, with the arguments of `ChunkTrainer.replies`. Returns `replies`, or
+        `unfit`, a sentence, and `node`."""
         if self.unfit:
             return {"node": self.node, "unfit": self.unfit}
-        return {"replies": self.bench.replies(*given)}
+        return {"replies": self.bench.replies(*arguments)}
 
     def _built(self, settings: str, data: str) -> str:
         sys.path[:] = [

@@ -31,8 +31,8 @@ from unskew.system.python_files import GIVEN_OBJECT
 
 
 def train_clients_on(run: Run, cluster: Cluster) -> Run:
-    """The run, its clients trained on the cluster. Raises UsageError (E109) for a run on a GPU, which trains
-    in one place."""
+    """The run with its clients trained on the cluster. Raises UsageError (E109) for a run on a GPU, which
+    trains in one process."""
     if run.device != "cpu":
         text = f"--on spreads the clients of one run over CPUs, and this run computes on {run.device}"
         raise UsageError("E109", f"{text}; set device=cpu, or leave --on out.")
@@ -47,8 +47,8 @@ def train_clients_on(run: Run, cluster: Cluster) -> Run:
 
 
 class RayClients:
-    """Actors, each with the run's data; an `Elsewhere`. settings: the run's, as YAML. data: the fingerprint
-    of its data."""
+    """Actors, each with the run's data; a `RemoteTraining`. settings: of the run, as YAML. data: the
+    fingerprint of its data."""
 
     def __init__(self, cluster: Cluster, settings: str, data: str):
         self.cluster, self.settings, self.data = cluster, settings, data
@@ -58,8 +58,8 @@ class RayClients:
     def train(
         self, plan: Sequence[Chunk], start: Broadcast, private: Mapping[int, Tree]
     ) -> list[list[Reply]]:
-        """The replies of every chunk. Raises StateError (E174) for a chunk that loses its process again and
-        again, and Paused (E175) where the cluster is gone."""
+        """The replies of every chunk. Raises StateError (E174) for a chunk that repeatedly loses its process,
+        and Paused (E175) if the connection is lost."""
         self._nodes = self._nodes or Nodes(self.cluster, "cpu")
         with self._nodes.reached() as ray:
             sent = ray.put(Broadcast(start.t, start.lr, clone_tree(start.weights), clone_tree(start.down)))  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ class RayClients:
         return replies
 
     def close(self) -> None:
-        """Let all actors go and leave the cluster."""
+        """End all actors and disconnect from the cluster."""
         for actor in self._idle:
             self._let_go(actor)
         self._idle = []
@@ -112,7 +112,7 @@ class RayClients:
             self._nodes = None
 
     def _free(self, busy: int) -> Any:
-        """An actor with nothing to do, a new one where there is room; None if all are busy."""
+        """An idle actor, or a new one if there is room; None if all are busy."""
         assert self._nodes
         if self._idle:
             return self._idle.pop()
@@ -125,7 +125,7 @@ class RayClients:
     def _begun(
         self, actor: Any, chunk: Chunk, sent: Any, start: Broadcast, private: Mapping[int, Tree]
     ) -> Any:
-        """The answer to come of a chunk that an actor has begun with."""
+        """Start a chunk on an actor, and return the future of its answer."""
         ids = [work.client for work in chunk.work]
         own: ClientMessages = {}
         for k in ids if start.own else ():
@@ -139,8 +139,7 @@ class RayClients:
 
 
 def _replies(answer: dict[str, Any], t: int) -> list[Reply]:
-    """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not
-    mend."""
+    """The replies in an answer. Raises UsageError (E173) if the node cannot train."""
     if "unfit" in answer:
         raise UsageError("E173", f"round {t}: node {answer['node']} {answer['unfit']}.")
     return answer["replies"]

@@ -1,5 +1,4 @@
-"""The connection to a Ray cluster and its nodes. Ray is imported in this folder and nowhere else, and only
-when it is asked for.
+"""The connection to a Ray cluster and its nodes. Only this folder imports Ray, and only on request.
 
 Ray runs and unpickles what its peers send, so a cluster is as trusted as the machine itself. Nothing that a
 site of a federation sends may come here.
@@ -32,12 +31,11 @@ from unskew.runs.hardware import core_count
 from unskew.version import revision
 
 PROBE_S = 5.0
-"""How long an address may take to answer."""
+"""The longest time for the answer of an address."""
 
 
 def probe_address(cluster: Cluster) -> None:
-    """Look whether somebody answers as Ray does. Raises UsageError (E172), which names who answers
-    instead."""
+    """Check that a Ray cluster answers at the address. Raises UsageError (E172) with the service found."""
     where = cluster.host_and_port
     if where is None:
         return
@@ -59,7 +57,7 @@ def probe_address(cluster: Cluster) -> None:
 
 
 def _check_kind(grpc: Any, cluster: Cluster, host: str, port: int) -> None:
-    """Raises UsageError (E172) unless what listens there is what the address says."""
+    """Raises UsageError (E172) unless the address has the service that its form names."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     outside = cluster.address.startswith("//")
     nobody = (
@@ -88,8 +86,8 @@ def _check_kind(grpc: Any, cluster: Cluster, host: str, port: int) -> None:
 
 
 def _answers(grpc: Any, ask: Any, channel: Any, cluster: Cluster) -> bool | None:
-    """Whether this service is there; None where that cannot be told. Raises UsageError (E172) where a token
-    is asked for."""
+    """Whether this service is there; None if that is unknown. Raises UsageError (E172) if it requires a
+    token."""
     try:
         ask(channel)
     except grpc.RpcError as error:
@@ -118,7 +116,7 @@ def _head(channel: Any) -> None:
 
 @contextmanager
 def _channel(grpc: Any, address: str) -> Iterator[Any]:
-    """A channel of gRPC, with this machine's token where Ray has tokens."""
+    """A gRPC channel, with this machine's token if Ray uses tokens."""
     try:
         channel = importlib.import_module("ray._private.grpc_utils").init_grpc_channel(
             address, asynchronous=False
@@ -132,7 +130,7 @@ def _channel(grpc: Any, address: str) -> Iterator[Any]:
 
 
 STORE_BYTES = 256 << 20
-"""The object store of a Ray that is started here."""
+"""The size of the object store of a Ray that is started here."""
 _VERSIONS_PATTERN = re.compile(r"Ray: (\S+) Python: (\S+)")
 _SERVER_FAILED = "Starting Ray client server failed"
 
@@ -167,7 +165,7 @@ def connection(cluster: Cluster, cores: int) -> Iterator[Any]:
 
 
 def ray_package() -> Any:
-    """The module `ray`. Raises UsageError (E171) where it is not installed."""
+    """The module `ray`. Raises UsageError (E171) if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -195,10 +193,10 @@ def _connect(ray: Any, cluster: Cluster, cores: int) -> None:
 
 
 def _join(ray: Any, url: str, quiet: dict[str, Any]) -> None:
-    """Join the cluster at this address, by a second attempt if need be: a client server forks a process for
-    each driver beside threads of its own, and now and then that process dies at birth."""
+    """Join the cluster at this address, with a second attempt if needed: a client server with threads forks
+    a process for each driver, which occasionally dies at once."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is wrong is told once, by whoever catches it
+        warnings.simplefilter("ignore")  # the caller reports the error
         try:
             ray.init(url, **quiet)
         except (OSError, RuntimeError) as error:
@@ -211,7 +209,7 @@ def _join(ray: Any, url: str, quiet: dict[str, Any]) -> None:
 
 
 def _why_not(cluster: Cluster, error: Exception) -> str:
-    """A sentence on what Ray said when it did not join a cluster."""
+    """A sentence about Ray's error on joining a cluster."""
     said = " ".join(str(error).split()) or type(error).__name__
     if len(versions := _VERSIONS_PATTERN.findall(said)) == 2:  # the cluster's, then this machine's
         there, here = (f"Ray {ray} on Python {python}" for ray, python in versions)
@@ -222,7 +220,7 @@ def _why_not(cluster: Cluster, error: Exception) -> str:
 
 
 def _environment_cluster(address: str) -> Cluster:
-    """The cluster of RAY_ADDRESS. Raises UsageError (E170) for what is none."""
+    """The cluster of RAY_ADDRESS. Raises UsageError (E170) for an invalid address."""
     where = address.strip()
     if where in ("", "auto", "local"):
         return Cluster()
@@ -235,8 +233,8 @@ CONNECTION_LOST = (
 
 
 class Nodes:
-    """The connection to a cluster until `close`. share: what each actor takes of a node. device: the setting
-    of the runs.
+    """The connection to a cluster until `close`. share: the resources of an actor. device: the setting of the
+    runs.
 
     Raises UsageError: E171 and E172 for a cluster that cannot be reached, E173 if no node has the share.
     """
@@ -256,10 +254,9 @@ class Nodes:
 
     @contextmanager
     def reached(self) -> Iterator[Any]:
-        """The module `ray`, to ask the cluster with. Raises Paused (E175) where the connection to it is lost.
+        """The module `ray`, for a call to the cluster. Raises Paused (E175) if the connection is lost.
 
-        Ray would then look for another cluster on this machine, or start one, at the next question of any
-        kind.
+        Ray itself would then look for another cluster on this machine, or start one.
         """
         if not self.ray.is_initialized():
             raise Paused("E175", CONNECTION_LOST)
@@ -269,7 +266,7 @@ class Nodes:
             raise Paused("E175", CONNECTION_LOST) from None
 
     def places(self) -> int:
-        """How many actors there is room for now."""
+        """The number of further actors that fit now."""
         return actor_places(self._resources(), self.share)
 
     def hired(self, kind: type[ray_actor.RunActor]) -> Any:
@@ -279,7 +276,7 @@ class Nodes:
             return actor.remote(actor_order(self.share["GPU"] > 0))
 
     def let_go(self, actor: Any) -> None:
-        """End an actor, which may be dead already, or the cluster with it."""
+        """End an actor, if it and the cluster still exist."""
         if self.ray.is_initialized():
             with suppress(Exception):
                 self.ray.kill(actor)
@@ -288,7 +285,7 @@ class Nodes:
         self._session.__exit__(None, None, None)
 
     def _resources(self) -> list[dict[str, float]]:
-        """What each living node has."""
+        """The resources of each living node."""
         with self.reached() as ray:
             return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
@@ -307,16 +304,16 @@ class Nodes:
 
 
 def actor_places(nodes: Sequence[Mapping[str, float]], share: Mapping[str, float]) -> int:
-    """How many actors fit. nodes: what each has; share: what an actor takes."""
+    """The number of actors that fit. nodes: the resources of each. share: the resources of an actor."""
     return sum(
         min(int(node.get(kind, 0) / part + 1e-9) for kind, part in share.items() if part) for node in nodes
     )
 
 
 def actor_order(gpus: bool) -> dict[str, Any]:
-    """What an actor is told: where the driver is, the environment of its runs, and the driver's versions.
+    """The order of an actor: the driver's folder and versions, and the environment of the runs.
 
-    gpus: whether runs have a share of one; else none is visible to them.
+    gpus: whether runs have a share of a GPU; otherwise no GPU is visible to them.
     """
     env = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
     env |= {"UNSKEW_DATA": os.path.abspath(os.environ["UNSKEW_DATA"])} if "UNSKEW_DATA" in os.environ else {}

@@ -1,7 +1,6 @@
 """A single run's clients on a node: the run built there from its settings, and chunks of its clients trained.
 
-What goes back and forth is trees of tensors; each tensor leaves as a copy, because one that is a view would
-be sent with all that it is a view of.
+Trees of tensors are exchanged. Each tensor is copied first, because a view would be sent with its whole base.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from unskew.runs.resolve import resolve
 from unskew.runs.run_folder import fingerprint
 
 ClientMessages = dict[int, tuple[Weights, dict[str, Tree]]]
-"""What a Part sends single clients in place of what all are sent, by client."""
+"""The messages of a Part to single clients, by client."""
 
 
 class ChunkTrainer:
-    """The run of these settings (YAML), ready to train. data: the fingerprint that its data must have.
+    """The run of these settings (YAML), ready to train. data: the required fingerprint of its data.
 
-    Raises StateError (E173) for other data, and what `resolve` raises.
+    Raises StateError (E173) for other data, and the errors of `resolve`.
     """
 
     def __init__(self, settings: str, data: str):
@@ -45,8 +44,8 @@ class ChunkTrainer:
     def replies(
         self, start: Broadcast, chunk: Chunk, own: ClientMessages, private: Mapping[int, Tree]
     ) -> list[Reply]:
-        """One local update of the clients of a chunk, to the bits that it has anywhere. own: if a Part
-        dispatches, else {}."""
+        """One local update of the clients of a chunk, with the same bits on every node. own: messages to
+        single clients, or {}."""
         if own:
             start = replace(start, own=own.__getitem__)
         [trained] = self.trainer.each(lambda one: self.trainer.update(one, start, private), [chunk])
@@ -54,7 +53,7 @@ class ChunkTrainer:
 
 
 def copy_reply(reply: Reply) -> Reply:
-    """The reply with tensors that nothing else holds."""
+    """The reply with copies of its tensors."""
     return Reply(
         reply.client,
         reply.size,

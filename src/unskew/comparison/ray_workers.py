@@ -25,13 +25,13 @@ from unskew.system.disk import refuse_link
 COUNT_PERIOD_S = 5.0
 """Seconds between two counts of the cluster's nodes, which may come and go."""
 SHARED_FILES_S = 10.0
-"""How long a finished run's files may take to be seen here."""
+"""The longest time until a finished run's files are visible here."""
 _UNREAD_EXIT = re.compile(r"E4\d\d (.*)")
-"""What a run says that ends because of its data."""
+"""The message of a run that ends because of its data."""
 
 
 class RayWorker:
-    """An actor that trains one run after another; a `Hand`."""
+    """An actor that trains one run after another; a `RunWorker`."""
 
     def __init__(self, nodes: Nodes, actor: Any, log: Path, threads: int):
         self.nodes, self.actor, self.log, self.threads = nodes, actor, log, threads
@@ -50,8 +50,8 @@ class RayWorker:
             self.cell, self._answer = cell, self.actor.train.remote(str(cell.path), settings, data)
 
     def ended(self) -> int | None:
-        """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not
-        mend, and Paused (E175) where the cluster is gone."""
+        """The exit code of the run, LOST, or None. Raises UsageError (E173) for a node that cannot train, and
+        Paused (E175) if the connection is lost."""
         assert self.cell
         with self.nodes.reached() as ray:
             if not ray.wait([self._answer], timeout=0)[0]:
@@ -96,8 +96,7 @@ class RayWorker:
 
 
 class RayPool:
-    """The nodes of a cluster; a `Crew`. processes: at most so many runs at a time; 0: as many as there is
-    room for."""
+    """The nodes of a cluster; a `WorkerPool`. processes: the most runs at a time; 0: as many as fit."""
 
     pause_s = 0.2
 
@@ -106,12 +105,12 @@ class RayPool:
         self._nodes = Nodes(cluster, cells[0].settings.device)
         self._counted, self._places = -COUNT_PERIOD_S, 0
 
-    def room(self, hands: int) -> bool:
+    def room(self, count: int) -> bool:
         if self.processes:
-            return hands < self.processes
+            return count < self.processes
         if time.monotonic() - self._counted > COUNT_PERIOD_S:
             self._counted, self._places = time.monotonic(), self._nodes.places()
-        return hands < self._places
+        return count < self._places
 
     def hire(self, log: Path) -> RayWorker:
         return RayWorker(self._nodes, self._nodes.hired(ray_actor.RunActor), log, self.cluster.cpus)
@@ -121,7 +120,7 @@ class RayPool:
 
 
 def _files_are_here(cell: Cell) -> bool:
-    """Whether the files of a finished run are here, if need be after a while."""
+    """Whether the files of a finished run are visible here within SHARED_FILES_S."""
     began = time.monotonic()
     while not cell.ended and time.monotonic() - began < SHARED_FILES_S:
         time.sleep(0.2)

@@ -1,8 +1,7 @@
-"""All runs of a plan trained, by the processes of this machine or on the nodes of a cluster, and attacked
-when they are finished.
+"""Training of all runs of a plan, by processes of this machine or on a cluster, and the attacks afterwards.
 
-A run is watched by its files, whichever worker trains it, and one that was interrupted goes on from its last
-round. What an attack has measured already on a run is not measured again.
+Progress is read from the files of a run, on any worker. An interrupted run continues from its last round, and
+an attack that was measured before is not repeated.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unskew.attacks.perform import quickly
-from unskew.comparison import cluster as comparison_cluster
 from unskew.comparison import workers
+from unskew.comparison.cluster import Cluster
 from unskew.comparison.progress import Cell
 from unskew.comparison.ray_workers import RayPool
 from unskew.comparison.workers import LOST, Losses, RunWorker, WorkerPool
@@ -29,13 +28,13 @@ from unskew.runs.reopen import UserCode
 
 @dataclass
 class LocalPool:
-    """The processes of this machine, so many at a time."""
+    """A pool of worker processes on this machine. processes: the most at a time."""
 
     processes: int
     pause_s = 0.05
 
-    def room(self, hands: int) -> bool:
-        return hands < self.processes
+    def room(self, count: int) -> bool:
+        return count < self.processes
 
     def hire(self, log: Path) -> RunWorker:
         return workers.WorkerProcess(log)
@@ -44,28 +43,29 @@ class LocalPool:
         pass
 
 
-def pool_for(cells: Sequence[Cell], processes: int, on: str) -> WorkerPool:
-    """Who trains these runs. on: the text of `--on`. Raises UsageError (E170 to E173) for a cluster that
-    cannot be used."""
-    cluster = comparison_cluster.parse(on)
+def pool_for(cells: Sequence[Cell], processes: int, cluster: Cluster | None) -> WorkerPool:
+    """The workers that train these runs. Raises UsageError (E171 to E173) for a cluster that cannot be
+    used."""
     if cluster is None:
         return LocalPool(processes or parallel_runs(cells[0].settings.device if cells else "auto"))
     return RayPool(cluster, processes, cells)
 
 
 def train_all(
-    cells: list[Cell], processes: int, look: Callable[[list[Cell]], None], on: str = comparison_cluster.HERE
+    cells: list[Cell],
+    processes: int,
+    look: Callable[[list[Cell]], None],
+    cluster: Cluster | None = None,
 ) -> None:
-    """Train all runs, `processes` at a time (0: as many as there is room for); `look` is called several times
+    """Train all runs, `processes` at a time (0: as many as there is room for), and call `look` several times
     a second.
 
-    on: where, as `--on` says it. An interrupt stops every run after it has been saved. Raises the error of
-    the first run
-    that fails: Paused if it can be resumed, else UsageError with its own code, or StateError (E120) if the
-    error has none. A run that its clients did not train (E316) is finished and fails nobody else's: tables
-    show that it has no score. A run whose node or process died goes on in another from its last checkpoint,
-    to the same bits, and its cell counts that. Raises StateError (E208) before anything trains where the
-    records of a finished run are not as it wrote them.
+    cluster: None for this machine. An interrupt stops every run after it has been saved. A run that its
+    clients did not train (E316) counts as finished; tables show that it has no score. A run that lost its
+    node or process continues in another one from its last checkpoint, to the same bits, and its cell counts
+    the loss. Raises StateError (E208), before anything trains, if the records of a finished run were altered.
+    Raises the error of the first run that fails: Paused if it can be resumed, UsageError with the run's code,
+    or StateError (E120) if the error has no code.
     """
     _check_records(cells)
     waiting = [c for c in cells if not c.ended]
@@ -75,8 +75,8 @@ def train_all(
     if not waiting:
         look(cells)
         return
-    with closing(pool_for(waiting, processes, on)) as crew:
-        _train(cells, waiting, crew, look)
+    with closing(pool_for(waiting, processes, cluster)) as pool:
+        _train(cells, waiting, pool, look)
 
 
 def _check_records(cells: Sequence[Cell]) -> None:
@@ -90,34 +90,34 @@ def _check_records(cells: Sequence[Cell]) -> None:
 
 
 def _train(
-    cells: list[Cell], waiting: list[Cell], crew: WorkerPool, look: Callable[[list[Cell]], None]
+    cells: list[Cell], waiting: list[Cell], pool: WorkerPool, look: Callable[[list[Cell]], None]
 ) -> None:
-    hands: list[RunWorker] = []
+    active: list[RunWorker] = []
     losses = Losses()
     try:
-        while waiting or any(hand.cell for hand in hands):
-            if waiting and all(hand.cell for hand in hands) and crew.room(len(hands)):
-                hands.append(crew.hire(waiting[0].path.parent / "log.txt"))
-            for hand in list(hands):
-                if hand.cell is None and waiting:
-                    hand.begin(waiting.pop(0))
-                if hand.cell:
-                    hand.cell.look()
-                    if lost := _settle(hand):
+        while waiting or any(worker.cell for worker in active):
+            if waiting and all(worker.cell for worker in active) and pool.room(len(active)):
+                active.append(pool.hire(waiting[0].path.parent / "log.txt"))
+            for worker in list(active):
+                if worker.cell is None and waiting:
+                    worker.begin(waiting.pop(0))
+                if worker.cell:
+                    worker.cell.look()
+                    if lost := _settle(worker):
                         lost.losses += 1
                         losses.count(lost)
                         waiting.insert(0, lost)
-                        hands.remove(hand)
-                        hand.stop()
+                        active.remove(worker)
+                        worker.stop()
             look(cells)
-            time.sleep(crew.pause_s)
+            time.sleep(pool.pause_s)
     finally:
-        for hand in hands:
-            hand.stop()
+        for worker in active:
+            worker.stop()
 
 
 def lost_in(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each run whose process died on the way to its end."""
+    """A sentence for each run that lost a process."""
     went_on = "and it went on from its last checkpoint, to the bits it would have had; log.txt says more"
     times = {1: "once", 2: "twice"}
     return [
@@ -128,12 +128,12 @@ def lost_in(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _settle(hand: RunWorker) -> Cell | None:
-    """Take note of a run that has ended. Returns it if it was lost and must go on elsewhere."""
-    cell, code = hand.cell, hand.ended()
+def _settle(worker: RunWorker) -> Cell | None:
+    """Record the end of a worker's run. Returns the run if it was lost and has to continue."""
+    cell, code = worker.cell, worker.ended()
     if cell is None or code is None:
         return None
-    hand.cell = None
+    worker.cell = None
     cell.look()
     if code == LOST:
         return cell
@@ -146,23 +146,21 @@ def _settle(hand: RunWorker) -> Cell | None:
 def _failure(cell: Cell) -> Exception:
     log = cell.path.parent / "log.txt"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = lines[-1] if lines else f"it ended with code {cell.code} and said nothing"
-    if match := re.match(r"(E\d{3}) (.*)", said):
+    last = lines[-1] if lines else f"it ended with code {cell.code} and said nothing"
+    if match := re.match(r"(E\d{3}) (.*)", last):
         kind = Paused if cell.code == Paused.exit_code else UsageError
         return kind(match[1], f"{cell.method}, seed {cell.seed}: {match[2]}")
-    return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {said} (all of it: {log})")
+    return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {last} (all of it: {log})")
 
 
 def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
-    """Attack every run that has a score and is no reference. say: told of each run, and of what hindered an
-    attack."""
+    """Attack every run that has a score and is not a reference. say: receives a line for each run, and the
+    reason if an attack is not possible."""
     for cell in cells:
         if is_reference(cell.settings.method) or cell.code:
             continue
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
             quickly(cell.path, say, UserCode.of(cell.settings))
-        except (
-            StateError
-        ) as reason:  # nothing is wrong with the comparison: it has a run that cannot be attacked
+        except StateError as reason:  # the comparison is fine, but this run cannot be attacked
             say(f"not measured: {reason}")

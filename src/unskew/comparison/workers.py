@@ -1,9 +1,8 @@
-"""Worker processes, each of which trains one run after another on a core of its own, and what a pool of
-workers has to offer.
+"""Worker processes, each of which trains one run after another on one core, and the interface of pools.
 
-Each run of a comparison is an ordinary run. A worker process trains it from the settings in its folder, so
-nothing but text passes between processes, and a comparison that was killed continues where its runs stopped.
-The loop over runs asks the same of workers on this machine and on the nodes of a cluster.
+Each run of a comparison is an ordinary run. A worker trains it from the settings in its folder, so that only
+text passes between processes, and a comparison that was killed continues where its runs stopped. Workers on
+this machine and on the nodes of a cluster have one interface.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from unskew.runs.run_folder import RunFolder
 from unskew.system import disk
 
 LOST = -1000
-"""In place of an exit code: the run's process or node is gone, and the run goes on elsewhere from its last
+"""In place of an exit code: the run lost its process or node and continues in another worker from its last
 checkpoint."""
 MOST_LOSSES = 3
-"""How often a run may be lost at one round before it is held to be the cause."""
+"""The number of losses at one round after which the run itself is considered the cause."""
 
 
 class RunWorker(Protocol):
-    """Trains one run at a time. cell: the run; None when there is none."""
+    """Trains one run at a time. cell: the current run, or None."""
 
     cell: Cell | None
 
@@ -45,21 +44,21 @@ class RunWorker(Protocol):
         ...
 
     def stop(self) -> None:
-        """End it and interrupt its run, which is saved after every round."""
+        """End the worker and interrupt its run, which is saved after every round."""
         ...
 
 
 class WorkerPool(Protocol):
-    """Where hands come from. pause_s: between two looks at them."""
+    """A source of workers. pause_s: the time between two looks at their runs."""
 
     pause_s: float
 
-    def room(self, hands: int) -> bool:
-        """Whether there is room for another beside so many."""
+    def room(self, count: int) -> bool:
+        """Whether there is room for another worker in addition to `count`."""
         ...
 
     def hire(self, log: Path) -> RunWorker:
-        """Another hand. log: the file for what its runs say."""
+        """A new worker. log: the file for the output of its runs."""
         ...
 
     def close(self) -> None: ...
@@ -72,7 +71,7 @@ class Losses:
         self._count: Counter[tuple[Path, int]] = Counter()
 
     def count(self, cell: Cell) -> None:
-        """Raises StateError (E174) for a run that is lost again and again without getting on."""
+        """Count a loss. Raises StateError (E174) after MOST_LOSSES losses at one round."""
         self._count[cell.path, cell.t] += 1
         if (times := self._count[cell.path, cell.t]) >= MOST_LOSSES:
             where = f"{cell.method}, seed {cell.seed}: its process died {times} times after round {cell.t}"
@@ -81,13 +80,12 @@ class Losses:
 
 
 END_SIGNAL = (signal.SIGINT, signal.SIGTERM)
-"""Signals with which somebody ends a process on purpose; others, such as the SIGKILL of a machine without
-memory, lose its run."""
+"""Signals that end a process on purpose. With others, such as SIGKILL for lack of memory, its run is lost."""
 
 
 class WorkerProcess:
-    """A process that trains one run after another, so that torch is loaded once. Paths go in, exit codes come
-    out."""
+    """A process that trains one run after another, so that torch is loaded once. It reads paths and prints
+    exit codes."""
 
     def __init__(self, log: Path):
         self.log, self.cell = log, None
@@ -120,8 +118,7 @@ class WorkerProcess:
             self.process.stdin.flush()
 
     def ended(self) -> int | None:
-        """The exit code of the current run, None while it trains, LOST where something has killed the
-        process."""
+        """The exit code of the current run; None while it trains, LOST if its process was killed."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         if line.strip():
@@ -138,7 +135,7 @@ class WorkerProcess:
         return LOST
 
     def stop(self) -> None:
-        """End the process and interrupt its current run, which has been saved after every round."""
+        """End the process and interrupt its current run, which is saved after every round."""
         if self.process.poll() is None and self.cell:
             self.process.send_signal(signal.SIGINT)
         with suppress(BrokenPipeError):
@@ -148,10 +145,9 @@ class WorkerProcess:
 
 
 def write_order(cell: Cell, threads: int) -> str:
-    """Write what a run is to be, where its worker reads it. Returns what was written.
+    """Write the settings of a run for its worker, and return their text.
 
-    Raises UsageError (E506) for a Python file that only a document names: the worker imports whatever is
-    ordered.
+    Raises UsageError (E506) for a Python file that only a document names, because the worker imports all.
     """
     cell.settings.check_code()
     cell.path.mkdir(parents=True, exist_ok=True)
@@ -161,16 +157,14 @@ def write_order(cell: Cell, threads: int) -> str:
 
 
 def _end_with_parent() -> None:
-    """On Linux, ask for an interrupt when the parent process ends, however it ends."""
+    """On Linux, request an interrupt for the end of the parent process."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGINT)
 
 
 def train(path: Path, data: str = "") -> int:
-    """Train the run of a folder, whose settings are in wanted.yaml. Returns the exit code.
-
-    data: the fingerprint that its data must have; "" if nobody asks.
-    """
+    """Train the run of a folder with the settings in wanted.yaml, and return the exit code. data: the
+    required fingerprint of its data; "" for no check."""
     try:
         settings = config.load(path / "wanted.yaml")
         folder = RunFolder(path, resolve(settings))
@@ -191,17 +185,16 @@ def _log(text: str) -> None:
 
 
 def _exit_codes_only() -> TextIO:
-    """The standard output as it was, for exit codes. Whatever else is printed from now on, such as by a
-    user's own model,
-    goes to the log: a number there would be taken for the code of a run."""
+    """The original standard output, for exit codes. All other output, such as by a user's model, now goes to
+    the log, because a number would be read as an exit code."""
     codes = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return codes
 
 
 def main() -> None:
-    """What a worker process does: read a path and a fingerprint from each line, train the run, and print its
-    exit code."""
+    """The loop of a worker process: read a path and a fingerprint from each line, train the run, and print
+    its exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     _end_with_parent()
     codes = _exit_codes_only()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from unskew.comparison import cluster, progress, training
+from unskew.comparison import progress, training
 from unskew.comparison.cluster import HERE
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
@@ -118,7 +118,7 @@ def reproduce(
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     """Run a checked request. Returns the same as `reproduce`."""
-    cluster.parse(request.on)
+    request.cluster  # noqa: B018 - a text that names no cluster is refused before anything is read
     experiment = with_methods(read_experiment(request.table), request.add)
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
@@ -179,7 +179,7 @@ class _Training:
         if self.request.anew:
             progress.discard(progress.runs_by_other_versions(cell.path for cell in runs))
         announce(self.folder, runs)
-        training.train_all(list(runs), self.request.processes, self.watch, self.request.on)
+        training.train_all(list(runs), self.request.processes, self.watch, self.request.cluster)
 
     def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
         """Text with the number of runs, their estimated time, the schedules that `scale` shortened, and the

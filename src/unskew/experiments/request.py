@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from unskew.comparison.cluster import HERE
+from unskew.comparison import cluster
+from unskew.comparison.cluster import HERE, Cluster
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Request:
     page: Annotated[str, "name of the result's files; the table's name if left out"] = ""
     anew: Annotated[bool, "repeat the runs that another version of unskew made"] = False
     dry_run: Annotated[bool, "show the runs and how long they would take, then stop"] = False
+
+    @cached_property
+    def cluster(self) -> Cluster | None:
+        """The cluster that `on` names; None for this machine. Raises UsageError (E170)."""
+        return cluster.parse(self.on)
 
     @property
     def command(self) -> str:

@@ -38,7 +38,6 @@ from unskew.federation.protocol.study_rules import (
 from unskew.federation.site_data import load
 from unskew.methods import registry
 from unskew.models import hf_folder as folders
-from unskew.privacy import secure_aggregation
 from unskew.records import client_lists
 from unskew.records.checkpoints import Checkpoint, digest
 from unskew.records.private_state import DiskStore, MemoryStore
@@ -260,7 +259,7 @@ def open_replay(
 
 def _unrepeatable(settings: Settings, method: Method) -> str:
     """Why the rounds of a run cannot be recomputed from any data; "" if they can."""
-    if secure_aggregation.parse(settings.secure_aggregation):
+    if settings.secure:
         return SUMS_ONLY
     noisy = [part.name for part in (method.protector, method.samples_apart) if part]
     return f"the noise of '{noisy[0]}' came from the operating system" if noisy else ""

@@ -4,9 +4,9 @@ A dataclass field or a function's parameter is written once, with its range and 
 
     mu: Annotated[float, Ge(0), "strength of the pull towards the global weights"] = 0.001
 
-`of` lists the arguments of a class or function for the help and the docs; `check` converts and checks values.
-Ranges are
-those of the package annotated_types: Ge, Gt, Le, Lt, MultipleOf, MinLen, MaxLen. `Literal` gives choices.
+`of` lists the arguments of a class or function for help and docs; `check` converts and checks values.
+Ranges come from the package annotated_types: Ge, Gt, Le, Lt, MultipleOf, MinLen, MaxLen. `Literal`
+gives choices.
 """
 
 from __future__ import annotations
@@ -26,31 +26,29 @@ import annotated_types as ranges
 
 from unskew.errors import UsageError, excerpt, suggestion
 
-__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "With", "check", "default_of", "ineffective", "of"]
-
 SIMPLE_TYPES = (int, float, bool, str, type(None))
 CONSTANT_WORDS: dict[Any, dict[str, Any]] = {
     bool: {"true": True, "false": False},
     type(None): {"none": None, "null": None},
 }
-"""Bare words that YAML and other languages write for Python's constants."""
+"""Other spellings of Python's constants, as in YAML."""
 
 
 @dataclass(frozen=True)
 class MayBeInfinite:
-    """Stands in an annotation whose number may be infinite; without it infinity is refused. NaN always is."""
+    """In an annotation: the number may be infinite. Without it infinity is refused; NaN always is."""
 
 
 @dataclass(frozen=True)
 class With:
-    """Stands in the annotation of a setting that counts only while another one has this value, or is not 0 or
-    False."""
+    """In the annotation of a setting: it has an effect only if another setting has this value; with True, if
+    that setting is neither 0 nor False."""
 
     setting: str
     value: object = True
 
     def holds(self, values: typing.Mapping[str, object]) -> bool:
-        """Whether the setting counts beside these values."""
+        """Whether the setting has an effect with these values."""
         other = values[self.setting]
         return bool(other) if self.value is True else other == self.value
 
@@ -60,19 +58,19 @@ class DoesNotFit(Exception):
 
 
 def split_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """(the type under Annotated, the constraints beside it)."""
+    """(type, constraints) of an annotation."""
     if get_origin(hint) is not Annotated:
         return hint, ()
-    inner, *beside = get_args(hint)
+    inner, *metadata = get_args(hint)
     constraints: list[Any] = []
-    for item in beside:  # whether it is several is asked last: of a protocol that takes long
+    for item in metadata:  # the check against a Protocol comes last, because it is slow
         alone = isinstance(item, str | ranges.BaseMetadata | MayBeInfinite | With)
         constraints += [item] if alone or not isinstance(item, ranges.GroupedMetadata) else item
     return inner, tuple(constraints)
 
 
 def hint_meaning(hint: Any) -> str:
-    """The text that stands in the annotation, on one line; "" if there is none."""
+    """The text in an annotation, on one line; "" if there is none."""
     return " ".join(" ".join(item.split()) for item in split_hint(hint)[1] if isinstance(item, str))
 
 
@@ -82,7 +80,7 @@ def union_types(hint: Any) -> tuple[Any, ...]:
 
 
 def literal_choices(hint: Any) -> tuple[Any, ...]:
-    """The values of a `Literal`, also of one in a union; () for another type."""
+    """The values of a `Literal`, alone or in a union; () for another type."""
     inner = split_hint(hint)[0]
     if get_origin(inner) is Literal:
         return get_args(inner)
@@ -90,8 +88,7 @@ def literal_choices(hint: Any) -> tuple[Any, ...]:
 
 
 def convert_value(hint: Any, value: object) -> Any:
-    """The value in this type: whole numbers as floats, lists as tuples. Raises Unfit where it does not
-    fit."""
+    """The value in this type: whole numbers as floats, lists as tuples. Raises DoesNotFit."""
     inner, constraints = split_hint(hint)
     fitting = _of_type(inner, value)
     infinite = any(isinstance(constraint, MayBeInfinite) for constraint in constraints)
@@ -104,7 +101,7 @@ def convert_value(hint: Any, value: object) -> Any:
 
 
 def _of_type(inner: Any, value: object) -> Any:
-    """The value as one of this type. Raises Unfit."""
+    """The value in this type, without its constraints. Raises DoesNotFit."""
     if options := union_types(inner):
         return _first_that_fits(options, value)
     origin = get_origin(inner)
@@ -121,7 +118,7 @@ def _of_type(inner: Any, value: object) -> Any:
 
 
 def _simple(inner: Any, value: object) -> Any:
-    """A number, text, True, False or None. NumPy's numbers become Python's; True is no number."""
+    """The value as a number, text, bool or None. NumPy's numbers become Python's; True is not a number."""
     if isinstance(value, str) and value.lower() in CONSTANT_WORDS.get(inner, {}):
         return CONSTANT_WORDS[inner][value.lower()]
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
@@ -136,7 +133,7 @@ def _simple(inner: Any, value: object) -> Any:
 
 
 def _first_that_fits(options: tuple[Any, ...], value: object) -> Any:
-    """By the type that the value has already, or else the first that it converts to."""
+    """The value in the union's type that it already has, or else in the first that it converts to."""
     exact = [one for one in options if split_hint(one)[0] is type(value)]
     for one in [*exact, *options]:
         try:
@@ -178,12 +175,12 @@ def _in_range(constraint: Any, value: Any) -> bool:
 
 
 REQUIRED: Any = inspect.Parameter.empty
-"""The default of an argument that has none."""
+"""The default of a required argument."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument. hint: its annotated type; default: REQUIRED where it must be given."""
+    """One argument. hint: its annotated type. default: REQUIRED if it has none."""
 
     name: str
     hint: Any
@@ -192,12 +189,12 @@ class Argument:
 
     @property
     def type(self) -> str:
-        """In words: "number", "whole number", "True or False", "text", "list of whole numbers" ..."""
+        """The type in words, such as "whole number", "True or False" or "list of whole numbers"."""
         return _type_in_words(self.hint)
 
     @property
     def range(self) -> str:
-        """In words: "at least 0", "above 0, at most 1"; "" where every value of the type will do."""
+        """The range in words, such as "above 0, at most 1"; "" if the type has no bounds."""
         return _range_in_words(self.hint)
 
     @property
@@ -206,7 +203,7 @@ class Argument:
         return literal_choices(self.hint)
 
     def convert(self, value: object) -> Any:
-        """The value in the argument's type: whole numbers as floats, lists as tuples. Raises ValueError, in
+        """The value in the argument's type: whole numbers as floats, lists as tuples. Raises ValueError with
         one sentence."""
         try:
             return convert_value(self.hint, value)
@@ -224,19 +221,15 @@ class Argument:
 
 def of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
     """The arguments of a dataclass (its fields) or a function (its parameters with a default or a meaning),
-    in order.
-
-    An argument without an annotation has the type of its default.
-    """
+    in order. An argument without an annotation has the type of its default."""
     return _of(kind)
 
 
 def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, code: str) -> dict[str, Any]:
-    """The given values, converted to the types of kind's arguments; defaults are left out.
+    """The values, converted to the types of kind's arguments, without defaults.
 
-    owner: who takes the arguments, such as "method 'fedprox'", for the message.
-    Raises UsageError of this code, in one sentence, for a name that does not exist or a value that does not
-    fit.
+    owner: the name for messages, such as "method 'fedprox'". Raises UsageError of this code for an unknown
+    name or a value that does not fit.
     """
     known = {argument.name: argument for argument in of(kind)}
     converted = {}
@@ -254,8 +247,8 @@ def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, co
 
 
 def ineffective(kind: Callable[..., Any], values: Mapping[str, object]) -> str | None:
-    """Of all the settings of kind, with these values: why one that is set would not count, as a sentence;
-    None if all do."""
+    """A sentence about the first setting that is set but has no effect with these values; None if there is
+    none."""
     for argument in of(kind):
         for needed in (item for item in split_hint(argument.hint)[1] if isinstance(item, With)):
             if values[argument.name] != argument.default and not needed.holds(values):
@@ -275,9 +268,9 @@ def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
     except Exception:  # a user's own annotations may name what is not there
         annotations = {}
     if dataclasses.is_dataclass(kind):
-        given = {f.name: default_of(f) for f in dataclasses.fields(kind) if f.init}
+        defaults = {f.name: default_of(f) for f in dataclasses.fields(kind) if f.init}
     else:
-        given = {
+        defaults = {
             name: parameter.default
             for name, parameter in inspect.signature(kind).parameters.items()
             if parameter.default is not REQUIRED or hint_meaning(annotations.get(name))
@@ -289,7 +282,7 @@ def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
             default,
             hint_meaning(annotations.get(name)),
         )
-        for name, default in given.items()
+        for name, default in defaults.items()
     )
 
 
@@ -302,10 +295,6 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 def _type_of(default: Any) -> Any:
     return Any if default is REQUIRED or default is None else type(default)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 _TYPE_WORDS = {

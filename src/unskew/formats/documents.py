@@ -1,8 +1,7 @@
-"""Users' YAML: read, or refused in one sentence that names the line.
+"""YAML documents: reading with errors that name the line, and writing.
 
-It is stricter than YAML's usual readers: a key that stands twice is refused, of which they would keep the
-last, and so is a document that contains itself. It is more lenient in one point: 1e-3 is a number, which YAML
-1.1 reads as text.
+The reader is stricter than most: it refuses duplicate keys, of which others keep the last, and documents that
+contain themselves. It is more lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ def load(text: str, where: str, code: str) -> Any:
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """The line, counted from 1, at which each key of a YAML mapping stands; empty if the text is no
-    mapping."""
+    """The line of each key of a YAML mapping, counted from 1; {} if the text is not a mapping."""
     import yaml
 
     node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -75,7 +73,7 @@ def dump(values: dict[str, Any]) -> str:
 
 
 def validation_text(message: str) -> str:
-    """A message of pydantic's about a value, in words that somebody who writes YAML uses."""
+    """A message of pydantic in the terms of YAML instead of Python."""
     for python, plain in _PLAIN.items():
         message = message.replace(python, plain)
     return message
@@ -83,7 +81,7 @@ def validation_text(message: str) -> str:
 
 @cache
 def _dumper() -> Any:
-    """What quotes a text that `load` would take for a number: 1e-3."""
+    """A YAML dumper that quotes texts that `load` would read as numbers, such as 1e-3."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -95,7 +93,7 @@ def _dumper() -> Any:
 
 @cache
 def _loader() -> Any:
-    """YAML's safe loader, for which 1e-3 is a number."""
+    """YAML's safe loader, with 1e-3 as a number."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -106,10 +104,10 @@ def _loader() -> Any:
 
 
 def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:
-    """Refuse duplicate keys and documents that contain themselves.
+    """Raise UsageError for duplicate keys and for documents that contain themselves.
 
-    seen: the nodes met so far, each once however many aliases lead to it, and whether everything in it has
-    been checked.
+    seen: the visited nodes by id, and whether all of a node has been checked. A node with several aliases is
+    checked once.
     """
     import yaml
 

@@ -1,4 +1,4 @@
-"""Tables and blocks of text in Markdown: of the pages in docs/ that are made from the code, and of cards."""
+"""Markdown tables and text blocks, for generated pages of the documentation and for model cards."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from unskew.formats import arguments
 
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 LABEL = re.compile(r"[A-Z][\w ,'.-]{0,28}: +|[a-z_]\w{0,11}: {2,}|[A-Z]\w*(?: \w+)? {2,}")
-"""What begins a statement of a docstring: `Client:`, `Up, once:`, `Stage II  `."""
+"""A label at the start of a docstring's line: `Client:`, `Up, once:`, `Stage II  `."""
 EQUATION = re.compile(r"\S{1,12} (?:<-|=) ")
 OF_PROSE = ("Differs from the paper:", "Differs from the papers:", "Privacy:", "Guarantee:")
-"""Labels of paragraphs."""
+"""Labels of paragraphs of prose."""
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>|!]")
 
 
 def escape_markdown(text: str) -> str:
-    """A text that Markdown shows as it is, in one line: names of classes and data may be somebody else's."""
+    """A text as one line of literal Markdown; names of classes and data may contain any characters."""
     return SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
 def block(text: str, width: int = 88, filled: int = 110) -> str:
-    """Lines of a docstring as a block of text that a page shows without cutting lines off; "" without any.
+    """Lines of a docstring as a text block of a page, re-wrapped to `width` columns; "" for no lines.
 
-    Prose, which was filled to `filled` columns, is filled to `width`. A line that could have held the next
-    one's first word ended on purpose and still ends there; so does what stands before a label (`Test:`) or an
-    equation, and a label's own line, unless prose follows it. Indented lines, such as formulas, stay as they
-    are.
+    Prose was wrapped at `filled` columns. A line stays a line of its own if it had room for the first word of
+    the next one, if a label (`Test:`) or an equation follows, or if it begins with a label other than one of
+    prose. Indented lines, such as formulas, are not changed.
     """
     lines: list[str] = []
     last = ""
@@ -49,8 +48,8 @@ def block(text: str, width: int = 88, filled: int = 110) -> str:
 
 
 def _wrap(line: str, width: int) -> str:
-    """A line in lines of a width, broken between its statements where they fit; the further ones stand below
-    what follows the label."""
+    """A line, wrapped at `width` columns, if possible between statements; further lines are indented to the
+    end of the label."""
     label = LABEL.match(line)
     indent = " " * (len(label[0]) if label else 4)
     if line.startswith(OF_PROSE) or not (label or EQUATION.match(line)):
@@ -74,7 +73,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def arguments_table(owner: str, kinds: Mapping[str, Callable[..., Any]]) -> str:
-    """The arguments of several functions or dataclasses, by name. owner: the head of the column of names."""
+    """A table of the arguments of functions or dataclasses. owner: the heading of the column of names."""
     rows = (
         (f"`{name}`", f"`{a.name}`", a.type, a.range, _default(a), a.meaning)
         for name, kind in kinds.items()

@@ -1,4 +1,4 @@
-"""The texts that name a partition, a feature skew or an availability: `kind:value,option=value,flag`.
+"""The grammar of partitions, feature skews and availabilities: `kind:value,option=value,flag`.
 
     spec    kind [":" value] {"," option}
     option  name [("=" | ":") value]                          without a value: True
@@ -6,9 +6,9 @@
 
 A kind is a frozen dataclass whose annotated fields are its settings (see unskew.formats.arguments):
 
-    name = "pathological"                                     what the text calls it
-    value = ("classes", "samples")                            the fields that stand after the colon
-    example = "pathological:2x500"                            for messages and the docs
+    name = "pathological"                                     the kind's name in texts
+    value = ("classes", "samples")                            the fields after the colon
+    example = "pathological:2x500"                            for messages and the documentation
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unskew.system import python_files
 
 
 class Kind(Protocol):
-    """What the class of a kind says of itself."""
+    """The class attributes of a kind."""
 
     name: ClassVar[str]
     value: ClassVar[tuple[str, ...]]
@@ -37,7 +37,7 @@ K = TypeVar("K", bound=Kind)
 
 @dataclass(frozen=True)
 class Spec:
-    """A text taken apart. value: None if no colon follows the kind."""
+    """The parts of a text. value: None if no colon follows the kind."""
 
     kind: str
     value: str | None
@@ -45,24 +45,22 @@ class Spec:
 
 
 def parse(text: str, what: str, code: str) -> Spec:
-    """The parts of a text. what: "skew" or "availability", for messages.
-
-    Raises UsageError of this code for an option given twice.
-    """
+    """The parts of a text. what: the setting's name for messages. Raises UsageError of this code for a
+    repeated option."""
     head, *rest = [piece.strip() for piece in text.split(",")]
     kind, colon, value = head.partition(":")
     options: dict[str, object] = {}
     for piece in rest:
         match = re.fullmatch(r"([^=:]*)(?:[=:](.*))?", piece, re.S)
-        name, given = (match[1].strip(), match[2]) if match else (piece, None)
+        name, content = (match[1].strip(), match[2]) if match else (piece, None)
         if name in options:
             raise UsageError(code, f"{what} {excerpt(text)} gives '{name}' twice.")
-        options[name] = True if given is None else number_or_text(given)
+        options[name] = True if content is None else number_or_text(content)
     return Spec(kind.strip(), value.strip() if colon else None, options)
 
 
 def kind_of(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> type[K]:
-    """The class of this kind. Raises UsageError of this code if there is none of that name."""
+    """The class of a spec's kind. Raises UsageError of this code for an unknown kind."""
     if spec.kind not in kinds:
         near, known = suggestion(spec.kind, kinds), ", ".join(kinds)
         before, equals, after = spec.kind.partition("=")
@@ -73,8 +71,7 @@ def kind_of(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> t
 
 
 def make(kind: type[K], spec: Spec, what: str, code: str) -> K:
-    """The value that a spec describes. Raises UsageError of this code for settings that do not exist or do
-    not fit."""
+    """The value that a spec describes. Raises UsageError of this code for unknown or unsuitable settings."""
     owner = f"{what} '{kind.name}'"
     try:
         settings = arguments.check(kind, _fields(kind, spec, owner, code) | spec.options, owner, code)
@@ -89,12 +86,12 @@ def make(kind: type[K], spec: Spec, what: str, code: str) -> K:
 
 
 def by_name(kinds: Iterable[type[K]]) -> dict[str, type[K]]:
-    """The classes by the names that texts call them."""
+    """The classes by name."""
     return {kind.name: kind for kind in kinds}
 
 
 def number_or_text(text: str) -> object:
-    """A whole number or a number if the text is one, else the text itself."""
+    """The text as an int or a float if it is a number; otherwise the text."""
     text = text.strip()
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return int(text)
@@ -105,7 +102,7 @@ def number_or_text(text: str) -> object:
 
 
 def _fields(kind: type[K], spec: Spec, owner: str, code: str) -> dict[str, object]:
-    """The fields that the value of a spec sets."""
+    """The fields that are set by the value after the colon."""
     if spec.value is None:
         return {}
     if not kind.value:
@@ -123,10 +120,8 @@ def _fields(kind: type[K], spec: Spec, owner: str, code: str) -> dict[str, objec
 
 
 def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
-    """The names in a text, joined by commas; () for "none". what: for the message.
-
-    Raises UsageError (E109) for one that is not known.
-    """
+    """The comma-separated names in a text; () for "none". what: the setting's name for messages. Raises
+    UsageError (E109) for an unknown name."""
     names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
     if names in (("",), ("none",)):
         return ()
@@ -140,11 +135,10 @@ def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
 
 
 def without_folders(text: str) -> str:
-    """A text in this grammar, with every file in it by its name alone: "trace:who.csv" for
-    "trace:/home/me/who.csv".
+    """A text in this grammar without the folders of its files: "trace:who.csv" for "trace:/home/me/who.csv".
 
-    For what is handed on to others, who need not know how folders of this machine are called.
+    Texts that are sent to others should not reveal the folders of this machine.
     """
-    for file in python_files.files_of(text):  # of which a folder's name may hold signs of the grammar
+    for file in python_files.files_of(text):  # first, as folder names may contain signs of the grammar
         text = text.replace(file, Path(file).name)
     return re.sub(r"[^+(),=:'\"]*[/\\](?=[^+(),=:'\"])", "", text)

@@ -1,2 +1,1 @@
-"""How clients' weights become the next global ones: the weighted mean, and robust aggregation rules, one file
-each."""
+"""Aggregation rules for clients' weights: the weighted mean, and robust rules, one file each."""

@@ -1,12 +1,11 @@
 """Clipping to the median norm: no client moves the model further than the typical one.
 
     w <- w + sum_k p_k (w_k - w) min(1, c m / |w_k - w|),    m: the median of the clients' norms
-once with norms over all trained weights together, and once over all statistics of batch normalisation
-together. With fewer than three replies the median norm may be that of the client to be bounded, which the run
-says. What Parts share beside the weights (prototypes, control variates) is not clipped: the server adds it up
-as it comes.
-Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv
-1905.03871).
+The rule is applied to all trained weights together, and separately to all statistics of batch normalisation
+together. With fewer than three replies the median may be the norm of the outlier itself; the run then prints
+a warning. Shares other than weights (prototypes, control variates) are not clipped.
+Differs from the paper: there is none; this is adaptive clipping without noise (cf. Andrew et al., NeurIPS
+2021, arXiv 1905.03871).
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ class ClipMedian(Part):
         return merged, s
 
     def _clipped(self, w: Weights, ups: Ups, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """What these weights become together; nothing where nobody's change has to be clipped."""
+        """The merged values of these weights, clipped together; nothing if no client's change is clipped."""
         moved_K = [
             sum(float((r.weights[n] - w[n]).double().pow_(2).sum()) for n in names) ** 0.5
             for r in ups.replies

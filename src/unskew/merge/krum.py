@@ -1,15 +1,14 @@
-"""Multi-Krum (Blanchard et al., NeurIPS 2017): the clients whose weights lie closest to many others are
-averaged.
+"""Multi-Krum (Blanchard et al., NeurIPS 2017): averages the clients that lie closest to many others.
 
-    score_k = sum of squared distances to the K - f - 2 nearest other clients;   the K - f lowest scores are
-    kept
-f: the clients that may send anything, share K rounded up, and at most (K - 3) / 2, so that 2 f + 3 <= K. One
-of three or four replies is left out all the same, without that proof; the run says so.
-Statistics of batch normalisation count in no distance: their mean leaves out the f largest and the f smallest
-values at each coordinate, and clients count the same in it. What Parts share beside the weights (prototypes,
-control variates) is added up as it comes, also that of clients left out.
-Differs from the paper: it selects gradients, ours weights after local training, which are then averaged as
-the method weighs clients.
+    score_k = sum of squared distances to the K - f - 2 nearest other clients
+    w <- mean of the K - f clients with the lowest scores
+f is the number of clients that may send anything: share K rounded up, and at most (K - 3) / 2, so that
+2 f + 3 <= K. With three or four replies one is left out without the proof; the run then prints a warning.
+Statistics of batch normalisation enter no distance; their mean leaves out the f largest and the f smallest
+values at each coordinate, with equal weights. Shares other than weights (prototypes, control variates) are
+added up for all clients, including those left out.
+Differs from the paper: the paper selects gradients; here weights after local training are selected, and then
+averaged with the method's client weights.
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ class MultiKrum(Part):
         return weighted_mean(w, kept) | {n: trimmed_mean(ups, n, bad) for n in statistics}, s
 
     def left_out(self, replies: int) -> int:
-        """f for so many replies: a minority of them, 0 below three."""
+        """f for this number of replies: a minority of them, 0 below three."""
         return min(share_rounded_up(self.share, replies), max(1, (replies - 3) // 2), (replies - 1) // 2)
 
     def caution(self, replies: int) -> str | None:

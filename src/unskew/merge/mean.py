@@ -2,7 +2,7 @@
 
     w <- sum_k p_k w_k,    p_k = n_k / sum_j n_j    (or 1/|S|)
 
-The sum runs in the order of clients' numbers, so that its bits depend on nothing else.
+The sum runs in the order of the clients' numbers, so that its bits depend on the replies alone.
 """
 
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
@@ -17,9 +17,9 @@ from unskew.core.trees import Weights
 
 
 def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights:
-    """The next global weights. Those that clients did not send (kept or frozen) stay as they are in `w`.
+    """The next global weights. Weights that clients did not send (local or frozen) keep their value in `w`.
 
-    weighting: "size" or "equal"; None: as the method weighs clients.
+    weighting: "size" or "equal"; None: the method's own.
     """
     p_K = ups.shares_of_weight(weighting)
     first, *others = ups.replies
@@ -35,7 +35,7 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
 
 
 def _groups(w: Weights) -> list[list[str]]:
-    """The names of weights to add up at once: all on a GPU, for few launches; else each alone, as one may be
-    on a disk."""
+    """The names of weights, in groups to add up at once: all together on a GPU, for few kernel launches, and
+    one by one on a CPU, where weights may lie on a disk."""
     names = list(w)
     return [names] if names and w[names[0]].device.type != "cpu" else [[n] for n in names]

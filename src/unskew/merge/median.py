@@ -1,10 +1,10 @@
 """The median of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
     w_i <- median_k w_ki     (of an even number: the mean of the middle two)
-Every client counts the same. The result is bounded by honest clients' values if a minority of clients sends
-anything; below three replies it is their mean, which the run says. What Parts share beside the weights
-(prototypes, control variates) is added up as it comes.
-Differs from the paper: it takes medians of gradients, ours of weights after local training.
+Clients have equal weights. If a minority of clients sends arbitrary values, the result still lies between
+honest clients' values. Below three replies it is the mean, and the run prints a warning. Shares other than
+weights (prototypes, control variates) are added up unchanged.
+Differs from the paper: the paper takes the median of gradients, here it is of weights after local training.
 """
 
 import math
@@ -39,6 +39,5 @@ def trimmed_mean(ups: Ups, name: str, cut: int) -> Tensor:
 
 
 def share_rounded_up(share: float, replies: int) -> int:
-    """The least whole number of clients that is at least this share of the replies; a rounding error is
-    none."""
+    """The share of the replies, rounded up to whole clients, with a tolerance for rounding errors."""
     return math.ceil(share * replies - 1e-9)

@@ -1,10 +1,9 @@
 """The trimmed mean of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
-    w_i <- mean_k w_ki, without the c largest and the c smallest,    c: share K rounded up, less than half of
-    K
-Every client counts the same. Below three replies nobody can be left out, and the run says so. What Parts
-share beside the weights (prototypes, control variates) is added up as it comes.
-Differs from the paper: it trims gradients, ours weights after local training.
+    w_i <- mean_k w_ki without the c largest and the c smallest,    c: share K rounded up, below K / 2
+Clients have equal weights. Below three replies none can be left out, and the run prints a warning. Shares
+other than weights (prototypes, control variates) are added up unchanged.
+Differs from the paper: the paper trims gradients, here weights after local training are trimmed.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ class TrimmedMean(Part):
         return w | {n: trimmed_mean(ups, n, self.cut(len(ups))) for n in ups.replies[0].weights}, s
 
     def cut(self, replies: int) -> int:
-        """c for so many replies."""
+        """c for this number of replies."""
         return min(share_rounded_up(self.share, replies), (replies - 1) // 2)
 
     def caution(self, replies: int) -> str | None:

@@ -1,21 +1,20 @@
-"""What noise amounts to as differential privacy: Gaussian mechanisms, sums over Poisson samples, and noisy
-means of latents.
+"""Accounting of differential privacy: Gaussian mechanisms, sums over Poisson samples, noisy latent means.
 
 Gaussian differential privacy (Dong, Roth & Su, JRSS-B 2022, arXiv 1905.02383). A Gaussian mechanism of L2
 sensitivity D and noise s is mu-GDP with mu = D / s; k of them together are sqrt(k) mu-GDP;
     delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)
-Both are exact. Renyi bounds, which are looser, are here to check them against.
+Both are exact. Renyi bounds, which are looser, serve as a check.
 
-Sums over Poisson samples, by the privacy loss distributions of dp-accounting. One release: every record is
-taken with probability q, independently of the others; the vectors of those taken, each of L2 norm at most C,
-are added up; every coordinate gets noise N(0, (sigma C)^2). T releases about the same records compose.
-Neighbours are two sets of records of which one has one record more (Abadi et al., CCS 2016; Koskela et al.,
-AISTATS 2020). All figures are upper bounds: losses are rounded up to multiples of a step.
+Sums over Poisson samples, by the privacy loss distributions of dp-accounting. One release draws every record
+independently with probability q, sums the vectors of the drawn records, each of L2 norm at most C, and adds
+noise N(0, (sigma C)^2) to every coordinate. T releases about one set of records compose. Two sets of records
+are neighbours if one has one record more (Abadi et al., CCS 2016; Koskela et al., AISTATS 2020). All figures
+are upper bounds: losses are rounded up to multiples of a step.
 
-FedDPMS's release of noisy latent means, as published and by honest readings. A mean of m vectors in [0, 1]^l
-has L2 sensitivity sqrt(l) / m; with noise sigma that is mu-GDP, mu = sqrt(l) / (m sigma). That holds for a
-given encoder and for given sizes of the classes and lists of those that are shared: a record more or less can
-change which classes are shared, and so the shape of what leaves the client, which no noise covers.
+FedDPMS's release of noisy latent means, as published and by stricter readings. A mean of m vectors in
+[0, 1]^l has L2 sensitivity sqrt(l) / m; with noise sigma that is mu-GDP, mu = sqrt(l) / (m sigma). This takes
+the encoder, the class sizes and the list of shared classes as fixed: one record can change which classes are
+shared, and so the shape of the release, which no noise covers.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -66,7 +65,7 @@ def compose_gaussian(mu: float, times: float) -> float:
 
 
 def renyi_epsilon(mu: float, delta: float) -> float:
-    """An upper bound on `epsilon_of`, by Renyi divergences (order a: a mu^2 / 2) and their best
+    """An upper bound on `gaussian_epsilon`, by Renyi divergences (order a: a mu^2 / 2) and their best
     conversion."""
     orders = np.concatenate([np.linspace(1.01, 64, 6400), np.arange(64, 4096)])
     bounds = orders * mu**2 / 2 + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
@@ -76,21 +75,22 @@ def renyi_epsilon(mu: float, delta: float) -> float:
 INTERVAL = 1e-3
 """The largest step of the privacy losses, unless one release has far larger ones."""
 FINE_STEP = 10
-"""Steps that a deviation of one release's loss has at least: each release is rounded up by itself, and
-thousands of small losses with large steps would add up to several times the epsilon that there is."""
+"""The least number of steps in a standard deviation of one release's loss. Each release is rounded up by
+itself, so with larger steps thousands of small losses would add up to several times the true epsilon."""
 STEPS = 1e4
-"""About how many steps the losses of one release take at most."""
+"""The most steps, approximately, for the losses of one release."""
 MOST_STEPS = 1e6
-"""The same where releases of several kinds have one step, the finest of theirs."""
+"""The most steps where releases of several kinds share the finest step."""
 TOLERANCE = 1e-3
-"""How far above the least noise the noise that is solved for may lie, as a part of it."""
+"""The relative tolerance of the noise that is solved for, above the least possible noise."""
 LEAST_NOISE = 0.1
-"""Where the search for noise ends; below it no epsilon is of any use."""
+"""The lower end of the search for noise; with less noise every epsilon is uselessly large."""
 
 
 @lru_cache(maxsize=4096)
 def epsilon_after(releases: int, q: float, sigma: float, delta: float) -> float:
-    """Epsilon at `delta` of so many releases; 0 for none. Raises UsageError (E133) without dp-accounting."""
+    """Epsilon at `delta` of `releases` releases; 0 for none. Raises UsageError (E133) without
+    dp-accounting."""
     if not releases:
         return 0.0
     one = _one_release(q, sigma)
@@ -99,8 +99,8 @@ def epsilon_after(releases: int, q: float, sigma: float, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def sampled_epsilon(kinds: tuple[tuple[int, float, float], ...], delta: float) -> float:
-    """Epsilon at `delta` of releases of several kinds about the same records, all together: of each kind how
-    many, q and sigma. Raises UsageError (E133) without dp-accounting."""
+    """Epsilon at `delta` of all releases about one set of records. kinds: (number, q, sigma) of each kind of
+    release. Raises UsageError (E133) without dp-accounting."""
     occurring = [kind for kind in kinds if kind[0]]
     if len(occurring) < 2:
         return epsilon_after(*occurring[0], delta) if occurring else 0.0
@@ -116,8 +116,8 @@ def sampled_epsilon(kinds: tuple[tuple[int, float, float], ...], delta: float) -
 
 @lru_cache(maxsize=256)
 def noise_for(epsilon: float, releases: int, q: float, delta: float) -> float:
-    """The sigma with which so many releases cost at most `epsilon`, the least but for TOLERANCE. Raises
-    UsageError (E133)."""
+    """The least sigma, up to TOLERANCE, with which the releases cost at most `epsilon`. Raises UsageError
+    (E133) without dp-accounting."""
     enough, too_little = 1.0, 0.0
     while epsilon_after(releases, q, enough, delta) > epsilon:
         enough, too_little = 2 * enough, enough
@@ -136,7 +136,7 @@ def noise_for(epsilon: float, releases: int, q: float, delta: float) -> float:
 
 
 def most_releases(epsilon: float, q: float, sigma: float, delta: float, most: int) -> int:
-    """How many releases, at most `most`, cost no more than `epsilon`."""
+    """The largest number of releases, at most `most`, that costs no more than `epsilon`."""
     enough, too_many = 0, most + 1
     if epsilon_after(most, q, sigma, delta) <= epsilon:
         return most
@@ -151,7 +151,7 @@ def most_releases(epsilon: float, q: float, sigma: float, delta: float, most: in
 
 @lru_cache(maxsize=8)
 def _one_release(q: float, sigma: float, step: float | None = None) -> Any:
-    """step: to whose multiples losses are rounded; by default the one that suits such releases alone."""
+    """The privacy loss distribution of one release. step: losses are rounded up to its multiples."""
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError:
@@ -167,19 +167,19 @@ def _one_release(q: float, sigma: float, step: float | None = None) -> Any:
 
 
 def step_of(q: float, sigma: float) -> float:
-    """The step to whose multiples the losses of one release are rounded."""
+    """The step for the losses of one release, which are rounded up to its multiples."""
     deviation = q * math.sqrt(math.expm1(1 / sigma**2))
     return max(min(INTERVAL, deviation / FINE_STEP), largest_loss(q, sigma) / STEPS)
 
 
 def largest_loss(q: float, sigma: float) -> float:
-    """The largest loss of one release that occurs: six deviations from the mean."""
+    """The largest loss of one release that matters: six deviations above the mean."""
     unsampled = 1 / (2 * sigma**2) + 6 / sigma
     return math.log1p(q * math.expm1(unsampled))
 
 
 def round_up(epsilon: float) -> float:
-    """An epsilon with six digits after the point, never below itself."""
+    """An epsilon, rounded up to six digits after the point."""
     return epsilon if math.isinf(epsilon) else math.ceil(epsilon * 1e6) / 1e6
 
 
@@ -199,7 +199,7 @@ class LatentMean:
 
     @property
     def mu(self) -> float:
-        """Of one released vector."""
+        """mu of one released vector."""
         return math.sqrt(self.width) / (self.m * self.sigma)
 
     def paper(self, delta: float) -> float:
@@ -208,7 +208,7 @@ class LatentMean:
         return math.sqrt(2 * math.log(1.25 / delta)) / (self.m * self.sigma)
 
     def added(self, delta: float) -> float:
-        """Epsilon when one record is added or removed: it has one class, so classes compose in parallel."""
+        """Epsilon when one record is added or removed: classes compose in parallel, as a record has one."""
         return gaussian_epsilon(compose_gaussian(self.mu, self.copies), delta)
 
     def replaced(self, delta: float) -> float:
@@ -216,13 +216,12 @@ class LatentMean:
         return gaussian_epsilon(compose_gaussian(self.mu, 2 * self.copies), delta)
 
     def worst(self, delta: float) -> float:
-        """Epsilon where it is not certain that classes are disjoint: all means of the client change, or two,
-        if it has one."""
+        """Epsilon where classes may overlap: all means of the client may change, and at least two."""
         return gaussian_epsilon(compose_gaussian(self.mu, self.copies * max(2, self.classes)), delta)
 
     @property
     def delta(self) -> float:
-        """A delta well below 1 / m, so that it says something about each of the m records."""
+        """A delta well below 1 / m, so that the guarantee means something for each of the m records."""
         return min(1e-5, 1 / (10 * self.m))
 
 
@@ -230,9 +229,9 @@ class LatentMean:
 class LatentRelease:
     """The rule by which every client releases latents.
 
-    width, sigma, copies: as in Latents. top: the largest classes of a client are shared, at most so many.
-    least: samples that a class needs to be shared. filtered: whether only vectors leave that passed a filter
-    which saw the data.
+    width, sigma, copies: as in LatentMean. top: the most classes that a client shares, its largest ones.
+    least: the least samples of a shared class. filtered: whether vectors pass a filter that depends on the
+    data before they leave.
     """
 
     width: int
@@ -243,8 +242,8 @@ class LatentRelease:
     filtered: bool
 
     def account(self, counts_KC: np.ndarray[Any, Any]) -> Account:
-        """What can be said of each shared class of each client, and of the smallest one, from samples per
-        class."""
+        """The account for each shared class of each client, and for the smallest one. counts_KC: samples per
+        client and class."""
         order_KC = np.argsort(-counts_KC, axis=1, kind="stable")[:, : self.top]
         shared = [
             (i, int(c), int(counts_KC[i, c]))

@@ -1,22 +1,21 @@
 """Client-level differential privacy (DP-FedAvg: McMahan et al., ICLR 2018; adaptive clip: Andrew et al.,
 NeurIPS 2021).
 
-Cohort: client k is asked with probability q in every round, whatever becomes of the others
-(`availability=poisson:q`)
-Client: x_k = (w_k - w, a u_k)      all its weights and all it shares, u_k, as one vector
-Server: y = (sum_k x_k min(1, C / |x_k|) + N(0, (s C)^2)) / m,   m = q K, rounded;   w <- w + y_w;   sum_k
-u_k: m y_u / a
-        C <- C exp(-rate (b - quantile)),  b = 1/2 + (sum_k ([|x_k| <= C] - 1/2) + N(0, s_b^2)) / m     with
-        `adaptive` then s is z / sqrt(1 - r) and s_b is z / (2 sqrt(r)): together they cost what noise z
-        costs, r: `clip_budget`
-With `noise_multiplier` z is given, else it is the least with which all rounds cost `epsilon` at `delta`. All
-merges and hooks of the server read y alone, as if m clients had replied alike; also where nobody was asked.
-Clients count equally.
-Guarantee: of the model and all else that is broadcast, in every round, for one client more or less, against
-whoever reads it. The server reads every update, so it is trusted; scores and losses in the run's own files
-carry no noise.
+Cohort: each round asks each client independently, with probability q (`availability=poisson:q`)
+Client: x_k = (w_k - w, a u_k)      its update and what it shares, u_k, as one vector
+Server: y = (sum_k x_k min(1, C / |x_k|) + N(0, (s C)^2)) / m,   m = q K, rounded
+        w <- w + y_w,   sum_k u_k: m y_u / a
+With `adaptive` the clip follows a quantile of the norms; r is `clip_budget`:
+        C <- C exp(-rate (b - quantile)),   b = 1/2 + (sum_k ([|x_k| <= C] - 1/2) + N(0, s_b^2)) / m
+        s = z / sqrt(1 - r),   s_b = z / (2 sqrt(r)),   which together cost as much as noise z
+z is `noise_multiplier` if that is set, and otherwise the least noise with which all rounds cost `epsilon` at
+`delta`. Clients have equal weights. The server's merges and hooks read y alone, as m equal replies, even in a
+round that asked no client.
+Guarantee: the model and everything else that the server broadcasts, in all rounds, are private for the
+addition or removal of one client, against any reader. The server itself reads every update and is trusted;
+scores and losses in the run's files carry no noise.
 Differs from the paper: m is rounded to a whole number of clients; the clip's budget is a share of 1 / z^2
-instead of s_b = m / 20, which some noise leaves nothing for.
+instead of s_b = m / 20, which leaves no budget at some noise levels.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from unskew.privacy.accounting import LEAST_NOISE, epsilon_after, most_releases,
 
 @dataclass(frozen=True)
 class DP(Part):
-    """Clips every client's update and adds noise to their sum, so that no model tells much of any one
-    client."""
+    """Clips every client's update and adds noise to their sum, so that the models reveal little about any
+    one client."""
 
     epsilon: Annotated[
         float,
@@ -121,7 +120,7 @@ class DP(Part):
         return None
 
     def multiplier(self, fed: Fed) -> float:
-        """z, as given or solved for."""
+        """z, from the setting or solved for `epsilon`."""
         return self.noise_multiplier or noise_for(self.epsilon, fed.rounds, _sampled(fed), self.delta)
 
     def rounds_within(self, fed: Fed) -> int:
@@ -161,7 +160,7 @@ class DP(Part):
     def _vector(
         self, w: Weights, sent: Weights, ups: Ups, fed: Fed, shares: Mapping[str, Tree] | None = None
     ) -> Iterator[tuple[str, Tensor]]:
-        """x of a client that sent these weights and shares, by path; zeros for what it did not send."""
+        """x of a client with these weights and shares, by path; zeros for parts that it did not send."""
         for n in fed.shared:
             yield f"w/{n}", (sent[n] - w[n]).double() if sent else torch.zeros_like(w[n])
         for part, declared in ups.declared.items():
@@ -183,19 +182,17 @@ class DP(Part):
         return Reply(NO_CLIENTS, 1.0, weights, shares)
 
     def _shared(self, mean: Tensor, share: Share) -> Tensor:
-        """What is shared, in its own unit; sums of what is never negative are not negative."""
+        """A noisy share in its own unit. Shares with no negative values are clamped at 0."""
         unscaled = mean / self.scale
         return (unscaled.clamp(min=0) if share.low >= 0 else unscaled).to(share.dtype)
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
-        epsilon, rounds, z = (
-            self.spent(fed, self.rounds_within(fed)),
-            self.rounds_within(fed),
-            self.multiplier(fed),
-        )
+        rounds, z = self.rounds_within(fed), self.multiplier(fed)
+        epsilon = self.spent(fed, rounds)
+        initially = " to begin with" if self.adaptive else ""
         few = f"; the budget of {epsilon_text(self.epsilon)} allows no more" if rounds < fed.rounds else ""
         return Account(
-            f"noise {z:.4g} x clip {self.clip:g}{' to begin with' * self.adaptive}, q = {_sampled(fed):g},"
+            f"noise {z:.4g} x clip {self.clip:g}{initially}, q = {_sampled(fed):g},"
             f" {rounds} of {fed.rounds} rounds{few}, {expected_clients(fed)} clients expected in each, delta"
             f" = {self.delta:.1e}",
             (
@@ -219,11 +216,10 @@ class DP(Part):
 
 
 def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """What to know of `dp` in this method before round 1, with its code (E325): it clips sums that nobody has
-    scaled.
+    """Remark E325, for a method whose Parts share sums that `dp` clips without a scale; else ().
 
-    Shares in the unit of weights, such as SCAFFOLD's, need no scale of their own where rate times steps is
-    near one.
+    Shares in the unit of weights, such as SCAFFOLD's, need no scale where learning rate times steps is near
+    one.
     """
     part = method.protector
     if not isinstance(part, DP) or part.scale != UNSCALED:
@@ -252,8 +248,7 @@ NO_CLIENTS = -1
 
 
 def expected_clients(fed: Fed) -> int:
-    """m, the number of clients that are expected in a round, at least one; it does not depend on who is
-    there."""
+    """m, the expected number of clients in a round, at least one. It does not depend on the actual cohort."""
     return max(1, round(_sampled(fed) * fed.clients))
 
 

@@ -1,18 +1,15 @@
 """Sample-level differential privacy (DP-SGD: Abadi et al., CCS 2016), at every client.
 
-Step:   each of the client's n samples is drawn with probability q = B / n (all if n < B), whatever becomes of
-the others
-        g = (sum_i g_i min(1, C / |g_i|) + N(0, (z C)^2)) / (q n)       g_i: the gradient of sample i's loss,
-        as one vector
+Step:   each of the client's n samples is drawn independently, with probability q = B / n (all if n < B)
+        g = (sum_i g_i min(1, C / |g_i|) + N(0, (z C)^2)) / (q n)       g_i: gradient of sample i's loss
 An epoch takes n / B steps, rounded up.
-Sums:   where another Part shares sums over samples (FedRDN's statistics, FedProto's class sums), all that
-sample i adds is
-        one vector v_i, counts included, and   sum_i v_i min(1, S / |v_i|) + N(0, (y S)^2)   stands for sum_i
-        v_i
-Guarantee: of all that a client sends in the run, for one of its samples more or less, against whoever reads
-it, the server included; its number of samples is taken as known. Scores on test samples and, in a simulation,
-losses carry no noise. Steps and sums are one composition, with one epsilon. Noise is added in float64 and
-rounded to multiples of 2^-20 deviations.
+Sums:   sum_i v_i min(1, S / |v_i|) + N(0, (y S)^2)   in place of sum_i v_i,   for other Parts
+        v_i: everything that sample i adds to the sums a Part shares, with counts, as one vector
+Parts that share such sums are, for example, FedRDN (statistics) and FedProto (class sums).
+Guarantee: everything a client sends during the run is private for the addition or removal of one of its
+samples, against any reader, the server included. The number of samples is public; scores on test samples and,
+in a simulation, losses carry no noise. Steps and sums are one composition with one epsilon. Noise is added in
+float64 and rounded to multiples of 2^-20 deviations.
 Differs from the paper: every client accounts for itself, at its own q and number of steps; the sums are ours.
 """
 
@@ -40,8 +37,8 @@ not exceed it."""
 
 @dataclass(frozen=True)
 class DPSGD(Part):
-    """Clips the gradient of every sample and adds noise to their sum, so that no update tells much of any one
-    sample."""
+    """Clips the gradient of every sample and adds noise to their sum, so that updates reveal little about any
+    one sample."""
 
     clip: Annotated[float, Gt(0), Le(1_000_000), "C, the largest L2 norm of one sample's gradient"] = 1.0
     noise_multiplier: Annotated[
@@ -75,9 +72,7 @@ class DPSGD(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         if self.delta * float(fed.sizes.max(initial=0)) >= 1:
-            return (  # which none tells
-                f"delta={self.delta:g} is no less than one in a client's number of samples; lower it"
-            )
+            return f"delta={self.delta:g} is no less than one in a client's number of samples; lower it"
         return None
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:
@@ -119,14 +114,14 @@ class DPSGD(Part):
         )
 
     def of_client(self, n: int, fed: Fed) -> float:
-        """Epsilon of a client with n samples that is asked in every round, of its updates and all other sums
-        together."""
+        """Epsilon of a client with n samples that is asked in every round, for its updates and all other
+        sums together."""
         steps = (fed.passes * -(-n // fed.batch), min(1.0, fed.batch / n), self.noise_multiplier)
         return round_up(sampled_epsilon((steps, (fed.sums, 1.0, self.sums_noise)), self.delta))
 
 
 def clip_vector(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
-    """What one sample adds to a sum, as one vector of L2 norm at most `most`; zeros for one that is not
+    """One sample's contribution to a sum, clipped as one vector to the L2 norm `most`; zeros if it is not
     finite."""
     norm = torch.stack([t.double().pow(2).sum() for t in v.values()]).sum().sqrt()
     keep = torch.where(norm > most, most * SHORTER / norm, 1.0)
@@ -134,8 +129,7 @@ def clip_vector(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
 
 
 def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """What to know of sums over samples before round 1, with its code (E326): counts so small that they pass
-    for noise."""
+    """Remark E326 for clients with so few samples that their counts cannot be told from noise; else ()."""
     part, sizes = method.samples_apart, fed.sizes[fed.sizes > 0]
     if part is None or not fed.sums or not len(sizes):
         return ()
@@ -152,8 +146,7 @@ def sum_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
 
 
 def _candidates(fed: Fed) -> list[int]:
-    """Sizes among which the least protected client is: of those that take equally many steps, the
-    smallest."""
+    """The sizes that may belong to the least protected client: the smallest for each number of steps."""
     smallest: dict[int, int] = {}
     for n in sorted({int(n) for n in fed.sizes if n}, reverse=True):
         smallest[-(-n // fed.batch)] = n
@@ -161,5 +154,5 @@ def _candidates(fed: Fed) -> list[int]:
 
 
 def noise_remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
-    """Of every Part that protects, whether its settings suit this method and these clients."""
+    """Remarks (code, text) on privacy settings that do not suit this method or these clients."""
     return (*dp.remarks(method, fed), *sum_remarks(method, fed))

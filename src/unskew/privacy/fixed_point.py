@@ -1,13 +1,12 @@
-"""Updates as whole numbers, which can be masked and whose sum does not depend on their order.
+"""Updates as whole numbers, which can be masked and added up in any order with one result.
 
-    q_k = min(M, max(-M, round(2^F x_k)))              x_k: p_k (w_k - w), all it shares, its loss; F:
-    `fraction` w   <- w + 2^-F sum_k q_k / sum_k p_k,             what is shared: 2^-F sum_k q_k
+    q_k = min(M, max(-M, round(2^F x_k)))      x_k: p_k (w_k - w), the client's shares, and its loss
+    w <- w + 2^-F sum_k q_k / sum_k p_k        sum of shares: 2^-F sum_k q_k
 
-Every client of the sum then counts as if it had replied with the mean, so that a server that needs sums reads
-the same sums. The error of each number that is below the clip is at most K 2^-(F + 1). Letters: K clients of
-the sum, N numbers of
-one, M the most that a number may be: a step below 2^F clip, because K numbers of that size may be the first
-that is out of range.
+Every client of the sum then counts as if it had replied with the mean. The error of a number below the clip
+is at most K 2^-(F + 1). Letters: F binary digits after the point (`fraction`), K clients of the sum, N
+numbers of a client, M the largest number: one step below 2^F clip, because a sum of K numbers of size 2^F
+clip may be out of range.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from unskew.privacy.secure_aggregation import SUM
 
 
 def shares_of_weight(sizes: Sequence[float], weighting: str, cap: float) -> list[float]:
-    """p_k, by which clients of these sizes multiply their updates; their sum is 1."""
+    """The weight p_k of each client's update; the weights add up to 1."""
     raw_K = torch.tensor(sizes if weighting == "size" else [1.0] * len(sizes), dtype=torch.float64)
     return cap_weights((raw_K / raw_K.sum()).tolist(), cap)
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How replies of this form become whole numbers. clip, fraction: as above; bits: of each number, 32 or
-    64."""
+    """Converts replies of one form to whole numbers and their sum back. clip, fraction: as above. bits: of
+    each number, 32 or 64."""
 
     spec: gate.Spec
     clip: float
@@ -44,26 +43,26 @@ class FixedPoint:
 
     @property
     def tensors(self) -> int:
-        """How many tensors a reply of such numbers has."""
+        """The number of tensors of a reply in this form."""
         return 1 + len(list(self._forms()))
 
     @property
     def most(self) -> int:
-        """M: as above."""
+        """M, the largest number."""
         return math.ceil(self.clip * 2.0**self.fraction) - 1
 
     @property
     def most_cut(self) -> int:
-        """How many cut numbers a client counts at most, so that a million clients' counts stay in range."""
+        """The largest count of clipped numbers that a client reports; a million such counts stay in range."""
         return 2 ** (self.bits - 1) // 2**20
 
     @property
     def length(self) -> int:
-        """N: all numbers of a reply, its loss, and how many were cut."""
+        """N: the numbers of a reply, its loss, and the count of clipped numbers."""
         return 2 + sum(math.prod(shape) for _, shape in self._forms())
 
     def numbers(self, reply: Reply, w: Weights, p: float) -> Tensor:
-        """[N] int64. w: the weights the client began the round with. p: its weight in the mean."""
+        """A reply as numbers, int64 [N]. w: the weights at the start of the round. p: the client's weight."""
         q_N, at, cut = torch.zeros(self.length, dtype=torch.int64), 2, 0
         q_N[0], cut = self._steps(torch.as_tensor(reply.loss).reshape(1))
         shared = flat_tree(reply.shares)
@@ -77,7 +76,7 @@ class FixedPoint:
         return q_N
 
     def tree(self, numbers_N: Tensor) -> Tree:
-        """A vector as the tensors of a reply; `sum` holds its loss and how many numbers were cut."""
+        """A vector as the tensors of a reply; `sum` holds the loss and the count of clipped numbers."""
         pieces, at = {SUM: numbers_N[:2]}, 2
         for path, shape in self._forms():
             end = at + math.prod(shape)
@@ -85,7 +84,7 @@ class FixedPoint:
         return nested_tree(pieces)
 
     def vector(self, tree: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
-        """[N] the inverse of `tree`. Raises ValueError for tensors of other names, shapes or types."""
+        """The inverse of `tree`, [N]. Raises ValueError for tensors of other names, shapes or types."""
         pieces, forms = flat_tree(tree), {SUM: (2,), **dict(self._forms())}
         if {path: (tuple(t.shape), t.dtype) for path, t in pieces.items()} != {
             p: (s, dtype) for p, s in forms.items()
@@ -94,8 +93,7 @@ class FixedPoint:
         return torch.cat([pieces[path].reshape(-1) for path in forms])
 
     def problem(self, total_N: Tensor, clients: int) -> str | None:
-        """Why this cannot be the sum of so many clients' numbers, as the end of a sentence; None if it
-        can."""
+        """The reason why this cannot be a sum over `clients` clients, as the end of a sentence; else None."""
         most = clients * self.most
         outside_N = (total_N > most) | (total_N < -most)  # not its size: the lowest int64 has none
         outside_N[1] = total_N[1] < 0
@@ -107,10 +105,9 @@ class FixedPoint:
         )
 
     def replies(self, total_N: Tensor, w: Weights, members: Sequence[Reply], weight: float) -> list[Reply]:
-        """The reply that every client of the sum counts as having sent.
+        """One equal reply for every client of the sum.
 
-        members: whose numbers are in the sum, with their sizes and private state. weight: the sum of their
-        p_k.
+        members: the clients of the sum, with their sizes and private state. weight: the sum of their p_k.
         """
         x, at = total_N.double() * 2.0**-self.fraction, 2
         sums: dict[str, Tensor] = {}
@@ -134,16 +131,18 @@ class FixedPoint:
         return [Reply(r.client, r.size, weights, shares, r.private, loss) for r in members]
 
     def cut(self, total_N: Tensor) -> str:
-        """How many numbers of all clients were cut to the clip, in words; "" if none was."""
+        """The count of clipped numbers of all clients as text; "" if there are none."""
         cut = int(total_N[1])
-        return f"{'at least ' * (cut >= self.most_cut)}{cut:,}" if cut else ""
+        if not cut:
+            return ""
+        return f"at least {cut:,}" if cut >= self.most_cut else f"{cut:,}"
 
     def _moved(self, w: Tensor, by: Tensor, dtype: torch.dtype) -> Tensor:
         moved = w.double() + by.to(w.device)
         return moved.to(dtype) if dtype.is_floating_point else moved.round().to(dtype)
 
     def _steps(self, x: Tensor) -> tuple[Tensor, int]:
-        """Numbers as whole numbers of steps, and how many of them were cut."""
+        """Numbers as whole numbers of steps, and the count of clipped ones."""
         x = x.detach().double().cpu()
         steps = (x * 2.0**self.fraction).round().clamp(-self.most, self.most)
         return steps.long(), int((x.abs() > self.clip).sum())

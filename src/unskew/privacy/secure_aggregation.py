@@ -13,19 +13,18 @@ from unskew.errors import UsageError
 from unskew.formats import specs
 
 SUM = "sum"
-"""The name of what is summed beside weights and Shares."""
+"""The name under which the loss and the count of clipped numbers are summed."""
 LEAST_SITES = 3
 """Fewer clients in a sum hide too little: of two, each knows the other's part."""
 MOST_FRACTION, LEAST_FRACTION = 32, 12
-"""Binary digits after the point: more change nothing that float32 can hold, fewer spoil small updates."""
+"""Binary digits after the point: more exceed the precision of float32, fewer spoil small updates."""
 EXACT = 52
-"""Binary digits of a float64: a number is a whole number of steps without any further rounding."""
+"""Binary digits of a float64: up to here a number of steps is exact."""
 
 
 @dataclass(frozen=True)
 class SecureAggregation:
-    """In which numbers clients' updates are summed, and how many of a round's sites it takes to open a
-    sum."""
+    """The number format of the sums, and the share of a round's sites that is needed to open one."""
 
     clip: Annotated[
         float,
@@ -48,7 +47,7 @@ class SecureAggregation:
     example: ClassVar[str] = "on,clip=8,bits=32,threshold=0.8"
 
     def fraction(self, clients: int) -> int:
-        """Binary digits after the point with which no sum over so many clients can leave the numbers' range.
+        """The binary digits after the point with which a sum over `clients` clients stays in range.
 
         Raises UsageError (E134) if so few are left that small updates would be lost.
         """
@@ -63,7 +62,7 @@ class SecureAggregation:
         return digits
 
     def needed(self, sites: int) -> int:
-        """How many of so many sites it takes to open a sum over them."""
+        """The number of sites that is needed to open a sum over `sites` sites."""
         return max(LEAST_SITES, sites // 2 + 1, math.ceil(self.threshold * sites - 1e-9))
 
     def __str__(self) -> str:
@@ -72,7 +71,7 @@ class SecureAggregation:
 
 @dataclass(frozen=True)
 class Off:
-    """Every client's reply reaches the server by itself."""
+    """No secure aggregation: the server sees every client's reply."""
 
     name: ClassVar[str] = "off"
     value: ClassVar[tuple[str, ...]] = ()
@@ -80,7 +79,7 @@ class Off:
 
 
 def parse(text: str) -> SecureAggregation | None:
-    """What the setting asks for; None for `off`. Raises UsageError (E109) for any other text."""
+    """The setting as a value; None for `off`. Raises UsageError (E109) for a text that is neither."""
     spec = specs.parse(text, "secure_aggregation", "E109")
     kinds: dict[str, type[SecureAggregation] | type[Off]] = {k.name: k for k in (SecureAggregation, Off)}
     kind = specs.kind_of(spec, kinds, "secure_aggregation", "E109")

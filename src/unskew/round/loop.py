@@ -80,7 +80,7 @@ class Loop:
     ):
         self.run, self.method, self.fed, self.settings = run, run.method, run.fed, run.settings
         self.trainer, self.store, self.record = trainer, store, record
-        self.who = availability.Availability.parse(run.settings.availability)
+        self.who = run.settings.attendance
         self.evaluation, self.measures = scoring, measures
         self.weighting = run.weighting
         self.ledger = Ledger(record, trainer.sent, run.method, run.secure)
@@ -90,7 +90,7 @@ class Loop:
         self.affordable = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
         self.last = self.affordable
         self.ends: int | None = None
-        self.lane_retry = LaneRetry(trainer, run.lanes, run.settings.lanes == "auto", self._event)
+        self.lane_retry = LaneRetry(trainer, run.lanes, run.settings.fixed_lanes is None, self._event)
         self.audience = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else SeededSource(run.settings.seed)

@@ -14,7 +14,6 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.data.clients.federation import Federation
-from unskew.privacy import secure_aggregation
 from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.round.callback import Callback
 from unskew.round.trainer import RemoteTraining
@@ -55,7 +54,7 @@ class Run:
     @property
     def secure(self) -> SecureAggregation | None:
         """The settings of secure aggregation; None if the server sees every reply."""
-        return secure_aggregation.parse(self.settings.secure_aggregation)
+        return self.settings.secure
 
     @property
     def weighting(self) -> str:

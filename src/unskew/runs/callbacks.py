@@ -232,6 +232,6 @@ def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
         callbacks.append(KeepBest())
     if folder is not None and (folder / PRUNING_FILE).exists():
         callbacks.append(Pruning(read_rule(folder)))
-    for name in specs.names_in(settings.track, list(TRACKERS), "track"):
+    for name in settings.trackers:
         callbacks.append(importlib.import_module(f"{TRACKERS_PACKAGE}.{name}").Tracker())
     return callbacks

@@ -257,7 +257,6 @@ SOFTMAX_REMARK = (
     "the model's answers are probabilities already (a softmax at its end?), and the loss takes logits: it"
     " would take a softmax of them again, with which training is slow and ends lower; leave the model's out."
 )
-LANES_PATTERN = re.compile(r"[1-9][0-9]{0,4}")
 
 
 def device_of(settings: Settings) -> str:
@@ -303,16 +302,10 @@ def check_bf16(net: Network, precision: str) -> None:
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
-    """The most clients that train side by side. `auto` depends on the model, the kind of device and its
-    memory.
-
-    Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
-    """
-    if settings.lanes != "auto":
-        if not LANES_PATTERN.fullmatch(settings.lanes):
-            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(settings.lanes)}."
-            raise UsageError("E109", text)
-        return int(settings.lanes)
+    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory,
+    never on a timing."""
+    if settings.fixed_lanes is not None:
+        return settings.fixed_lanes
     if device == "cpu":
         pays = is_small(net, settings.batch) if net.folds is None else net.folds
         return MOST_LANES if pays else 1

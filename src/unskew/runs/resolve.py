@@ -50,13 +50,13 @@ def check_spelling(settings: Settings) -> None:
     Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a
     tracker that is not installed (E158), and DataError (E402) for an archive that is not on this machine.
     """
-    Availability.parse(settings.availability)
+    settings.attendance  # noqa: B018 - it is parsed, which may raise
     Skew.parse(settings.skew)
     if settings.model not in ("auto", GIVEN_OBJECT) and not calls.parse(settings.model, "model", "E104").file:
         models.check_text(settings.model)
     if settings.data != GIVEN_OBJECT:
         data.check_text(settings.data)
-    for name in specs.names_in(settings.track, list(TRACKERS), "track"):
+    for name in settings.trackers:
         if find_spec(name) is None:
             install = TRACKERS[name]
             text = f"tracking needs {install}, which is not installed"
@@ -184,7 +184,7 @@ def run_on(
 ) -> Run:
     """The run of a method on the clients of a federation. Raises UsageError or DataError if they do not
     fit."""
-    Availability.parse(settings.availability).presence.check(federation.clients, settings.rounds)
+    settings.attendance.presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     task = task_of(federation.y, settings.loss, federation.target, federation.shape)
     method.check_task(task.name)
@@ -212,7 +212,7 @@ def run_on(
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.try_model(
-            fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto"
+            fed, federation, device, lanes, method.samples_apart, settings.fixed_lanes is None
         )
     remarks = (*remarks, *run_remarks(settings, method, fed))
     return Run(settings, method, federation, fed, device, lanes, remarks)
@@ -220,7 +220,7 @@ def run_on(
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
     """Raises UsageError (E134) for a run that needs more than the sums of secure aggregation."""
-    summing = secure_aggregation.parse(settings.secure_aggregation)
+    summing = settings.secure
     if summing is None:
         return
     remedy = "set secure_aggregation=off"
@@ -343,7 +343,7 @@ def _facts(settings: Settings, federation: Federation, net: Network, task: Task)
         net=net, sizes=federation.sizes, task=task,
         momentum=settings.momentum, optimiser=settings.optimiser,
         natural=federation.natural, seed=settings.seed,
-        sampled=Availability.parse(settings.availability).independent,
+        sampled=settings.attendance.independent,
         first_epochs=settings.first_epochs,
         even=settings.lr_course == "constant" and not settings.lr_warmup,
     )  # fmt: skip

@@ -397,7 +397,7 @@ def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:
     """The run with the lanes that its checkpoint recorded, on a GPU with lanes=auto, whose prediction on this
     machine may differ and change last bits."""
     recorded = checkpoint[1].get("lanes") if checkpoint else None
-    if recorded is None or run.device == "cpu" or run.settings.lanes != "auto":
+    if recorded is None or run.device == "cpu" or run.settings.fixed_lanes is not None:
         return run
     return replace(run, lanes=recorded)
 

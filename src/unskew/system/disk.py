@@ -29,14 +29,14 @@ AT_SITE = "setup.safetensors"
 """The file that tells a site's folder of a run from the coordinator's."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LONGEST_SLUG = 42
-"""Characters of a slug without its hash; a run's folder adds its seed to it."""
+"""The most characters of a slug without its hash; the folder of a run also has its seed."""
 _PART = r"[a-z][a-z0-9_]*(\([a-z_]+=[a-z0-9._]+(, ?[a-z_]+=[a-z0-9._]+)*\))?"
 _PLAIN = re.compile(rf"{_PART}(\+{_PART})*")
-"""Texts of which no two have the same slug."""
+"""Texts with unique slugs."""
 
 
 def check_name(name: str) -> str:
-    """The name, if a folder may have it. Raises UsageError (E114) otherwise."""
+    """The name, if it is valid for a folder. Raises UsageError (E114) otherwise."""
     if not _NAME.fullmatch(name):
         rule = "use at most 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
         raise UsageError("E114", f"'{name}' is not a valid name: {rule}.")
@@ -44,7 +44,7 @@ def check_name(name: str) -> str:
 
 
 def no_run(path: Path, lacks: str) -> StateError:
-    """What is said of a folder that is no run, E117. lacks: the file that it would have."""
+    """The error E117 for a folder that is not a run. lacks: the missing file."""
     near = Path("runs") / path.name
     hint = (
         f"Did you mean {near}?"
@@ -70,17 +70,16 @@ def no_run(path: Path, lacks: str) -> StateError:
 
 
 def _runs_in(path: Path, lacks: str) -> list[Path]:
-    """The runs in a folder, those of a site too; the one that changed last stands first."""
+    """The runs in a folder, also those of a site, the most recently changed first."""
     files = [file for name in (lacks, AT_SITE) for file in path.glob(f"*/{name}")]
     return [file.parent for file in sorted(files, key=lambda file: (-file.parent.stat().st_mtime, str(file)))]
 
 
 def slug(text: str) -> str:
-    """A folder name for a method's text: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; for a file,
-    its name.
+    """A folder name for a method's text: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`. Of a file's
+    path only the name is used.
 
-    Different texts have different names: one that cannot be read back from its name ends in a few digits of
-    its hash.
+    Different texts have different names: where characters were lost, the name ends in digits of a hash.
     """
     short = re.sub(r"(^|\+)[^+(]*/", r"\1", text)
     name = re.sub(r"[^a-z0-9._-]+", "-", short.lower().replace("+", "_")).strip("-_.")
@@ -92,8 +91,8 @@ def slug(text: str) -> str:
 
 
 def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | None = None) -> None:
-    """Make `data`, which may be in several buffers, the content of the file at `path`; after a crash the file
-    holds either its old content or the new.
+    """Replace the content of the file at `path` by `data`, which may be several buffers. After a crash the
+    file has either its old or its new content.
 
     The data are written to a new file `<name>.<random>.part` in the same folder and synced, the file is
     renamed, and the folder is synced. A link at `path` is replaced, and its target stays as it is. Text is
@@ -110,8 +109,8 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
 
 
 def is_link_to(path: Path, target: Path) -> bool:
-    """Whether what lies at `path` is now a link to this file, or the file itself; False where there can be no
-    links."""
+    """Make `path` a link to a file. Returns whether it now is a link to it, or the file itself; False without
+    support for links."""
     if path.resolve() == target.resolve():
         return True
     part = path.with_name(path.name + ".part")
@@ -125,10 +124,10 @@ def is_link_to(path: Path, target: Path) -> bool:
 
 
 def write_output(path: Path, data: bytes | str) -> None:
-    """Write a file where somebody asked for it, as `replace` does; folders above it are made.
+    """Write a file at a place that the user chose, as `replace` does, with missing folders.
 
-    A link is replaced, as `replace` does. A pipe or a device, such as /dev/stdout, is written into.
-    Raises UsageError (E161) where it cannot be written, Paused (E203) when the disk is full.
+    Pipes and devices, such as /dev/stdout, are written to instead of replaced. Raises UsageError (E161) if it
+    cannot be written, Paused (E203) if the disk is full.
     """
     try:
         if path.is_dir():
@@ -145,8 +144,7 @@ def write_output(path: Path, data: bytes | str) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has
-    opened."""
+    """Whether the path is a device, a pipe or a shell's open file, which must not be replaced by a rename."""
     if str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/self/fd/")):
         return True
     return path.exists() and not path.is_file() and not path.is_symlink()
@@ -155,7 +153,7 @@ def _is_stream(path: Path) -> bool:
 def replace_piecewise(
     path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None
 ) -> None:
-    """The same for content that is made piece by piece. size: bytes of all pieces."""
+    """As `replace`, for content in pieces. size: the bytes of all pieces."""
     with full_disk_as_paused(path, size):
         with _new_file(path) as file:
             for buffer in buffers:
@@ -168,11 +166,10 @@ def replace_piecewise(
 
 
 def replace_unsynced(path: Path, data: bytes) -> None:
-    """Make `data` the content of the file at `path`, of which no reader ever sees a part and which only this
-    user can read.
+    """Replace the content of the file at `path` in one step, readable for this user only.
 
-    Several threads may do so at once. For what may be lost: after a power cut the file may be missing or cut
-    off. Raises OSError, and leaves nothing behind then.
+    Several threads may do so at once. After a power cut it may be missing or incomplete. Raises OSError, and
+    then leaves no new file behind.
     """
     with _new_file(path, 0o600) as file:
         file.write(data)
@@ -180,7 +177,7 @@ def replace_unsynced(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A new file, which replaces what is at `path` when the block ends, and is removed if anything fails."""
+    """A new file that replaces the one at `path` at the end of the block, and is removed after an error."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
@@ -193,22 +190,22 @@ def _new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def refuse_link(path: str, flags: int) -> int:
-    """An `opener` for files that grow. Raises OSError (ELOOP) where the path is a link."""
+    """An `opener` for files that grow. Raises OSError (ELOOP) if the path is a link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows lacks the flag
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits, read piece by piece."""
+    """The SHA-256 of a file in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A new folder to write into, which becomes the one at `path` when the block ends: whole, or not at all.
+    """A new folder that gets the name `path` at the end of the block: complete, or not at all.
 
-    The block writes its files with `replace`. Raises FileExistsError where something has that name already,
-    whether before or after the block, and any other OSError unchanged; nothing is left behind then.
+    The block writes its files with `replace`. Raises FileExistsError if `path` exists before or after the
+    block, and any other OSError; the new folder is then removed.
     """
     path = Path(path)
     if os.path.lexists(path):
@@ -229,7 +226,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Whatever this process writes inside the block, only its user can read."""
+    """Inside the block, new files are readable for this user only."""
     before = os.umask(0o077)
     try:
         yield
@@ -238,18 +235,18 @@ def private_files() -> Iterator[None]:
 
 
 def replace_private(path: Path, text: str) -> None:
-    """The same as `replace`, for a file with mode 0600 from the first byte."""
+    """As `replace`, for a file with mode 0600 from the start."""
     with private_files():
         replace(path, text)
 
 
 class AppendFile:
-    """A file to which lines are added while a run goes on. It is opened at once and must be closed."""
+    """A file that grows by lines during a run. It is opened at once and must be closed."""
 
     def __init__(self, path: Path, length: int | None = None):
-        """Open or create the file. length: cut it to so many bytes first; default: leave it as it is.
+        """Open or create the file. length: truncate it to this many bytes first; None: keep all.
 
-        Raises Paused (E203) when the disk is full, OSError where the path is a link.
+        Raises Paused (E203) if the disk is full, OSError if the path is a link.
         """
         self.path = path
         with full_disk_as_paused(path, 0):
@@ -258,8 +255,7 @@ class AppendFile:
             self._file.truncate(length)
 
     def add(self, lines: bytes | str) -> None:
-        """Write all of `lines` at the end of the file, or nothing. Raises Paused (E203) when the disk is
-        full."""
+        """Append all of `lines`, or nothing. Raises Paused (E203) if the disk is full."""
         content = lines.encode() if isinstance(lines, str) else lines
         before, written = self.size, 0
         try:
@@ -272,14 +268,13 @@ class AppendFile:
             raise
 
     def sync(self) -> None:
-        """Return when everything that was added is safely on the disk. Raises Paused (E203) when the disk is
-        full."""
+        """Wait until all lines are on the disk. Raises Paused (E203) if the disk is full."""
         with full_disk_as_paused(self.path, 0):
             os.fsync(self._file.fileno())
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """The size of the file in bytes."""
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
@@ -290,7 +285,7 @@ class AppendFile:
 def full_disk_as_paused(path: Path, size: int) -> Iterator[None]:
     """Turn the OSError of a full disk, or of an exhausted quota, into Paused (E203).
 
-    path: the file that is being written; size: how many bytes it needs, 0 if unknown.
+    path: the file to write. size: the bytes that it needs, 0 if unknown.
     """
     try:
         yield
@@ -304,12 +299,12 @@ def full_disk_as_paused(path: Path, size: int) -> Iterator[None]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that this user may still write in a folder. Raises OSError."""
+    """The free bytes for this user on the disk of a folder. Raises OSError."""
     return shutil.disk_usage(folder).free
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether this is the operating system's word for a full disk or an exhausted quota."""
+    """Whether this is the operating system's error for a full disk or an exhausted quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

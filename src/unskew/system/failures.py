@@ -1,4 +1,4 @@
-"""Errors that nobody expected, as one sentence with a code; the traceback goes into a log file."""
+"""Unexpected errors as one sentence with a code; the traceback goes into a log file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from unskew.errors import Paused, StateError, UnskewError, UsageError, excerpt
 from unskew.system.disk import is_full
 
 NETWORK_PACKAGES = ("cryptography", "flwr", "httpx", "uvicorn")
-"""What only the extra `flower` installs."""
+"""Packages that only the extra `flower` installs."""
 
 
 class UnexpectedError(UnskewError):
-    """A defect, of unskew or of code that it was given."""
+    """A defect of unskew or of a user's code."""
 
     exit_code = 1
 
 
 def explain(error: Exception) -> UnskewError:
-    """The error to show for any exception: itself where it is one already, else E203, E141, E142, E501 or
-    E143."""
+    """The error to show for an exception: the exception if it is an UnskewError, else one with the code E203,
+    E141, E142, E501 or E143."""
     if isinstance(error, UnskewError):
         return error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in NETWORK_PACKAGES:
@@ -39,7 +39,7 @@ def explain(error: Exception) -> UnskewError:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Python's, NumPy's and torch's way of saying so."""
+    """Whether this is an out-of-memory error of Python, NumPy or torch."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
@@ -58,7 +58,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _write_log(error: Exception) -> str:
-    """Where the traceback has been written; "" if nothing can be written anywhere."""
+    """Write the traceback to a log. Returns a sentence with its path; "" if it cannot be written."""
     try:
         handle, name = tempfile.mkstemp(prefix="unskew-error-", suffix=".log")
         with os.fdopen(handle, "w") as file:

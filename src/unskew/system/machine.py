@@ -1,4 +1,4 @@
-"""The cores that a thread computes with, and the memory that this process may use."""
+"""The number of threads, and the memory that this process may use."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ def one_core() -> Iterator[None]:
 
 
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where Linux says how much memory a group of processes may use, such as a container or a job of a
-cluster."""
+"""Linux's folder with the memory limits of groups of processes, such as a container or a cluster's job."""
 OWN_GROUPS = Path("/proc/self")
-"""Where it says in which groups this process is, and its own limits (`ulimit -v`)."""
+"""Linux's folder with the groups of this process and its limits (`ulimit -v`)."""
 ADDRESSES = "Max address space"
 
 
 def usable_memory() -> int:
-    """Bytes of memory of this machine, or fewer where this process, its job or its container may use fewer;
-    more than any machine has where the system does not say (Windows)."""
+    """The memory in bytes that this process may use: that of the machine, or the lower limit of its job or
+    container; sys.maxsize if the system does not tell (Windows)."""
     if not hasattr(os, "sysconf"):
         return sys.maxsize
     return min((os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits(), *_addresses()))
 
 
 def _limits() -> Iterator[int]:
-    """The limits of the groups of processes in which this one is, and of those that hold them."""
+    """The memory limits of the groups of this process and of their parents."""
     for file in {CGROUPS / "memory.max", *_files()}:
-        with suppress(OSError, ValueError):  # there is none, or it says "max"
+        with suppress(OSError, ValueError):  # there is no file, or it says "max"
             yield int(file.read_text())
 
 

@@ -1,8 +1,6 @@
-"""Python files: users' own that a setting names (a method, a model, a loader of data), and facts read from
-source without importing it.
+"""Python files: import of users' files that a setting names, and facts from source without importing it.
 
-The names of methods, models and data sets are listed from source before torch is loaded, so that a new one is
-one new file.
+Lists of methods, models and data sets are read from source, which does not load torch.
 """
 
 from __future__ import annotations
@@ -26,24 +24,23 @@ from typing import Any
 from unskew.errors import UnskewError, UsageError
 
 IMPORTED_BY = "imported by"
-"""What stands between a user's own module and the file that imports it, where both are named."""
+"""The words between a user's module and the file that imports it, in names of digests."""
 GIVEN_OBJECT = "(given)"
-"""What settings say of an object that was given in Python instead of a name."""
+"""The text in settings in place of a Python object."""
 FOREIGN_MODULES = {*sys.stdlib_module_names, "unskew"}
-"""Where no module of a user's own can come from: Python itself, and this package."""
+"""Names of modules that are never a user's: Python's own, and this package."""
 _imported_digests: dict[Path, str] = {}
-"""Of modules that files of the user's own import: the digest of each when such a file was last imported."""
+"""The digests of the user's modules at the last import of a file that imports them."""
 _FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
 """A file among the Parts of a method, or before the function of a model."""
 _named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
-"""The files that the user has named and that may be imported; None in a program, which could import any file
-itself."""
+"""The files that may be imported, because the user named them; None in a program, without restriction."""
 
 
 @contextmanager
 def restrict(*texts: str) -> Iterator[None]:
-    """Import no files inside but those that these texts name: the user wrote the texts, and documents may
-    name others."""
+    """Inside the block, only files in these texts may be imported. The user wrote the texts; documents may
+    name other files."""
     whole = [text[: text.rfind(".py") + 3] for text in texts if ".py" in text]
     before = _named.set(frozenset((*whole, *files_of(*texts))))
     try:
@@ -53,7 +50,7 @@ def restrict(*texts: str) -> Iterator[None]:
 
 
 def check_named(file: str | Path) -> None:
-    """Raises UsageError (E506) for a file that only a document names, and not the user."""
+    """Raises UsageError (E506) for a file that a document names but the user does not."""
     named = _named.get()
     if named is None or Path(file).resolve() in {Path(name).resolve() for name in named}:
         return
@@ -63,7 +60,7 @@ def check_named(file: str | Path) -> None:
 
 
 def folder_note(path: Path) -> str:
-    """For a sentence about a file that is not there: the folder that its path counts from; "" for an absolute
+    """The folder to which a path is relative, for a sentence about a missing file; "" for an absolute
     path."""
     if path.is_absolute():
         return ""
@@ -74,11 +71,9 @@ def folder_note(path: Path) -> str:
 
 
 def import_file(file: str | Path) -> ModuleType:
-    """Import a file under a name that nothing else has, so that a user's `random.py` does not replace
-    Python's.
+    """Import a user's file under a unique name, so that a `random.py` does not replace Python's.
 
-    Every file of a user's own is imported here. Raises UsageError: E111 if the file does not exist or fails
-    while it is imported, E506 if only a document names it.
+    Raises UsageError: E111 if the file does not exist or its import fails, E506 if only a document names it.
     """
     path = Path(file)
     if not path.is_file():
@@ -104,8 +99,8 @@ def import_file(file: str | Path) -> ModuleType:
 
 
 def _forget_changed(file: Path) -> None:
-    """Let Python read the modules that a file imports anew if one of them has changed since it was last
-    asked: their digests are those of the files, and what runs must be what they say."""
+    """Make Python read the user's modules that a file imports again if one has changed since the last import,
+    so that the code in use agrees with the digests of the files."""
     now = {module.resolve(): digest(module) for module in imported_files(file)}
     if any(_imported_digests.get(module, d) != d for module, d in now.items()):
         for name, loaded in list(sys.modules.items()):
@@ -117,18 +112,18 @@ def _forget_changed(file: Path) -> None:
 
 
 def files_of(*texts: str) -> list[str]:
-    """The files that methods or models name, in their order."""
+    """The files in texts of methods or models, in order."""
     return [file for text in texts for file in _FILE.findall(text)]
 
 
 def digests(*texts: str) -> dict[str, str]:
-    """Digests of the files that methods or models name, by file; files that do not exist are left out."""
+    """Digests of the existing files in texts of methods or models, by file."""
     return {file: digest(file) for file in files_of(*texts) if Path(file).is_file()}
 
 
 def digests_with_imports(*texts: str) -> dict[str, str]:
-    """Digests of the files that methods or models name, and of the user's own modules that these import, by
-    file: a constant or a layer in such a module decides what is trained as much as one in the file itself."""
+    """Digests of the files in texts of methods or models and of the user's modules that they import, by file.
+    A constant or layer in an imported module affects training as much as one in the file."""
     named = digests(*texts)
     return named | {
         f"{module} ({IMPORTED_BY} {file})": digest(module)
@@ -138,10 +133,9 @@ def digests_with_imports(*texts: str) -> dict[str, str]:
 
 
 def imported_files(file: Path, within: str = "") -> set[Path]:
-    """The files of the user's own modules that a file imports, or that one of these does, wherever in it.
+    """The files of the user's modules that a file imports, directly or through another module.
 
-    within: the installed package that the file belongs to, whose modules alone count; they are found beside
-    that package.
+    within: the name of the installed package of the file; then only modules of this package count.
     """
     modules, waiting = set[Path](), [file]
     while waiting:
@@ -162,7 +156,7 @@ def digest(file: str | Path) -> str:
 
 
 def line_note(file: str | Path, error: Exception) -> str:
-    """` at line 3`: where in this file the error arose; '' if it arose elsewhere."""
+    """` at line 3`, the line of an error in this file; '' if it arose elsewhere."""
     if isinstance(error, SyntaxError):
         return f" at line {error.lineno}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(str(file))]
@@ -181,9 +175,8 @@ def _digest(data: bytes) -> str:
 
 @lru_cache
 def _imported_names(source: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """What a file's text imports, each with the number of dots before it: `from ..a.b import c` is (2, ("a",
-    "b", "c")).
-    Nothing where it is not Python: whoever imports the file says so."""
+    """The imports of a file, each with the number of its dots: `from ..a.b import c` is (2, ("a", "b", "c")).
+    () if the source is not valid Python; its import reports that."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -199,8 +192,8 @@ def _imported_names(source: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
 
 
 def _import_places(imported: tuple[int, tuple[str, ...]], importing: Path, file: Path) -> Iterator[Path]:
-    """The files that an import runs, as far as they are a user's own: beside the file, in the working folder,
-    or elsewhere on Python's path but for what is installed."""
+    """The user's files that an import runs: in the folder of the file, the working folder, or elsewhere on
+    Python's path except for installed packages."""
     level, names = imported
     if not level and names[0] in FOREIGN_MODULES:
         return
@@ -223,12 +216,12 @@ def _of_package(imported: tuple[int, tuple[str, ...]], importing: Path, package:
 
 
 def _module(place: Path) -> Path | None:
-    """The file of the module, or of the package, that would lie here."""
+    """The file of the module or package at this place; None if there is none."""
     return next((f for f in (place / "__init__.py", place.with_suffix(".py")) if f.is_file()), None)
 
 
 def _folders() -> Iterator[Path]:
-    """Where Python finds modules, without those that came with it or were installed."""
+    """The folders on Python's path, except for those of Python and of installed packages."""
     with_python = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix)}
     for entry in map(Path, ("", *sys.path)):
         if (
@@ -255,7 +248,7 @@ def summary(path: Path) -> str:
 
 
 def defaults(path: Path, function: str) -> tuple[str, ...]:
-    """`argument=default`, as the source has it, for each argument of this function that may be left out."""
+    """`argument=default` in the words of the source, for each optional argument of a function."""
     for node in _parsed(path).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             values = node.args.defaults
@@ -265,7 +258,7 @@ def defaults(path: Path, function: str) -> tuple[str, ...]:
 
 
 def constant(path: Path, name: str, otherwise: Any) -> Any:
-    """The literal that the file assigns to this name at its top level, or `otherwise`."""
+    """The literal that the file assigns to a name at its top level; `otherwise` if there is none."""
     for node in _parsed(path).body:
         if isinstance(node, ast.Assign) and any(
             isinstance(t, ast.Name) and t.id == name for t in node.targets

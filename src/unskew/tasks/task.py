@@ -1,38 +1,38 @@
-"""What a model is trained for: a class for every sample, pixel or token, several labels, or a number. The
-labels decide.
+"""Tasks: classification, several labels, regression, segmentation, and labels of tokens.
+
+The labels determine the task. A task defines targets, loss, predictions and scores.
 
 Classification    cross-entropy against class distributions, and scores from a confusion matrix
 
-Several labels    each is there or not, trained with binary cross-entropy
+Several labels    each label is present or absent, trained with binary cross-entropy
     loss        mean_l -(y_l log s(z_l) + (1 - y_l) log(1 - s(z_l))),   s the logistic function
     predicted   the labels with s(z_l) > 1/2
-    sample F1   2 |P and G| / (|P| + |G|) of a sample's predicted and true labels, 1 where it has and is given
-    none; the mean
-                over samples. That of all rows follows from that of each client's, so it is the main score
-                everywhere
+    sample F1   2 |P and G| / (|P| + |G|) of the predicted and true labels of a sample, 1 if both are empty;
+                the mean over samples. It is the main score because the score of all rows follows from those
+                of the clients.
 
-Regression        a number for every sample, trained with squared or absolute error, scored in the target's
-own unit
-    learnt      u = (y - center) / scale: what the model's one output z is compared with
+Regression        a number for every sample, trained with squared or absolute error, scored in its own unit
+    target      u = (y - center) / scale, which is compared with the model's one output z
     mse, mae    (z - u)^2, |z - u|
     RMSE        sqrt(mean (g - y)^2)        of predictions g = center + scale z
     MAE         mean |g - y|
-    R2          1 - sum (g - y)^2 / sum (y - mean y)^2: left out where all targets are equal, because it is
-    undefined An answer that is not finite counts as the largest error that a record can hold, so that it is
-    never left out of a mean.
+    R2          1 - sum (g - y)^2 / sum (y - mean y)^2; left out where all targets are equal
+    A prediction that is not finite counts as LARGEST_ERROR, so that no mean leaves it out.
 
 Segmentation      a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice
     soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
     ce          mean_p -sum_c y_c log softmax(z)_c
-    ce+dice     the mean of the two, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
+    ce+dice     the mean of both, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
     Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0
-    where only one is Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
+                where one is
+    Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
 
-Tokens            a class for every token of a sample: the next word at each place, or each word's kind
-    loss             of a sample: the mean over its labelled places of -log softmax(z)_y, in nats
-    token accuracy   the share of a sample's labelled places whose likeliest class is the true one; the mean
-    over samples A place without a label, such as padding, has -1 for it and counts nowhere; every sample has
-    a label at one place at least.
+Tokens            a class for every token of a sample: the next word, or the kind of each word
+    loss             the mean of -log softmax(z)_y over a sample's labelled places, in nats
+    token accuracy   the share of a sample's labelled places where the likeliest class is the true one; the
+                     mean over samples
+    Places without a label, such as padding, have the label -1 and are ignored; every sample has at least one
+    labelled place.
 
 Further scores are in `tasks/metrics`. Letters: N samples or images, B batch, C classes (0 is the background
 of masks), L labels, P pixels, T tokens.
@@ -53,20 +53,9 @@ from torch import Tensor
 from unskew.data.samples.dataset import NO_LABEL
 from unskew.errors import UsageError
 
-__all__ = [
-    "Classification",
-    "MultiLabel",
-    "Regression",
-    "Segmentation",
-    "TargetScale",
-    "Task",
-    "TokenLabels",
-    "task_of",
-]
-
 
 def mean_scores(shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """metric -> its mean over clients. shares: of each client's rows among all, which add up to 1."""
+    """The mean of each metric over clients, weighted by each client's share of all rows."""
     return {m: float(sum(s * v[m] for s, v in zip(shares, scores, strict=True))) for m in scores[0]}
 
 
@@ -91,7 +80,7 @@ class Classification:
         return -(y_BC * log_p.masked_fill(y_BC == 0, 0.0)).sum(-1)
 
     def targets(self, y_B: Tensor, classes: int) -> Tensor:
-        """One-hot rows, float32 [B, C], which a Part may then mix or smooth."""
+        """One-hot rows, float32 [B, C], which Parts may mix or smooth."""
         return F.one_hot(y_B, classes).float()
 
     def predictions(self, z_BC: Tensor) -> Tensor:
@@ -101,9 +90,8 @@ class Classification:
     def metrics(self, confusion_CC: np.ndarray, loss_sum: float | None = None) -> dict[str, float]:
         """accuracy, macro_f1 and worst_class from a confusion matrix [true, predicted]; {} if it is empty.
 
-        Confusion matrices of parts of a test set can be added up first. Classes without a sample are left out
-        of the
-        means. loss_sum: the summed loss of the same samples; adds `loss`, their mean in nats.
+        Confusion matrices of parts of a test set may be added up first. The means leave out classes without
+        a sample. loss_sum: the summed loss of these samples; with it the result has `loss`, the mean in nats.
         """
         counted = _class_scores(np.diag(confusion_CC), confusion_CC.sum(1), confusion_CC.sum(0))
         loss = {"loss": float(loss_sum / confusion_CC.sum())} if counted and loss_sum is not None else {}
@@ -126,9 +114,8 @@ class Classification:
 
 
 def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray) -> dict[str, float]:
-    """accuracy, macro_f1 and worst_class from how many samples of each class are guessed right, are there,
-    and are guessed; {} without samples. No matrix [C, C] is needed, which many classes would fill the memory
-    with."""
+    """accuracy, macro_f1 and worst_class from the correct, true and predicted samples of each class; {}
+    without samples. Unlike a matrix [C, C], this takes little memory with many classes."""
     if not true_C.sum():
         return {}
     present = true_C > 0
@@ -153,7 +140,7 @@ class MultiLabel:
         return ()
 
     def targets(self, y_BL: Tensor, classes: int) -> Tensor:
-        """1 where a label is there, else 0, float32 [B, L]."""
+        """1 where a label is present, else 0, float32 [B, L]."""
         return y_BL.float()
 
     def loss(self, z_BL: Tensor, y_BL: Tensor) -> Tensor:
@@ -184,12 +171,12 @@ class MultiLabel:
 
 REGRESSION_LOSSES = ("mse", "mae")
 LARGEST_ERROR = 1e30
-"""The largest answer."""
+"""The largest absolute value of a prediction."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """A number for every sample. kind: which loss training minimises, "mse" or "mae"."""
+    """A number for every sample. kind: the training loss, "mse" or "mae"."""
 
     center: float = 0.0
     scale: float = 1.0
@@ -203,11 +190,11 @@ class Regression:
         return ()
 
     def targets(self, y: Tensor, classes: int) -> Tensor:
-        """What the model learns, float32 [B, 1], from targets [B] in their own unit."""
+        """Standardised targets, float32 [B, 1], from targets [B] in their own unit."""
         return ((y.double() - self.center) / self.scale).float()[:, None]
 
     def loss(self, z_B1: Tensor, y_B1: Tensor) -> Tensor:
-        """The error of each sample, [B], in units of `scale` (squared: of its square)."""
+        """The error of each sample, [B], in units of `scale`, or of its square for "mse"."""
         error = z_B1 - y_B1
         return (error.square() if self.kind == "mse" else error.abs()).sum(-1)
 
@@ -219,7 +206,7 @@ class Regression:
         )
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse, mae, and r2 where targets differ, of predicted and true targets, both [N]; {} for no
+        """rmse, mae and, where targets differ, r2 of predicted and true targets, both [N]; {} for no
         samples."""
         if not len(true):
             return {}
@@ -229,15 +216,14 @@ class Regression:
         return self.client_scores(guess, true, classes) | r2
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse and mae on one client's test samples, of which there may be too few for a spread; {} if it has
-        none."""
+        """rmse and mae on one client's test samples; {} if it has none."""
         if not len(true):
             return {}
         error = guess - true.astype(np.float64)
         return {"rmse": math.sqrt(float((error**2).mean())), "mae": float(np.abs(error).mean())}
 
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """The scores on all clients' rows from those of each client: squares are averaged, not their
+        """The scores on all clients' rows from those of each client; squared errors are averaged, not their
         roots."""
         square = sum(share * one["rmse"] ** 2 for share, one in zip(shares, scores, strict=True))
         return {"rmse": math.sqrt(square), "mae": mean_scores(shares, scores)["mae"]}
@@ -249,7 +235,7 @@ SEGMENTATION_LOSSES = ("ce", "dice", "ce+dice")
 
 @dataclass(frozen=True)
 class Segmentation:
-    """A class for every pixel. kind: which loss training minimises, "ce", "dice" or "ce+dice"."""
+    """A class for every pixel. kind: the training loss, "ce", "dice" or "ce+dice"."""
 
     kind: str = "ce+dice"
     name: ClassVar[str] = "segmentation"
@@ -265,7 +251,7 @@ class Segmentation:
         return tuple(shape[1:])
 
     def targets(self, y: Tensor, classes: int) -> Tensor:
-        """One-hot masks, float32 [B, C, ...], from masks [B, ...]; a Part may then mix or smooth them."""
+        """One-hot masks, float32 [B, C, ...], from masks [B, ...]; Parts may mix or smooth them."""
         return torch.stack([(y == c).float() for c in range(classes)], 1)
 
     def loss(self, z: Tensor, y: Tensor) -> Tensor:
@@ -282,11 +268,11 @@ class Segmentation:
         return z.argmax(1).to(torch.uint8 if z.shape[1] <= 256 else torch.int64)
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """Means over images, in [0, 1]: `dice` over classes but the background, `dice_both` over all; {} for
-        no images.
+        """Means over images, in [0, 1]: `dice` over the classes except the background, `dice_both` over all
+        classes; {} for no images.
 
-        An image counts the classes that are in its mask or predicted, so that absent ones do not raise the
-        score; one without any counts 1.
+        An image counts only the classes that are in its mask or predicted, so that absent classes do not
+        raise the score. An image without any counts 1.
         """
         if not len(true):
             return {}
@@ -329,13 +315,13 @@ def dice(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
 
 
 def present_classes(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
-    """Whether a class is in the mask of an image or predicted there, bool [N, C]."""
+    """Whether a class is in an image's true or predicted mask, bool [N, C]."""
     guess_NP, true_NP = guess.reshape(len(guess), -1), true.reshape(len(true), -1)
     return np.stack([(guess_NP == c).any(1) | (true_NP == c).any(1) for c in range(classes)], axis=1)
 
 
 def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
-    """The mean over images of the mean over the classes that an image has; 1 for an image that has none."""
+    """The mean over images of the mean over an image's classes, which is 1 if it has none."""
     if in_NC.all():
         return float(dice_NC.mean())
     count_N = in_NC.sum(1)
@@ -344,8 +330,7 @@ def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """A class for every token that has a label. places: how many tokens a sample has, 0 for as many as
-    numbers."""
+    """A class for every labelled token. places: the number of tokens of a sample; 0: the sample's length."""
 
     places: int = 0
 
@@ -358,7 +343,7 @@ class TokenLabels:
         return (self.places,) if self.places else tuple(shape)
 
     def targets(self, y_BT: Tensor, classes: int) -> Tensor:
-        """The labels themselves, int64 [B, T]; distributions over a whole vocabulary would be as large as the
+        """The labels, int64 [B, T], because distributions over a vocabulary would be as large as the
         logits."""
         return y_BT.long()
 
@@ -373,7 +358,7 @@ class TokenLabels:
         return z_BTC.argmax(-1)
 
     def probabilities(self, z_BTC: Tensor, y_BT: Tensor) -> Tensor:
-        """The probability of each place's label, [B, T]; of anything where there is none."""
+        """The probability of each place's label, [B, T]; arbitrary where there is no label."""
         return self._of_labels(z_BTC.softmax(-1), y_BT)
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
@@ -406,17 +391,17 @@ class Task(Protocol):
 
     name: ClassVar[str]
     main_score: ClassVar[str]
-    """The score by which methods are ranked; `unskew.scores` says which way is better."""
+    """The score by which methods are ranked; `unskew.scores` knows whether higher is better."""
     bounds: ClassVar[tuple[float, float]]
-    """Between which values a client's scores lie."""
+    """The range of a client's scores."""
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of one sample's label: (), (height, width) or (tokens,), from the shape of the sample."""
         ...
 
     def targets(self, y: Tensor, classes: int, /) -> Tensor:
-        """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]; or what other outputs are to
-        be."""
+        """Targets of the loss: class distributions, float32 [B, C, ...], from labels, int64 [B, ...], or
+        their counterpart in another task."""
         ...
 
     def loss(self, z: Tensor, y: Tensor, /) -> Tensor:

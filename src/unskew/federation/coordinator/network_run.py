@@ -56,7 +56,6 @@ from unskew.federation.protocol.study_rules import (
 )
 from unskew.federation.tickets import Coordinator
 from unskew.methods import registry
-from unskew.privacy import secure_aggregation
 from unskew.records.checkpoints import Checkpoint, State, digest
 from unskew.records.private_state import DiskStore
 from unskew.records.record import Record
@@ -390,7 +389,7 @@ def _report_unscaled(
     post: Correspondence, hellos: Iterable[Hello], method: Method, settings: Settings
 ) -> None:
     """Report sites with samples that look unscaled, with a remedy for this study."""
-    summed = secure_aggregation.parse(settings.secure_aggregation) is not None
+    summed = settings.secure is not None
     for hello in hellos:
         if hello.unscaled:
             text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"

@@ -28,7 +28,6 @@ from unskew.formats.input_layout import Layout
 from unskew.methods import registry
 from unskew.methods.standardise import Standardise
 from unskew.models import hf_folder
-from unskew.privacy import secure_aggregation
 from unskew.runs.resolve import sends_weights
 from unskew.scores import METRICS, metric_names
 
@@ -56,7 +55,7 @@ def study_settings(settings: Settings) -> Settings:
             " already."
         )
         raise UsageError("E506", text)
-    summed = secure_aggregation.parse(settings.secure_aggregation)
+    summed = settings.secure
     if settings.patience or settings.keep_best:
         name = "patience" if settings.patience else "keep_best"
         text = (

@@ -32,7 +32,6 @@ from unskew.federation.site.site_ledger import (
 )
 from unskew.federation.site.study_review import Study, check_run, check_samples, check_settings, check_study
 from unskew.methods import registry
-from unskew.privacy import secure_aggregation
 from unskew.system import failures
 from unskew.system.disk import is_full
 
@@ -138,7 +137,7 @@ class Guard:
     def check_hello(self, settings: Settings) -> None:
         """Check a study's settings before its model is built. Raises UsageError (E520, E521)."""
         method = registry.parse(settings.method, settings.set)
-        summed = secure_aggregation.parse(settings.secure_aggregation) is not None
+        summed = settings.secure is not None
         check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
 
     def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> RunLedger:

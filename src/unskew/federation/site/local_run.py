@@ -32,7 +32,6 @@ from unskew.federation.protocol.study_rules import SiteView, check_noise, prepar
 from unskew.federation.protocol.wire_format import StoredTensors
 from unskew.federation.site.site_ledger import policy_refusal
 from unskew.methods import registry
-from unskew.privacy import secure_aggregation
 from unskew.privacy.secure_aggregation import SecureAggregation
 from unskew.records.checkpoints import digest
 from unskew.round.clients import Broadcast
@@ -173,7 +172,7 @@ class SiteRun:
     @property
     def secure(self) -> SecureAggregation | None:
         """The secure aggregation of replies; None if the coordinator sees each reply."""
-        return secure_aggregation.parse(self.settings.secure_aggregation)
+        return self.settings.secure
 
     @cached_property
     def set_up_with(self) -> str:

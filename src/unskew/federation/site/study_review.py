@@ -43,7 +43,6 @@ from unskew.federation.site_data import load
 from unskew.methods import registry
 from unskew.methods.shared import sample_images
 from unskew.models import count, hf_folder
-from unskew.privacy import secure_aggregation
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
 from unskew.round.ledger import wire_bytes
 from unskew.round.trainer import Trainer
@@ -118,7 +117,7 @@ class Study:
     @property
     def summed(self) -> bool:
         """True if the coordinator sees only sums over sites."""
-        return secure_aggregation.parse(self.settings.secure_aggregation) is not None
+        return self.settings.secure is not None
 
     @property
     def digest(self) -> str:
@@ -128,7 +127,7 @@ class Study:
     @property
     def bytes(self) -> int:
         """The most bytes that leave in the whole study, without scores."""
-        w, summed = self.fed.net.weights(), secure_aggregation.parse(self.settings.secure_aggregation)
+        w, summed = self.fed.net.weights(), self.settings.secure
         plain = encoding.plain_weights(self.method, self.fed, self.sent)
         weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
@@ -311,7 +310,7 @@ def forecast(
     """
     plain_settings = study_rules.study_settings(config.load(study))
     settings = study_rules.with_clipping(plain_settings)
-    sites = max(sites, LEAST_SITES) if secure_aggregation.parse(settings.secure_aggregation) else sites
+    sites = max(sites, LEAST_SITES) if settings.secure else sites
     review, lines = forecast_settings(
         load(data, classes), study_rules.site_settings(settings, model).replace(clients=sites)
     )
