@@ -1,7 +1,6 @@
-"""The models that this package has (one for each file in `networks/`, whose source says what it is), and the
-one for `model=auto`.
+"""The models of this package, one for each file in `networks/`, and the choice for `model=auto`.
 
-No file is imported, so that models can be listed before torch is loaded.
+Descriptions are read from source, so that models can be listed without loading torch.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ FOLDER = Path(__file__).parent / "networks"
 
 @cache
 def files() -> dict[str, Path]:
-    """The file of every model by the model's own name, in the order of names."""
+    """The file of every model by name, in alphabetical order."""
     return {path.stem: path for path in python_files.module_files(FOLDER)}
 
 
 @cache
 def aliases() -> dict[str, str]:
-    """The own name of each model that has another name, by that other name."""
+    """The name of the model for each alias."""
     return {
         alias: name for name, path in files().items() for alias in python_files.constant(path, "ALIASES", ())
     }
 
 
 def names() -> tuple[str, ...]:
-    """Every name that a model can be called by, in alphabetical order."""
+    """The names and aliases of all models, in alphabetical order."""
     return tuple(sorted([*files(), *aliases()]))
 
 
 def describe() -> dict[str, str]:
-    """What each model is and which arguments it takes, in one line, by name."""
+    """A line with the description and arguments of each model, by name."""
     lines = {name: _described(name, path) for name, path in files().items()}
     lines |= {alias: f"another name for {name}" for alias, name in aliases().items()}
     return dict(sorted(lines.items()))

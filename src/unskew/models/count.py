@@ -1,4 +1,4 @@
-"""How many parameters a model has, how much it computes, and the shape of its activation at a cut."""
+"""The parameters and multiply-adds of a model, and the shape of its activation at a cut."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def parameters(module: nn.Module) -> int:
 
 
 def parameters_until(module: nn.Sequential, cut: str) -> int:
-    """The number of parameters of all blocks up to this one, itself included. Raises KeyError if there is
-    none."""
+    """The number of parameters of all blocks up to and including this one. Raises KeyError without it."""
     total = 0
     for name, block in children(module):
         total += parameters(block)
@@ -45,9 +44,8 @@ def multiply_adds(module: nn.Module, shape: tuple[int, ...]) -> int:
 
     def count(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         nonlocal total
-        each = (
-            inputs[0] if isinstance(layer, _TRANSPOSED) else output
-        )  # a transposed convolution spreads every input
+        # a transposed convolution multiplies its weights with every input instead of output
+        each = inputs[0] if isinstance(layer, _TRANSPOSED) else output
         weight = layer.weight
         assert isinstance(weight, torch.Tensor)
         total += each[0].numel() * weight[0].numel()

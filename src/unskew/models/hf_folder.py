@@ -1,9 +1,8 @@
-"""A folder with a model of Hugging Face: which files of it are read, and what is refused before any library
-sees them.
+"""Folders with a Hugging Face model: the files that are read, and checks before any library reads them.
 
-A folder may be a stranger's, so only two kinds of files count: config.json, which is JSON, and *.safetensors
-with its index, which hold nothing but tensors. Pickles, Python files and adapters of others are never opened,
-and what config.json says about code of its own is left out. No torch is imported here.
+A folder may come from a stranger, so only config.json and *.safetensors files with their index are read.
+Pickles, Python files and adapters are never opened, and references to code in config.json are removed. This
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from unskew.errors import UsageError
 from unskew.formats import calls
 
 NAME = "hf"
-"""The model that reads such folders."""
+"""The name of the model that reads such folders."""
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 MOST_BYTES = 1 << 22
-"""Bytes of a JSON file at most."""
+"""The most bytes of a JSON file."""
 IGNORED_KEYS = (
     "auto_map",
     "attn_implementation",
@@ -32,12 +31,11 @@ IGNORED_KEYS = (
     "torch_dtype",
     "peft_type",
 )
-"""Keys of config.json that could name code, kernels or places elsewhere; they are left out."""
+"""Keys of config.json that could name code, kernels or other places; they are removed."""
 
 
 def folder_in(text: str) -> str:
-    """The folder that a model's text names, `hf(path='models/tiny')` -> "models/tiny"; "" where it names
-    none."""
+    """The folder in a model's text, `hf(path='models/tiny')` -> "models/tiny"; "" if there is none."""
     if not text.lstrip().startswith(NAME):
         return ""
     call = calls.parse(text, "model", "E104")
@@ -45,19 +43,17 @@ def folder_in(text: str) -> str:
 
 
 def is_folder_model(text: str) -> bool:
-    """Whether a model's text is one that reads a folder, also if it forgets to say which."""
+    """Whether a model's text is of the form `hf(...)`, even without a path."""
     return text.split("(")[0].strip() == NAME
 
 
 def is_on_disk(text: str) -> bool:
-    """Whether a model's text names a file or a folder of somebody's own. Raises UsageError (E104) for none of
-    a model."""
+    """Whether a model's text names a user's file or folder. Raises UsageError (E104) for an invalid text."""
     return bool(calls.parse(text, "model", "E104").file) or is_folder_model(text)
 
 
 def digests(text: str) -> dict[str, str]:
-    """A digest of the files that count in the folder that a model's text names, by the folder; {} where there
-    are none."""
+    """The digest of the model's files in the folder of a model's text, by folder; {} if there are none."""
     path = folder_in(text)
     files = [file for file in _model_files(Path(path)) if file.is_file()] if path else []
     seen = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
@@ -65,8 +61,8 @@ def digests(text: str) -> dict[str, str]:
 
 
 def config(path: str) -> dict[str, Any]:
-    """What config.json says, without the keys of `NEVER`. Raises UsageError (E137) where the folder is no
-    model's."""
+    """The content of config.json without IGNORED_KEYS. Raises UsageError (E137) for a folder without a
+    model."""
     folder = Path(path)
     if not path or not folder.is_dir():
         raise UsageError("E137", f"there is no folder {path or '(none given)'}; write {NAME}(path='FOLDER').")
@@ -89,8 +85,7 @@ def config(path: str) -> dict[str, Any]:
 
 
 def weights(path: str) -> list[Path]:
-    """The files with the weights. Raises UsageError (E137) where there are none, or the index names other
-    places."""
+    """The files with the weights. Raises UsageError (E137) without any, or for an index of other folders."""
     folder = Path(path)
     if (folder / INDEX).exists():
         shards = _json(folder / INDEX, path).get("weight_map")
@@ -135,7 +130,7 @@ def _digest(seen: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def _json(file: Path, path: str) -> dict[str, Any]:
-    """A JSON object. Raises UsageError (E137) for a file that is none."""
+    """The JSON object in a file. Raises UsageError (E137) for another content."""
     try:
         if file.stat().st_size > MOST_BYTES:
             raise ValueError(f"it has {file.stat().st_size:,} bytes")

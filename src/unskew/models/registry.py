@@ -16,7 +16,7 @@ from unskew.models.catalogue import aliases, default_for, names
 
 
 def module_of(name: str) -> ModuleType:
-    """The file that defines this model. Raises UsageError (E104) if no model has that name."""
+    """The module that defines a model. Raises UsageError (E104) for an unknown name."""
     if name not in names():
         raise UsageError(
             "E104", f"unknown model '{name}'.{suggestion(name, names())} `unskew list models` shows all."
@@ -25,13 +25,13 @@ def module_of(name: str) -> ModuleType:
 
 
 def maker_of(name: str) -> Callable[..., nn.Module]:
-    """The function `(shape, classes, **arguments)` that makes this model. Raises UsageError (E104) as
-    `module_of` does."""
+    """The function `(shape, classes, **arguments)` of a model. Raises UsageError (E104) for an unknown
+    name."""
     return getattr(module_of(name), aliases().get(name, name))
 
 
 def check_text(text: str) -> None:
-    """Raises UsageError (E104) unless the text names a model and arguments that it takes."""
+    """Raises UsageError (E104) for an unknown model or argument in a text."""
     call = calls.parse(text, "model", "E104")
     arguments.check(maker_of(call.name), call.arguments, f"model '{call.name}'", "E104")
 
@@ -53,8 +53,8 @@ def build(
     do not fit.
     """
     if layout:
-        whose = f"samples have several inputs ({layout}), and the model '{text}' takes one"
-        raise UsageError("E122", f"{whose}; give a module of your own whose forward takes each.")
+        mismatch = f"samples have several inputs ({layout}), and the model '{text}' takes one"
+        raise UsageError("E122", f"{mismatch}; give a module of your own whose forward takes each.")
     shape = tuple(shape)
     call = calls.parse(default_for(shape, pixels) if text.strip() == "auto" else text, "model", "E104")
     make = maker_of(call.name)

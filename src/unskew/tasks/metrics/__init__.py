@@ -1,8 +1,7 @@
-"""Scores that the setting `metrics` asks for beside the main one, in every scope.
+"""The additional scores of the setting `metrics`, in every scope.
 
-Each is computed from all rows of a scope at once, never from other scores: the mean of clients' AUROCs is no
-AUROC. Where it is undefined (one class only, say) there is no value, in place of a 0 that would pass for a
-bad score.
+Each is computed from all rows of a scope at once, because, for example, the mean of clients' AUROCs is not an
+AUROC. A score that is undefined, such as with one class only, has no value, instead of a misleading 0.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from unskew.tasks.metrics import functions, user_metric
 
 Compute = Callable[[np.ndarray, np.ndarray], float | None]
 Functions = Mapping[str, user_metric.Function]
-"""By name, functions that a program gave as objects."""
+"""A program's own metric functions, by name."""
 MetricsSetting: TypeAlias = str | user_metric.Function | Sequence[str | user_metric.Function]
-"""Scores as a program asks for them: names joined by commas, a function, or a list of names and functions."""
+"""The argument `metrics` of `run`: names joined by commas, a function, or a list of names and functions."""
 METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] = {
     "classification": (functions.CLASS_PROBABILITY_METRICS, functions.CLASS_METRICS),
     "segmentation": ({}, {}),
@@ -30,16 +29,15 @@ METRICS_OF_TASK: dict[str, tuple[Mapping[str, Compute], Mapping[str, Compute]]] 
     "multilabel": ({}, functions.LABEL_METRICS),
     "tokens": (functions.TOKEN_METRICS, {}),
 }
-"""By task, the scores that read probabilities and those that read predictions."""
+"""The scores of each task that use probabilities, and those that use predictions."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score beside the main one. key: its name in metrics.jsonl. compute: from true labels and what it
-    reads.
+    """An additional score. key: its name in metrics.jsonl. compute: a function of true labels and answers.
 
-    reads_probabilities: whether that is probabilities, float32 [N, C] (of tokens: each label's own, [N, T]),
-    and not predictions.
+    reads_probabilities: the answers are probabilities, float32 [N, C] (for tokens those of the labels,
+    [N, T]), instead of predictions.
     """
 
     key: str
@@ -47,21 +45,21 @@ class Metric:
     reads_probabilities: bool
 
     def value(self, y: np.ndarray, guess: np.ndarray, p: np.ndarray | None) -> float | None:
-        """The score of at least one sample; None where it is undefined, or an answer is not finite.
+        """The score of one or more samples; None if it is undefined or an answer is not finite.
 
-        p: probabilities; None where no metric reads them.
+        p: probabilities; None if no metric uses them.
         """
         answers = p if self.reads_probabilities else guess
         assert answers is not None
         return self.compute(y, answers) if np.isfinite(answers).all() else None
 
 
-def as_text(asked: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]]:
-    """The setting `metrics` for what a program asks for, and the functions among that by name.
+def as_text(metrics: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]]:
+    """The text of the setting `metrics` for an argument of `run`, and its functions by name.
 
     Raises UsageError (E135) for a function without a name, such as a lambda.
     """
-    each = [asked] if isinstance(asked, str) or callable(asked) else list(asked)
+    each = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
     functions = {user_metric.name_of(one): one for one in each if not isinstance(one, str)}
     return ",".join(
         one if isinstance(one, str) else f"{GIVEN_OBJECT}:{user_metric.name_of(one)}" for one in each
@@ -69,10 +67,10 @@ def as_text(asked: MetricsSetting) -> tuple[str, dict[str, user_metric.Function]
 
 
 def metrics_of(text: str, task: str, functions: Functions | None = None) -> tuple[Metric, ...]:
-    """The scores beside the task's own, those that the setting `metrics` names among them, every one of which
-    exists. task: its name. functions: given in Python.
+    """The additional scores of a task, among them those of the setting `metrics`. task: its name. functions:
+    a program's own, by name.
 
-    Raises UsageError (E135) for a score that does not fit the task, E111 for a file.
+    Raises UsageError: E135 for a score that does not fit the task, E111 for a file that cannot be read.
     """
     metrics = tuple(_metric(name, task, functions or {}) for name in requested_scores(text, task))
     names = [metric.key.rpartition(":")[2] for metric in metrics]
